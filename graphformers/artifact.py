@@ -1,0 +1,317 @@
+"""A folder on disk that is whole or not there.
+
+Every graph, split, model and vector store is a folder with a `manifest.json` that names its kind, format version, content
+fingerprint, the fingerprints of what it was made from, the settings that made it, and size and SHA-256 of every file.
+
+Writing happens in a hidden draft folder beside the target. When all files are on disk (fsync), one system call puts the
+draft in place: a plain rename where nothing was there, an exchange of the two names where something was. A process killed at
+any moment leaves the old folder or the new one, never half of either; abandoned drafts are swept by the next writer.
+
+Reading checks the manifest and all sizes at once. A file's checksum is compared when the file is first asked for; once it
+matched, `.verified.json` remembers the file's identity (size, modification time, inode), so that only a file that was
+copied or touched since is read through again. `verify()` reads everything regardless.
+"""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphformers.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+VERIFIED = ".verified.json"
+
+
+@dataclass
+class Draft:
+    """An artifact being written: put files into `folder`, say in `settings`, `summary` and `parents` what they are."""
+
+    folder: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    parents: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact on disk, its manifest read and its sizes checked."""
+
+    path: Path
+    kind: str
+    fingerprint: str
+    parents: dict[str, dict[str, str]]
+    settings: dict[str, Any]
+    summary: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files, whose checksum has been compared with the manifest."""
+        if name not in self.files:
+            raise ArtifactError(f"{self.path}: no file {name} in this {self.kind}; it holds {', '.join(sorted(self.files))}")
+        if _read_stamps(self.path).get(name) != _stamp(self.path / name):
+            self._compare(name)
+            _remember(self.path, [name])
+        return self.path / name
+
+    def verify(self) -> None:
+        """Compares every file with its checksum, whatever was compared before."""
+        for name in self.files:
+            self._compare(name)
+
+    def _compare(self, name: str) -> None:
+        if _checksum(self.path / name) != self.files[name]["sha256"]:
+            raise ArtifactError(
+                f"{self.path / name}: damaged, its checksum is not the one in {MANIFEST}; restore it or make the {self.kind} anew"
+            )
+
+
+def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Artifact:
+    """Reads the manifest of the folder `path` and checks it and the size of every file.
+
+    `kind` and `version` are what the caller can read; None takes any.
+    """
+    path = Path(path)
+    _bring_back(path)
+    manifest = _read_manifest(path)
+    if kind is not None and manifest["kind"] != kind:
+        raise ArtifactError(f"{path}: a {manifest['kind']}, expected a {kind}")
+    if version is not None and manifest["format"] != version:
+        raise ArtifactError(
+            f"{path}: {manifest['kind']} of format {manifest['format']}, this version reads format {version}; "
+            "make it again or use the version that wrote it "
+            f"({manifest['written_by']})"
+        )
+    for name, entry in manifest["files"].items():
+        file = path / name
+        size = file.stat().st_size if file.is_file() else None
+        if size != entry["bytes"]:
+            found = "is missing" if size is None else f"has {size:,} bytes"
+            raise ArtifactError(
+                f"{file}: {found}, expected {entry['bytes']:,} bytes; the {manifest['kind']} is damaged, make it again"
+            )
+    keys = ("kind", "fingerprint", "parents", "settings", "summary", "files")
+    return Artifact(path=path, **{key: manifest[key] for key in keys})
+
+
+@contextmanager
+def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = False) -> Iterator[Draft]:
+    """Writes the files of the `with` block as one artifact, or nothing when the block fails.
+
+    `force` replaces an artifact of the same kind; nothing else is ever replaced.
+    """
+    target = Path(path)
+    check_writable(target, kind, force=force)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.draft-", dir=target.parent))
+    folder.chmod(0o777 & ~_umask())  # mkdtemp makes private folders
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # tells other writers that this draft is alive; the kernel drops it with the process
+    try:
+        draft = Draft(folder)
+        yield draft
+        _seal(draft, kind, version)
+        _publish(folder, target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ArtifactError(f"{target}: the disk is full; what was there before is unchanged") from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
+    """Raises early, before hours of work, what `write_artifact` would raise."""
+    path = Path(path)
+    _bring_back(path)
+    if not path.exists() and not path.is_symlink():
+        return
+    if not (path / MANIFEST).is_file():
+        raise ArtifactError(f"{path}: exists and is not a {kind} of ours; it is never replaced, choose another name")
+    found = _read_manifest(path)["kind"]
+    if found != kind:
+        raise ArtifactError(f"{path}: exists and is a {found}, not a {kind}; choose another name")
+    if not force:
+        raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
+
+
+def parent_entry(parent: Artifact, target: str | Path) -> dict[str, str]:
+    """What a child's manifest says of `parent`: its fingerprint, and where it lay as seen from the child."""
+    return {"fingerprint": parent.fingerprint, "path": os.path.relpath(parent.path.resolve(), Path(target).resolve())}
+
+
+def find_parent(child: Artifact, role: str) -> Path:
+    """Where the parent of `child` lay when the child was written, following the child if both were moved together."""
+    place = Path(os.path.normpath(child.path.resolve() / child.parents[role]["path"]))
+    if not place.is_dir():
+        raise ArtifactError(
+            f"{child.path}: was made from the {role} {place}, which is not there; put it back or pass the {role} yourself"
+        )
+    return place
+
+
+def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
+    """Refuses a mix: `child` must have been made from exactly this `parent`."""
+    expected = child.parents[role]["fingerprint"]
+    if parent.fingerprint != expected:
+        raise ArtifactError(
+            f"{child.path} was made from another {role} than {parent.path}: fingerprint {expected[:12]}, found "
+            f"{parent.fingerprint[:12]}; use the {role} it was made from, or make it again"
+        )
+
+
+def _seal(draft: Draft, kind: str, version: int) -> None:
+    from graphformers import __version__
+
+    names = sorted(str(file.relative_to(draft.folder)) for file in draft.folder.rglob("*") if file.is_file())
+    files = {name: {"bytes": (draft.folder / name).stat().st_size, "sha256": _checksum(draft.folder / name)} for name in names}
+    content = {
+        "kind": kind,
+        "format": version,
+        "files": files,
+        "parents": {r: p["fingerprint"] for r, p in draft.parents.items()},
+    }
+    manifest = {
+        "kind": kind,
+        "format": version,
+        "fingerprint": _digest(content),
+        "written_by": f"graphformers {__version__}",
+        "parents": draft.parents,
+        "settings": draft.settings,
+        "summary": draft.summary,
+        "files": files,
+    }
+    manifest["manifest_sha256"] = _digest(manifest)
+    draft.path(MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _remember(draft.folder, names)
+    for place in [*names, MANIFEST, *{str(Path(name).parent) for name in names}, "."]:
+        _sync(draft.folder / place)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise ArtifactError(f"{path}: no such folder")
+    if not (path / MANIFEST).is_file():
+        raise ArtifactError(f"{path}: not one of our folders, it has no {MANIFEST}")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        stated = manifest.pop("manifest_sha256")
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"{path / MANIFEST}: damaged ({error}); make the folder again") from error
+    if _digest(manifest) != stated:
+        raise ArtifactError(f"{path / MANIFEST}: damaged or edited, its own checksum does not match; make the folder again")
+    return dict(manifest)
+
+
+def _publish(draft: Path, target: Path) -> None:
+    if target.exists():
+        try:
+            _exchange(draft, target)
+        except (OSError, AttributeError):  # a file system or a C library without the exchange
+            os.rename(target, _aside(target))
+            os.rename(draft, target)
+            shutil.rmtree(_aside(target), ignore_errors=True)
+    else:
+        os.rename(draft, target)
+    _sync(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swaps two names in one system call, so that at no moment either is missing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    a, b = os.fsencode(one), os.fsencode(other)
+    if sys.platform == "darwin":
+        failed = libc.renamex_np(a, b, 2)  # RENAME_SWAP
+    else:
+        failed = libc.renameat2(-100, a, -100, b, 2)  # AT_FDCWD, RENAME_EXCHANGE
+    if failed:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.previous")
+
+
+def _bring_back(target: Path) -> None:
+    """Without an exchange, replacing takes two renames; killed between them, the old folder waits under its other name."""
+    if not target.exists() and _aside(target).is_dir():
+        os.rename(_aside(target), target)
+
+
+def _sweep(target: Path) -> None:
+    """Removes drafts of this target whose writer is dead."""
+    for folder in target.parent.glob(f".{target.name}.draft-*"):
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(handle)
+    if target.exists():
+        shutil.rmtree(_aside(target), ignore_errors=True)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _read_stamps(folder: Path) -> dict[str, list[int]]:
+    try:
+        return dict(json.loads((folder / VERIFIED).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _remember(folder: Path, names: list[str]) -> None:
+    """Notes that these files matched their checksums. A folder we may not write to is simply compared again next time."""
+    stamps = _read_stamps(folder) | {name: _stamp(folder / name) for name in names}
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=VERIFIED, delete=False) as file:
+            json.dump(stamps, file)
+        os.replace(file.name, folder / VERIFIED)
+    except OSError:
+        pass
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,283 @@
+"""The command line: each command parses, calls one public function and prints.
+
+Results go to stdout, progress and messages to stderr; exit 0 done, 1 failed, 2 misuse. Heavy imports happen inside the commands,
+so that --help answers at once.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphformers import __version__
+from graphformers.errors import GraphFormersError
+
+if TYPE_CHECKING:
+    from graphformers.data.graph import TextGraph
+    from graphformers.data.split import LinkSplit
+
+app = typer.Typer(
+    name="graphformers",
+    help="Vectors for graphs of texts that know both the text and its neighbourhood.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+FORMAT_HELP = (
+    "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail files; amazon: SNAP's "
+    "amazon-meta.txt; debian: Packages files; sessions: an item table and a log of user, time, item; pairs: the TSV of the 2021 "
+    "code; python: installed packages by name, the standard library when none is named."
+)
+
+
+def main() -> None:
+    """Runs the command line; an error the user can mend is one message, not a traceback."""
+    try:
+        app()
+    except GraphFormersError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted; nothing half-written was left behind", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"graphformers {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command("import")
+def import_command(
+    inputs: Annotated[
+        list[str] | None, typer.Argument(help="Files; tables are told apart by their columns. With --format python: packages.")
+    ] = None,
+    output: Output = Path("imported.graph"),
+    format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "tables",
+    nodes: Annotated[list[Path] | None, typer.Option(help="A file of nodes, where the columns do not tell. Repeatable.")] = None,
+    edges: Annotated[list[Path] | None, typer.Option(help="A file of edges, likewise. Repeatable.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=NAME",
+            help="Which column is id, text (several: text=title,abstract), src, dst, type, user, time or item.",
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Node columns to keep, separated by commas; all by default, '' for none.")
+    ] = None,
+    header: Annotated[
+        bool, typer.Option(help="Whether the first line of .csv and .tsv files names the columns; else they are 1, 2, 3.")
+    ] = True,
+    quotes: Annotated[bool, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields.")] = True,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave bad rows out, count and list them, instead of stopping at the first.")
+    ] = False,
+    window: Annotated[float, typer.Option(help="sessions: minutes within which two views by one user link their items.")] = 30.0,
+    min_count: Annotated[int, typer.Option(help="sessions: how many users must have viewed two items together.")] = 1,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a textual graph from files.
+
+    graphformers import papers.csv citations.csv -o papers.graph
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.data.formats.tables import sort_inputs
+    from graphformers.data.readers import read_graph
+    from graphformers.data.settings import ImportSettings
+    from graphformers.data.sources import check_files
+
+    settings = ImportSettings(
+        format=format,
+        columns=dict(_parse_column(word) for word in column or []),
+        keep=None if keep is None else tuple(name.strip() for name in keep.split(",") if name.strip()),
+        header=header,
+        quotes=quotes,
+        skip_bad=skip_bad,
+        window=window,
+        min_count=min_count,
+    )
+    check_writable(output, "graph", force=force)
+    node_files, edge_files = list(nodes or []), list(edges or [])
+    given = [Path(name) for name in inputs or []]
+    if format == "tables":
+        check_files(given)
+        more_nodes, more_edges = sort_inputs(given, settings)
+        node_files, edge_files = node_files + more_nodes, edge_files + more_edges
+    else:
+        node_files += given
+    graph = read_graph(node_files, edge_files, settings).save(output, force=force)
+    _print_import(graph, output, as_json)
+
+
+@app.command("split")
+def split_command(
+    graph: Annotated[Path, typer.Argument(help="A graph folder.")],
+    output: Output,
+    valid: Annotated[
+        float, typer.Option(help="Valid pairs: a share below 1 (of pairs; of nodes when nodes are held out) or a count.")
+    ] = 0.05,
+    test: Annotated[float, typer.Option(help="Test pairs, likewise.")] = 0.05,
+    held_out: Annotated[
+        str,
+        typer.Option(help="links; nodes (inductive: unknown in training); or a node column, whose latest nodes are held out."),
+    ] = "links",
+    candidates: Annotated[int, typer.Option(help="Candidates per question: 1 positive and the rest negatives.")] = 300,
+    max_train: Annotated[
+        int | None, typer.Option(help="At most so many train pairs; the others stay visible as neighbours.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 42,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a graph's links into train, valid and test, with candidates to rank.
+
+    graphformers split papers.graph -o papers.split
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.data.graph import TextGraph
+    from graphformers.data.split import SplitSettings, split_links
+
+    settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
+    check_writable(output, "split", force=force)
+    _print_split(split_links(TextGraph.load(graph), settings).save(output, force=force), as_json)
+
+
+@app.command("info")
+def info_command(
+    artifact: Annotated[Path, typer.Argument(help="Any folder that graphformers wrote.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a folder holds.
+
+    graphformers info papers.graph
+    """
+    from graphformers.artifact import open_artifact
+    from graphformers.data.graph import TextGraph
+    from graphformers.data.split import LinkSplit
+
+    found = open_artifact(artifact, None, None)
+    if verify:
+        found.verify()
+        print(f"{artifact}: all {len(found.files)} files match their checksums", file=sys.stderr)
+    if found.kind == "graph":
+        _print_graph(TextGraph.load(artifact), as_json)
+    elif found.kind == "split":
+        _print_split(LinkSplit.load(artifact), as_json)
+    else:
+        print(
+            json.dumps(
+                {"kind": found.kind, "fingerprint": found.fingerprint, **found.settings, **found.summary},
+                indent=None if as_json else 1,
+            )
+        )
+
+
+@app.command("demo")
+def demo_command(
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the demo puts its folders.")] = Path(
+        "demo"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """The whole story on a graph that every machine has: Python's standard library.
+
+    graphformers demo
+    """
+    from graphformers.demo import run_demo
+
+    _print_graph(run_demo(folder), as_json)
+
+
+def _parse_column(word: str) -> tuple[str, str]:
+    role, equals, name = word.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{word!r} given, expected ROLE=NAME such as text=title", param_hint="--column")
+    return role, name
+
+
+def _print_import(graph: "TextGraph", output: Path, as_json: bool) -> None:
+    summary = {"nodes": graph.num_nodes, "pairs": graph.num_pairs, "edges": graph.edges.shape[1]}
+    if as_json:
+        print(json.dumps({"output": str(output), **summary, **graph.summary}, ensure_ascii=False))
+        return
+    print(f"{output}: {graph.num_nodes:,} nodes, {graph.num_pairs:,} linked pairs")
+    for what, number in graph.summary["left_aside"].items():
+        print(f"  left aside, as is normal for this format: {number:,} {what}")
+    for what, number in graph.summary["skipped"].items():
+        print(f"  skipped: {number:,} × {what}")
+    for example in graph.summary["skipped_examples"]:
+        print(f"    {example}")
+
+
+def _print_graph(graph: "TextGraph", as_json: bool) -> None:
+    from graphformers.data.describe import describe_graph
+
+    found = describe_graph(graph)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    facts: dict[str, Any] = {name: f"{found[name]:,}" for name in ("nodes", "pairs", "edges", "isolated", "mean_degree")}
+    facts |= {what: f"{number:,}" for what, number in (found["left_aside"] | found["skipped"]).items()}
+    facts["node columns"] = ", ".join(f"{name} ({type})" for name, type in found["columns"].items()) or "none"
+    types = sorted(found["edge_types"].items(), key=lambda item: -item[1])
+    facts["edge types"] = (
+        ", ".join(f"{name or 'untyped'} {count:,}" for name, count in types[:6]) + (" …" if len(types) > 6 else "") or "none"
+    )
+    _print_rows([(name.replace("_", " "), value) for name, value in facts.items()])
+    percents = list(found["degree_percentiles"])
+    rows = [(name, *(f"{found[f'{name}_percentiles'][p]:,}" for p in percents)) for name in ("degree", "words")]
+    _print_rows(rows, ["percentile", *percents])
+    for sample in found["samples"]:
+        print(f"\n{sample['id']}: {_shorten(sample['text'])}  [{sample['degree']} neighbours]")
+        for neighbor in sample["neighbors"]:
+            print(f"    {neighbor['id']}: {_shorten(neighbor['text'])}")
+
+
+def _print_split(split: "LinkSplit", as_json: bool) -> None:
+    table = split.table()
+    if as_json:
+        facts = {
+            "held_out_nodes": len(split.held_out_nodes),
+            "candidates": split.settings.candidates,
+            "seed": split.settings.seed,
+        }
+        print(json.dumps({**table, **facts}))
+        return
+    _print_rows([tuple(f"{value:,}" for value in table.values())], list(table))
+
+
+def _print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*(header or ["", ""]), show_header=header is not None, box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _shorten(text: str, width: int = 100) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,1 @@
+"""From files to neighbourhoods: the graph, its readers, splits, sampling and tokens."""

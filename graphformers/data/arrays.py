@@ -1,0 +1,103 @@
+"""Arrays on disk and stable hashes: what graph, split and token files are made of."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def save_array(path: Path, array: Array) -> None:
+    """Writes a .npy file. (numpy's own writer loses the reason when a disk is full.)"""
+    array = np.ascontiguousarray(array)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def load_array(path: Path) -> Array:
+    """Maps a .npy file into memory, read-only."""
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain view: the memmap class slows down every index
+
+
+def save_table(path: Path, table: pa.Table) -> None:
+    """Writes an Arrow file whose columns are one chunk each, so that rows are found without a search."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for batch in table.combine_chunks().to_batches() or [table.schema.empty_table().to_batches()]:
+            writer.write_batch(batch)
+
+
+def load_table(path: Path) -> pa.Table:
+    """Maps an Arrow file into memory."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as a single array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def hash_strings(strings: list[str]) -> Array:
+    """A 64-bit hash of each string, the same on every machine and in every version (BLAKE2b)."""
+    digests = [hashlib.blake2b(string.encode(), digest_size=8).digest() for string in strings]
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def mix(*parts: Array | int) -> Array:
+    """Combines 64-bit integers into one well-mixed 64-bit hash, elementwise (the finalizer of splitmix64 after each part).
+
+    The order of the parts matters; arrays broadcast against each other.
+    """
+    state: Array = np.zeros(1, dtype=np.uint64)
+    shape: tuple[int, ...] = ()
+    for part in parts:
+        value = np.asarray(part % 2**64 if isinstance(part, int) else part, dtype=np.uint64)
+        shape = np.broadcast_shapes(shape, value.shape)
+        state = state ^ value
+        state += np.uint64(0x9E3779B97F4A7C15)
+        shifted = state >> np.uint64(30)
+        state ^= shifted
+        state *= np.uint64(0xBF58476D1CE4E5B9)
+        state ^= np.right_shift(state, np.uint64(27), out=shifted)
+        state *= np.uint64(0x94D049BB133111EB)
+        state ^= np.right_shift(state, np.uint64(31), out=shifted)
+    return state.reshape(shape)
+
+
+def ranges(starts: Array, lengths: Array) -> Array:
+    """The concatenation of range(start, start + length), without a loop: the flat places of ragged rows."""
+    total = int(lengths.sum())
+    ends = np.cumsum(lengths)
+    places: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return places
+
+
+def edge_keys(sources: Array, targets: Array) -> Array:
+    """Each edge as one 64-bit number, source << 32 | target: sorting these sorts by source, then by target."""
+    keys = sources.astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= targets.astype(np.uint64)
+    return keys
+
+
+def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
+    """The compressed rows (indptr int64, indices int32) of edges given as keys: sorted, no duplicates, no self-loops.
+
+    One sort of 64-bit keys is faster than any sparse-matrix library at hand (docs/design.md).
+    """
+    joined = np.concatenate(keys)
+    joined.sort()
+    keep = np.ones(len(joined), dtype=bool)
+    keep[1:] = joined[1:] != joined[:-1]
+    columns = joined.astype(np.uint32).view(np.int32)  # the low half
+    joined >>= np.uint64(32)
+    rows = joined.astype(np.int32)
+    keep &= rows != columns
+    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(rows[keep], minlength=num_nodes), out=indptr[1:])
+    return indptr, columns[keep]

@@ -1,0 +1,280 @@
+"""GraphBuilder: batches of nodes and edges in, a TextGraph out.
+
+Every format feeds the same builder, in any order; what is checked here is checked for all of them: ids that are missing or
+appear twice, texts that are empty, edges to nodes that do not exist.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
+from graphformers.data.graph import TextGraph
+from graphformers.data.problems import Problems
+from graphformers.errors import InputError
+
+Locate = Callable[[int], tuple[Path, str | int]]  # row of a batch -> its file and line
+
+RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
+HASH_ROWS = 1_000_000
+OUTSIDE = "edges to nodes outside the graph"
+
+
+class GraphBuilder:
+    """Collects nodes and edges.
+
+    `outside` says what an edge to an unknown node is: False, a problem; True, normal for this format (a citation of a paper
+    that is not in the data), counted and left aside.
+    """
+
+    def __init__(self, problems: Problems, *, outside: bool = False) -> None:
+        self.problems = problems
+        self.untyped_columns: set[str] = set()  # node columns that came as plain text, whose types are guessed at the end
+        self._outside = outside
+        self._ids: list[pa.Array] = []
+        self._texts: list[pa.Array] = []
+        self._columns: list[dict[str, pa.Array]] = []
+        self._starts: list[int] = []
+        self._locates: list[tuple[Locate, Array]] = []  # with each batch's rows that were kept
+        self._num_nodes = 0
+        self._known: pa.Array | None = None
+        self._waiting: list[tuple[pa.Array, pa.Array, pa.Array | None, Locate]] = []
+        self._num_waiting = 0
+        self._edges: list[tuple[Array, Array, Array]] = []  # sources, targets, type codes (-1: no type)
+        self._types: dict[str, int] = {}
+
+    def add_nodes(self, ids: pa.Array, texts: pa.Array, columns: dict[str, pa.Array], locate: Locate) -> None:
+        """Takes a batch of nodes; ids and texts become strings, the other columns stay as they are."""
+        assert self._known is None, "all nodes come before `seal_nodes`"
+        ids, texts = _strings(ids), pc.utf8_trim_whitespace(_strings(texts))
+        no_id = _is_empty(ids)
+        no_text = _is_empty(texts) & ~no_id
+        self.report("empty id", no_id, locate, lambda i: "the id is empty, expected a unique string")
+        self.report("empty text", no_text, locate, lambda i: f"the text of node {ids[i].as_py()!r} is empty, expected some words")
+        kept = np.flatnonzero(~(no_id | no_text))
+        if len(kept) < len(ids):
+            taken = pa.array(kept)
+            ids, texts, columns = ids.take(taken), texts.take(taken), {k: v.take(taken) for k, v in columns.items()}
+        self._ids.append(ids)
+        self._texts.append(texts)
+        self._columns.append(columns)
+        self._starts.append(self._num_nodes)
+        self._locates.append((locate, kept))
+        self._num_nodes += len(ids)
+
+    def seal_nodes(self) -> None:
+        """Says that all nodes are in, so that edges can be looked up as they come instead of being kept as strings."""
+        ids = one_chunk(pa.chunked_array(self._ids, pa.large_string()))
+        texts = one_chunk(pa.chunked_array(self._texts, pa.large_string()))
+        lengths = [len(batch) for batch in self._ids]
+        names = dict.fromkeys(name for batch in self._columns for name in batch)
+        columns = {
+            name: _join_column([batch.get(name) for batch in self._columns], lengths, untyped=name in self.untyped_columns)
+            for name in names
+        }
+        self._ids, self._texts, self._columns = [], [], []
+        table = pa.table({"id": ids, "text": texts} | columns)
+        hashes = np.concatenate([hash_strings(ids[i : i + HASH_ROWS].to_pylist()) for i in range(0, max(len(ids), 1), HASH_ROWS)])
+        repeats = self._find_repeats(ids, hashes)
+        if len(repeats):
+            kept = np.setdiff1d(np.arange(len(ids)), repeats)
+            table, hashes = table.take(pa.array(kept)).combine_chunks(), hashes[kept]
+        self._table, self._hashes, self._known = table, hashes, one_chunk(table["id"])
+        if len(self._known) >= 2**31:
+            raise InputError(f"{len(self._known):,} nodes; a graph holds at most 2,147,483,647")
+
+    def _find_repeats(self, ids: pa.Array, hashes: Array) -> Array:
+        order = np.argsort(hashes, kind="stable")
+        suspects = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
+        first_with: dict[str, int] = {}
+        repeats = []
+        for node in np.unique(np.concatenate([order[suspects - 1], order[suspects]])):
+            first = first_with.setdefault(ids[int(node)].as_py(), int(node))
+            if first != node:
+                repeats.append(int(node))
+        for done, node in enumerate(repeats):
+            if not self.problems.wants_examples:
+                self.problems.count("duplicate id", len(repeats) - done)
+                break
+            path, place = self._where(node)
+            name = ids[node].as_py()
+            before = self._where(first_with[name])
+            self.problems.add(
+                "duplicate id", path, place, f"the id {name!r} stands already at {before[0]}:{before[1]}, expected unique ids"
+            )
+        return np.array(repeats, dtype=np.int64)
+
+    def _where(self, node: int) -> tuple[Path, str | int]:
+        batch = bisect_right(self._starts, node) - 1
+        locate, kept = self._locates[batch]
+        return locate(int(kept[node - self._starts[batch]]))
+
+    def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
+        """Takes a batch of directed edges between ids, with their types where there are types."""
+        self._waiting.append((_strings(sources), _strings(targets), types, locate))
+        self._num_waiting += len(sources)
+        if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
+            self._resolve()
+
+    def add_resolved_edges(self, sources: Array, targets: Array) -> None:
+        """Takes edges between row numbers, as `lookup` gives them."""
+        self._edges.append((sources, targets, np.full(len(sources), -1, dtype=np.int16)))
+
+    def lookup(self, batches: list[tuple[pa.Array, Locate]]) -> Array:
+        """Row numbers (int32) of the ids of several batches, one after the other; unknown ids are problems and give -1.
+
+        Give many batches at a time: the table over all nodes is made anew for each call.
+        """
+        nodes = self._lookup([_strings(ids) for ids, _ in batches])
+        start = 0
+        for ids, locate in batches:
+            unknown = nodes[start : start + len(ids)] < 0
+            self.report("unknown node", unknown, locate, lambda i, ids=ids: f"{ids[i].as_py()!r}, expected the id of a node")  # type: ignore[misc]
+            start += len(ids)
+        return nodes
+
+    def _resolve(self) -> None:
+        """Turns the waiting edges into row numbers."""
+        batches, self._waiting, self._num_waiting = self._waiting, [], 0
+        while batches:
+            block, rows = [], 0
+            while batches and rows < RESOLVE_ROWS:
+                block.append(batches.pop(0))
+                rows += len(block[-1][0])
+            sources, targets = (self._lookup([batch[end] for batch in block]) for end in (0, 1))
+            types = [self._encode_types(batch[2], len(batch[0])) for batch in block]
+            kept = (sources >= 0) & (targets >= 0)
+            if not kept.all():
+                self._report_outside(block, sources, targets)
+            self._edges.append((sources[kept], targets[kept], np.concatenate(types)[kept]))
+
+    def _lookup(self, arrays: list[pa.Array]) -> Array:
+        strings = pa.chunked_array(arrays, pa.large_string())
+        found = pc.index_in(strings, value_set=self._known)
+        return np.asarray(one_chunk(pc.fill_null(found, -1)), dtype=np.int32)
+
+    def _encode_types(self, types: pa.Array | None, length: int) -> Array:
+        if types is None:
+            return np.full(length, -1, dtype=np.int16)
+        encoded = pc.fill_null(_strings(types), "").dictionary_encode()
+        codes = [self._types.setdefault(name, len(self._types)) for name in encoded.dictionary.to_pylist()]
+        if len(self._types) > 32_000:
+            raise InputError(
+                f"more than 32,000 edge types, {next(reversed(self._types))!r} among them; is the right column used as the type?"
+            )
+        return np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)] if codes else np.zeros(0, dtype=np.int16)
+
+    def _report_outside(
+        self, block: list[tuple[pa.Array, pa.Array, pa.Array | None, Locate]], sources: Array, targets: Array
+    ) -> None:
+        missing = (sources < 0) | (targets < 0)
+        if self._outside:
+            self.problems.normal[OUTSIDE] += int(missing.sum())
+            return
+        start = 0
+        for batch_sources, batch_targets, _, locate in block:
+            rows = missing[start : start + len(batch_sources)]
+            from_unknown = sources[start : start + len(rows)] < 0
+
+            def detail(
+                i: int, ends: tuple[pa.Array, pa.Array] = (batch_sources, batch_targets), unknown: Array = from_unknown
+            ) -> str:
+                name = ends[0 if unknown[i] else 1][i].as_py()
+                return f"an edge to {name!r}, expected the id of a node"
+
+            self.report("edge to an unknown node", rows, locate, detail)
+            start += len(batch_sources)
+
+    def report(self, reason: str, bad: Array, locate: Locate, detail: Callable[[int], str]) -> None:
+        """Reports the rows of a batch where `bad` is true; `detail` words the problem of one row."""
+        rows = np.flatnonzero(bad)
+        for done, row in enumerate(rows):
+            if not self.problems.wants_examples:
+                self.problems.count(reason, len(rows) - done)
+                break
+            path, place = locate(int(row))
+            self.problems.add(reason, path, place, detail(int(row)))
+
+    def build(self) -> TextGraph:
+        """The graph of everything added."""
+        if self._known is None:
+            self.seal_nodes()
+        self._resolve()
+        if not len(self._hashes):
+            raise InputError("no nodes were read, so there is no graph; check the files and the column names")
+        sources, targets = (np.concatenate([e[end] for e in self._edges] or [np.zeros(0, np.int32)]) for end in (0, 1))
+        types = self._join_types()
+        self._edges = []
+        indptr, indices = compressed_rows(len(self._hashes), edge_keys(sources, targets), edge_keys(targets, sources))
+        summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
+        return TextGraph(
+            nodes=self._table,
+            id_hashes=self._hashes,
+            indptr=indptr,
+            indices=indices,
+            edges=np.stack([sources, targets]),
+            edge_types=types,
+            type_names=tuple(self._types),
+            summary=summary,
+        )
+
+    def _join_types(self) -> Array | None:
+        if not self._types:
+            return None
+        types = np.concatenate([edge[2] for edge in self._edges] or [np.zeros(0, np.int16)])
+        if (types < 0).any():
+            types[types < 0] = self._types.setdefault("", len(self._types))
+        return types
+
+
+def build_graph(
+    nodes: pa.Table, sources: Sequence[str], targets: Sequence[str], types: Sequence[str | None] | None = None
+) -> TextGraph:
+    """A graph from tables in memory: `nodes` has the columns id and text, edges run from `sources` to `targets`, all ids."""
+    builder = GraphBuilder(Problems(strict=True))
+    columns = {name: one_chunk(nodes[name]) for name in nodes.column_names if name not in ("id", "text")}
+    builder.add_nodes(one_chunk(nodes["id"]), one_chunk(nodes["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+    kinds = None if types is None else pa.array(types, pa.string())
+    builder.add_edges(
+        pa.array(sources, pa.string()), pa.array(targets, pa.string()), kinds, lambda i: (Path("edges"), f"row {i + 1}")
+    )
+    return builder.build()
+
+
+def _strings(column: pa.Array) -> pa.Array:
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
+
+
+def _is_empty(strings: pa.Array) -> Array:
+    return np.asarray(pc.fill_null(pc.equal(pc.binary_length(strings), 0), True).to_numpy(zero_copy_only=False))
+
+
+def _join_column(chunks: list[pa.Array | None], lengths: list[int], *, untyped: bool) -> pa.Array:
+    """One array from the chunks of a node column; None is a file without it. Chunks of unequal types become strings."""
+    found = {chunk.type for chunk in chunks if chunk is not None}
+    kind = found.pop() if len(found) == 1 else pa.large_string()
+    filled = [
+        pa.nulls(length, kind) if chunk is None else chunk.cast(kind) for chunk, length in zip(chunks, lengths, strict=True)
+    ]
+    column = one_chunk(pa.chunked_array(filled, kind))
+    return _guess_numbers(column) if untyped else column
+
+
+def _guess_numbers(column: pa.Array) -> pa.Array:
+    """Columns of CSV files have no type: whole numbers, then numbers, then text. "007" stays text; an empty field is null."""
+    text = pc.if_else(pc.equal(column, ""), None, column)
+    try:
+        whole = text.cast(pa.int64())
+        if whole.cast(text.type).equals(text):
+            return whole
+        return text if pc.any(pc.match_substring_regex(text, "^[+-]?0[0-9]")).as_py() else text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        pass
+    try:
+        return text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return text

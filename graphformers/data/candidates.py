@@ -1,0 +1,92 @@
+"""The candidates of a ranking: one positive and nodes that could have been it but are not linked to the anchor."""
+
+import numpy as np
+import pyarrow.compute as pc
+
+from graphformers.data.arrays import Array
+from graphformers.data.graph import TextGraph
+from graphformers.errors import GraphFormersError
+from graphformers.progress import progress
+
+BLOCK = 16_384  # questions at a time
+MOST_ROUNDS = 20  # of drawing again what was not allowed; what is left then is drawn from an explicit list
+
+
+def draw_candidates(graph: TextGraph, pairs: Array, eligible: Array, count: int, seed: int) -> Array:
+    """(Q, count) int32 candidates for (Q, 2) pairs of anchor and positive: the positive, then negatives without repetition.
+
+    Negatives are uniform over `eligible`, the nodes that obey the same rule as positives do, so that having neighbours or not
+    gives nothing away; never the anchor, a neighbour of it anywhere in the whole graph, or a node with the positive's text.
+    """
+    same_text = np.asarray(pc.dictionary_encode(graph.texts).indices)
+    result = np.empty((len(pairs), count), dtype=np.int32)
+    with progress("Drawing candidates", len(pairs), "pairs") as task:
+        for start in range(0, len(pairs), BLOCK):
+            block = pairs[start : start + BLOCK]
+            generator = np.random.Generator(np.random.PCG64([seed, start]))
+            result[start : start + len(block), 0] = block[:, 1]
+            result[start : start + len(block), 1:] = _draw_block(graph, block, eligible, count - 1, same_text, generator)
+            task.advance(len(block))
+    return result
+
+
+def _draw_block(
+    graph: TextGraph, pairs: Array, eligible: Array, count: int, same_text: Array, generator: np.random.Generator
+) -> Array:
+    negatives = eligible[generator.integers(0, len(eligible), (len(pairs), count))]
+    todo = np.arange(len(pairs))
+    for _ in range(MOST_ROUNDS):
+        wrong = _not_allowed(graph, pairs[todo], negatives[todo], same_text)
+        again = wrong.any(axis=1)
+        todo, wrong = todo[again], wrong[again]
+        if not len(todo):
+            return negatives
+        block = negatives[todo]
+        block[wrong] = eligible[generator.integers(0, len(eligible), int(wrong.sum()))]
+        negatives[todo] = block
+    for row in todo[_not_allowed(graph, pairs[todo], negatives[todo], same_text).any(axis=1)]:
+        negatives[row] = _draw_from_list(graph, pairs[row], eligible, count, same_text, generator)
+    return negatives
+
+
+def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array, same_text: Array) -> Array:
+    """(Q, C) marks negatives that are the anchor, linked to it, of the positive's text, or a repetition in their row."""
+    anchors, positives = pairs[:, :1], pairs[:, 1:]
+    wrong: Array = (negatives == anchors) | (same_text[negatives] == same_text[positives])
+    wrong |= _are_linked(graph, pairs[:, 0], negatives)
+    order = np.argsort(negatives, axis=1, kind="stable")
+    ordered = np.take_along_axis(negatives, order, axis=1)
+    repeated = np.zeros_like(wrong)
+    np.put_along_axis(repeated, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
+    wrong |= repeated
+    return wrong
+
+
+def _are_linked(graph: TextGraph, anchors: Array, others: Array) -> Array:
+    """(Q, C) whether others[q, c] is a neighbour of anchors[q]: a binary search in all rows at once."""
+    low = np.broadcast_to(graph.indptr[anchors][:, None], others.shape).copy()
+    end = np.broadcast_to(graph.indptr[anchors + 1][:, None], others.shape)
+    high = end.copy()
+    last = len(graph.indices) - 1
+    for _ in range(int((high - low).max()).bit_length()):
+        middle = (low + high) // 2
+        below = (middle < high) & (graph.indices[np.minimum(middle, last)] < others)
+        low = np.where(below, middle + 1, low)
+        high = np.where(below, high, middle)
+    found: Array = (low < end) & (graph.indices[np.minimum(low, last)] == others)
+    return found
+
+
+def _draw_from_list(
+    graph: TextGraph, pair: Array, eligible: Array, count: int, same_text: Array, generator: np.random.Generator
+) -> Array:
+    """For an anchor linked to most of the graph: the allowed negatives are listed and drawn from."""
+    anchor, positive = pair.tolist()
+    allowed = eligible[same_text[eligible] != same_text[positive]]
+    allowed = np.setdiff1d(allowed, np.append(graph.neighbors_of(anchor), anchor))
+    if len(allowed) < count:
+        raise GraphFormersError(
+            f"the node {graph.ids[anchor].as_py()!r} leaves only {len(allowed):,} possible negatives, {count:,} were asked for; "
+            f"ask for at most {len(allowed) + 1:,} candidates (--candidates) or import more nodes"
+        )
+    return generator.choice(allowed, count, replace=False)

@@ -1,0 +1,70 @@
+"""To and from the graph objects of other libraries, which are imported only when called."""
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from graphformers.data.builder import build_graph
+from graphformers.data.graph import TextGraph
+from graphformers.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    import networkx
+    import torch_geometric.data
+
+
+def to_networkx(graph: TextGraph) -> "networkx.MultiDiGraph":
+    """The directed, typed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have a `type`."""
+    result = _import("networkx", "a networkx graph").MultiDiGraph()
+    result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
+    ids = graph.ids.to_pylist()
+    names = None if graph.edge_types is None else [graph.type_names[code] for code in graph.edge_types]
+    for e, (source, target) in enumerate(graph.edges.T.tolist()):
+        result.add_edge(ids[source], ids[target], **({} if names is None else {"type": names[e]}))
+    return result
+
+
+def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
+    """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`, where there, the type."""
+    rows = []
+    for name, attributes in graph.nodes(data=True):
+        if not str(attributes.get(text) or "").strip():
+            raise InputError(f"networkx node {name!r}: no attribute {text!r} with a text; pass text=… with the attribute's name")
+        rows.append(
+            {"id": str(name), "text": str(attributes[text])} | {k: v for k, v in attributes.items() if k not in (text, "id")}
+        )
+    edges = [(str(u), str(v), data.get(type)) for u, v, data in graph.edges(data=True)]
+    types = [edge[2] for edge in edges] if any(edge[2] is not None for edge in edges) else None
+    return build_graph(pa.Table.from_pylist(rows), [edge[0] for edge in edges], [edge[1] for edge in edges], types)
+
+
+def to_pyg(graph: TextGraph) -> "torch_geometric.data.Data":
+    """A PyG `Data` with `edge_index` (both directions, no duplicates), `num_nodes`, and lists `id` and `text`."""
+    data = _import("torch_geometric.data", "a PyG Data object")
+    import torch
+
+    sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
+    edge_index = torch.from_numpy(np.stack([sources, graph.indices.astype(np.int64)]))
+    return data.Data(edge_index=edge_index, num_nodes=graph.num_nodes, id=graph.ids.to_pylist(), text=graph.texts.to_pylist())
+
+
+def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
+    """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or the one given."""
+    texts = text if text is not None else getattr(data, "text", None)
+    if texts is None:
+        raise InputError("this PyG Data has no attribute 'text'; pass text=[…] with one string per node")
+    if len(texts) != data.num_nodes:
+        raise InputError(f"{len(texts)} texts for the {data.num_nodes} nodes of this PyG Data, expected one each")
+    ids = [str(name) for name in getattr(data, "id", range(len(texts)))]
+    sources, targets = ([ids[node] for node in row] for row in data.edge_index.tolist())
+    return build_graph(pa.table({"id": ids, "text": list(texts)}), sources, targets)
+
+
+def _import(module: str, purpose: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(module.split(".")[0], purpose) from error

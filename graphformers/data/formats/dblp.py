@@ -1,0 +1,40 @@
+"""dblp.v12.json, the citation graph of the paper: a JSON array with one record per line, 12 GB, never loaded whole.
+
+The text is the title; an edge runs from a paper to each paper it cites. Citations of papers outside the file are normal.
+"""
+
+from pathlib import Path
+
+from graphformers.data.builder import GraphBuilder
+from graphformers.data.records import Records
+from graphformers.data.settings import ImportSettings
+from graphformers.data.sources import read_lines
+
+
+def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+    import msgspec
+
+    class Paper(msgspec.Struct):
+        """The fields that are read; the decoder passes over the others without building them."""
+
+        id: int | str
+        title: str | None = None
+        year: int | None = None
+        references: list[int | str] | None = None
+
+    decoder = msgspec.json.Decoder(Paper)
+    for path in nodes + edges:
+        with Records(builder, path, ["year"]) as records:
+            for line, text in read_lines(path, builder.problems):
+                record = text.strip().strip(",")
+                if record in ("", "[", "]"):
+                    continue
+                try:
+                    paper = decoder.decode(record)
+                except msgspec.DecodeError as error:
+                    expected = 'a record {"id": …, "title": …, "references": […]}, one per line'
+                    builder.problems.add("malformed row", path, line, f"{error}; found {record[:60]!r}, expected {expected}")
+                    continue
+                records.add_node(line, str(paper.id), paper.title, paper.year)
+                for reference in paper.references or []:
+                    records.add_edge(line, str(paper.id), str(reference))

@@ -1,0 +1,64 @@
+"""Wikidata5M, the entity graph of the paper: `id<TAB>text` files and `head<TAB>relation<TAB>tail` files, no headers.
+
+Files are told apart by the number of fields of their first line. The first sentence of a text is the node's text.
+"""
+
+import re
+from pathlib import Path
+
+from graphformers.data.builder import GraphBuilder
+from graphformers.data.problems import Problems
+from graphformers.data.records import Records
+from graphformers.data.settings import ImportSettings
+from graphformers.data.sources import read_lines
+from graphformers.errors import InputError
+
+# A sentence ends at . ! ? (with closing quotes or brackets) before a space and something that can start a sentence,
+# unless the full stop belongs to an initial, an abbreviation, or a number that goes on.
+_END = re.compile(r"[.!?][\"')\]]*(?=\s+[\"'(\[]*[A-Z0-9À-ÖØ-Þ])")
+_NO_END = re.compile(
+    r"(?:\b[A-Za-z]|\b(?:Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|Hon|St|Ste|Mt|Ft|Jr|Sr|vs|etc|approx|ca|cf|fl|resp"
+    r"|No|Nos|Vol|Inc|Ltd|Co|Corp|Bros|lit|trans|born|ed|eds|pp|op|est|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec|[A-Z]\.[A-Z]))\.$"
+)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a paragraph; the whole paragraph when no end is found."""
+    for match in _END.finditer(text):
+        sentence = text[: match.end()]
+        if sentence[-1] != "." or not _NO_END.search(sentence):
+            return sentence
+    return text
+
+
+def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+    widths = {path: _num_fields(path) for path in nodes + edges}
+    for wanted in (2, 3):
+        for path in (path for path, width in widths.items() if width == wanted):
+            with Records(builder, path) as records:
+                _read_file(path, wanted, builder, records)
+        if wanted == 2:
+            builder.seal_nodes()
+
+
+def _read_file(path: Path, width: int, builder: GraphBuilder, records: Records) -> None:
+    expected = "id<TAB>text" if width == 2 else "head<TAB>relation<TAB>tail"
+    for line, text in read_lines(path, builder.problems):
+        fields = text.split("\t", 1) if width == 2 else text.split("\t")
+        if not text:
+            continue
+        if len(fields) != width:
+            builder.problems.add("malformed row", path, line, f"{len(fields)} fields ({text[:60]!r}), expected {expected}")
+        elif width == 2:
+            records.add_node(line, fields[0], first_sentence(fields[1]))
+        else:
+            records.add_edge(line, fields[0], fields[2], fields[1])
+
+
+def _num_fields(path: Path) -> int:
+    for _, text in read_lines(path, Problems(strict=True)):
+        width = text.count("\t") + 1
+        if width in (2, 3):
+            return width
+        raise InputError(f"{path}:1: {width} fields separated by tabs, expected 2 (id, text) or 3 (head, relation, tail)")
+    raise InputError(f"{path}: empty file, expected id<TAB>text or head<TAB>relation<TAB>tail lines")

@@ -1,0 +1,157 @@
+"""TextGraph: a text on every node, links between them, frozen and memory-mapped.
+
+A `node` is a row number, an `id` the user's own string. Links are kept twice: as the directed, typed edges they came as, and as
+undirected neighbours in compressed rows (CSR): the neighbours of node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each
+once, never v itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphformers.artifact import Artifact, open_artifact, write_artifact
+from graphformers.data.arrays import Array, hash_strings, load_array, load_table, one_chunk, save_array, save_table
+from graphformers.errors import GraphFormersError
+
+KIND = "graph"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class TextGraph:
+    """A graph of N texts, P linked pairs and E directed edges. Made by `read_graph`, `TextGraph.load` or `build_graph`."""
+
+    nodes: pa.Table  # N rows: id, text, then the user's own columns
+    id_hashes: Array  # (N,) uint64: the hash of each id, on which every random draw stands
+    indptr: Array  # (N + 1,) int64
+    indices: Array  # (2P,) int32
+    edges: Array  # (2, E) int32: sources, targets, in the order they were read
+    edge_types: Array | None = None  # (E,) int16: index into type_names
+    type_names: tuple[str, ...] = ()
+    summary: dict[str, Any] = field(default_factory=dict)  # what the import said of its input
+    artifact: Artifact | None = None  # the folder this graph was loaded from or saved to
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_pairs(self) -> int:
+        """How many unordered pairs of nodes are linked."""
+        return len(self.indices) // 2
+
+    @property
+    def column_names(self) -> list[str]:
+        """The user's own node columns."""
+        return [name for name in self.nodes.column_names if name not in ("id", "text")]
+
+    def column(self, name: str) -> pa.Array:
+        """One of the user's node columns."""
+        if name not in self.column_names:
+            found = ", ".join(self.column_names) or "none"
+            raise GraphFormersError(f"no node column {name!r} in this graph; it has: {found}")
+        return one_chunk(self.nodes[name])
+
+    @cached_property
+    def ids(self) -> pa.Array:
+        return one_chunk(self.nodes["id"])
+
+    @cached_property
+    def texts(self) -> pa.Array:
+        return one_chunk(self.nodes["text"])
+
+    @cached_property
+    def _by_hash(self) -> Array:
+        return np.argsort(self.id_hashes, kind="stable")
+
+    def nodes_of(self, ids: Sequence[str]) -> Array:
+        """The row numbers of these ids, (len(ids),) int64."""
+        if self.num_nodes == 0 or len(ids) == 0:
+            return self._none_of(ids)
+        hashes = hash_strings(list(ids))
+        place = np.minimum(np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1)
+        found = self._by_hash[place]
+        wrong = np.asarray(pc.not_equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string())))
+        for i in np.flatnonzero(wrong):  # unknown, or the second of two ids with one hash
+            twins = self._by_hash[
+                place[i] : place[i] + np.searchsorted(self.id_hashes[self._by_hash[place[i] :]], hashes[i], "right")
+            ]
+            found[i] = next((node for node in twins if self.ids[node].as_py() == ids[int(i)]), -1)
+        return found if (found >= 0).all() else self._none_of(ids[int(np.argmin(found)) :])
+
+    def _none_of(self, ids: Sequence[str]) -> Array:
+        if len(ids):
+            raise GraphFormersError(f"no node with the id {ids[0]!r} in this graph of {self.num_nodes:,} nodes")
+        return np.zeros(0, dtype=np.int64)
+
+    def node(self, id: str) -> int:
+        """The row number of an id."""
+        return int(self.nodes_of([id])[0])
+
+    def text(self, id: str) -> str:
+        """The text of a node."""
+        return str(self.texts[self.node(id)].as_py())
+
+    def neighbors(self, id: str) -> list[str]:
+        """The ids of the nodes linked to a node, in either direction."""
+        return list(self.ids_of(self.neighbors_of(self.node(id))))
+
+    def neighbors_of(self, node: int) -> Array:
+        """The row numbers of the nodes linked to a node, sorted."""
+        return self.indices[self.indptr[node] : self.indptr[node + 1]]
+
+    def ids_of(self, nodes: Array) -> list[str]:
+        return list(self.ids.take(pa.array(nodes)).to_pylist())
+
+    def texts_of(self, nodes: Array) -> list[str]:
+        return list(self.texts.take(pa.array(nodes)).to_pylist())
+
+    def degrees(self) -> Array:
+        """(N,) int64: how many neighbours each node has."""
+        return np.diff(self.indptr)
+
+    def pairs(self) -> Array:
+        """(P, 2) int32: every linked pair once, the smaller row number first, sorted."""
+        sources = np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees())
+        once = sources < self.indices
+        return np.stack([sources[once], np.asarray(self.indices)[once]], axis=1)
+
+    def save(self, path: str | Path, *, force: bool = False) -> "TextGraph":
+        """Writes the graph as a folder and returns it as loaded from there."""
+        with write_artifact(path, KIND, VERSION, force=force) as draft:
+            save_table(draft.path("nodes.arrow"), self.nodes)
+            save_array(draft.path("id_hashes.npy"), self.id_hashes)
+            save_array(draft.path("indptr.npy"), self.indptr)
+            save_array(draft.path("indices.npy"), self.indices)
+            save_array(draft.path("edges.npy"), self.edges)
+            if self.edge_types is not None:
+                save_array(draft.path("edge_types.npy"), self.edge_types)
+            draft.settings = {"type_names": list(self.type_names)}
+            draft.summary = self.summary | {"nodes": self.num_nodes, "pairs": self.num_pairs, "edges": self.edges.shape[1]}
+        return TextGraph.load(path)
+
+    @staticmethod
+    def load(path: str | Path) -> "TextGraph":
+        """Maps a graph folder into memory: milliseconds, whatever its size."""
+        artifact = open_artifact(path, KIND, VERSION)
+
+        def array(name: str) -> Array:
+            return load_array(artifact.file(name))
+
+        return TextGraph(
+            nodes=load_table(artifact.file("nodes.arrow")),
+            id_hashes=array("id_hashes.npy"),
+            indptr=array("indptr.npy"),
+            indices=array("indices.npy"),
+            edges=array("edges.npy"),
+            edge_types=array("edge_types.npy") if "edge_types.npy" in artifact.files else None,
+            type_names=tuple(artifact.settings["type_names"]),
+            summary=artifact.summary,
+            artifact=artifact,
+        )

@@ -1,0 +1,37 @@
+"""From foreign files to a TextGraph, in one call.
+
+A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`; `settings.FORMATS` lists them.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from graphformers.data.builder import GraphBuilder
+from graphformers.data.graph import TextGraph
+from graphformers.data.problems import Problems
+from graphformers.data.settings import FORMATS, ImportSettings
+from graphformers.data.sources import check_files
+from graphformers.errors import InputError
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None) -> TextGraph:
+    """Reads a graph from node files and edge files.
+
+    Formats whose files hold both (dblp, amazon, …) take them all as `nodes`; "python" takes the names of packages.
+    """
+    settings = settings or ImportSettings()
+    node_files, edge_files = _listed(nodes), _listed(edges)
+    if settings.format != "python":
+        check_files(node_files + edge_files)
+        if not node_files:
+            raise InputError(f"no files given for the format {settings.format}, expected at least one")
+    builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=FORMATS[settings.format].outside)
+    import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
+    return builder.build()
+
+
+def _listed(paths: Paths) -> list[Path]:
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]

@@ -1,0 +1,94 @@
+"""NeighborSampler: up to k neighbours of each node, drawn so that nothing but the draw itself matters.
+
+Every (node, neighbour) gets a 64-bit hash of (seed, epoch, node's id, neighbour's id); the neighbours with the k smallest hashes
+are taken, in the order of their hashes. That is a uniform draw without replacement, and it does not depend on the order of a
+batch, on the number of processes, on row numbers, or on nodes added elsewhere in the graph. Leaving out the other end of a pair
+takes the next smallest instead, on both sides of the pair.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphformers.data.arrays import Array, mix, ranges
+
+BLOCK = 65_536  # centres at a time: their numbers fit 16 bits, which numpy sorts by radix
+SURPLUS = 4  # of a long row only neighbours with a hash small enough for about SURPLUS * k of them are sorted
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """Centres and their sampled neighbours: those of centres[b] are neighbors[indptr[b]:indptr[b + 1]]."""
+
+    centers: Array  # (B,) row numbers
+    indptr: Array  # (B + 1,) int64
+    neighbors: Array  # (indptr[-1],) int32 row numbers
+
+    def __len__(self) -> int:
+        return len(self.centers)
+
+    def of(self, b: int) -> Array:
+        """The neighbours of the b-th centre."""
+        return self.neighbors[self.indptr[b] : self.indptr[b + 1]]
+
+
+@dataclass(frozen=True)
+class NeighborSampler:
+    """Draws from the rows (indptr, indices) of a graph or of a split's train links.
+
+    `id_hashes` are the graph's: row numbers would change when nodes are added.
+    """
+
+    indptr: Array
+    indices: Array
+    id_hashes: Array
+    num_neighbors: int = 5
+    seed: int = 42
+
+    def sample(self, centers: Array, *, epoch: int = 0, exclude: Array | None = None) -> Neighborhood:
+        """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's neighbours, -1 for none."""
+        centers = np.asarray(centers, dtype=np.int64)
+        blocks = [
+            self._sample_block(centers[i : i + BLOCK], epoch, None if exclude is None else np.asarray(exclude)[i : i + BLOCK])
+            for i in range(0, len(centers), BLOCK)
+        ]
+        indptr = np.zeros(len(centers) + 1, dtype=np.int64)
+        if blocks:
+            np.cumsum(np.concatenate([counts for counts, _ in blocks]), out=indptr[1:])
+        neighbors = np.concatenate([found for _, found in blocks]) if blocks else np.zeros(0, dtype=np.int32)
+        return Neighborhood(centers, indptr, neighbors)
+
+    def _sample_block(self, centers: Array, epoch: int, exclude: Array | None) -> tuple[Array, Array]:
+        """(B,) counts and the neighbours drawn, centre after centre."""
+        starts = self.indptr[centers]
+        degrees = self.indptr[centers + 1] - starts
+        neighbors = self.indices[ranges(starts, degrees)]
+        rows = np.repeat(np.arange(len(centers), dtype=np.uint16), degrees)
+        hashes = np.repeat(mix(self.seed, epoch, self.id_hashes[centers]), degrees)
+        hashes ^= self.id_hashes[neighbors]  # both are well mixed: two multiplications are enough to mix them with each other
+        hashes *= np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(32)
+        hashes *= np.uint64(0x94D049BB133111EB)
+        allowed = None if exclude is None else neighbors != np.repeat(exclude, degrees)
+        kept, counts = self._small_enough(hashes, rows, degrees, allowed)
+        keys = rows[kept].astype(np.uint64) << np.uint64(48) | hashes[kept] >> np.uint64(16)  # by centre, then by hash
+        order = kept[np.argsort(keys)]
+        taken = np.minimum(counts, self.num_neighbors)
+        return taken, neighbors[order[ranges(np.cumsum(counts) - counts, taken)]]
+
+    def _small_enough(self, hashes: Array, rows: Array, degrees: Array, allowed: Array | None) -> tuple[Array, Array]:
+        """The places of allowed neighbours that can be among the k smallest of their row, and (B,) their counts.
+
+        So a hub with a hundred thousand neighbours is hashed but not sorted.
+        """
+        share = SURPLUS * self.num_neighbors / np.maximum(degrees, 1)
+        limits = np.where(share < 1, share * 2.0**64, 0).astype(np.uint64) - np.uint64(1)  # 0 - 1: everything
+        small = hashes <= np.repeat(limits, degrees)
+        kept = np.flatnonzero(small if allowed is None else small & allowed)
+        counts = np.bincount(rows[kept], minlength=len(degrees))
+        short = (counts < self.num_neighbors) & (share < 1)
+        if short.any():  # rare: a row with too few small hashes is taken whole
+            again = small | short[rows]
+            kept = np.flatnonzero(again if allowed is None else again & allowed)
+            counts = np.bincount(rows[kept], minlength=len(degrees))
+        return kept, counts

@@ -1,0 +1,86 @@
+"""What an import can be told: the format, which column plays which role, what to do with bad rows."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graphformers.errors import GraphFormersError, InputError
+
+
+@dataclass(frozen=True)
+class Format:
+    """An input format: what it reads, in words; and whether edges to nodes outside the data are normal in it."""
+
+    about: str
+    outside: bool = False
+
+
+FORMATS = {
+    "tables": Format("node and edge tables: .csv .tsv .jsonl .parquet, told apart by their columns"),
+    "dblp": Format("dblp.v12.json: titles and references, one record per line", outside=True),
+    "wikidata5m": Format("id<TAB>text and head<TAB>relation<TAB>tail files; the first sentence is the text"),
+    "amazon": Format("SNAP's amazon-meta.txt: titles and similar items", outside=True),
+    "debian": Format("Debian Packages files (.xz too): descriptions and dependencies", outside=True),
+    "sessions": Format("an item table and a log of user, time, item: items viewed together are linked"),
+    "pairs": Format("the TSV of the 2021 code: text|'|neighbour|'|…<TAB>text|'|…; equal texts are one node"),
+    "python": Format(
+        "Python itself: docstrings; member of, calls, inherits. The standard library, or installed packages by name"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """How foreign files are read."""
+
+    format: str = "tables"  # one of FORMATS
+    columns: dict[str, str] = field(
+        default_factory=dict
+    )  # role -> column name, where the name does not say it: {"text": "abstract"}
+    keep: tuple[str, ...] | None = None  # node columns kept beside id and text; None keeps all
+    header: bool = True  # the first line of a .csv or .tsv names the columns; otherwise they are called 1, 2, 3, …
+    quotes: bool = True  # a quote in a .csv or .tsv opens a field that may hold separators and line ends
+    skip_bad: bool = False  # leave bad rows out, counted and listed, instead of stopping at the first
+    window: float = 30.0  # sessions: minutes within which two views by one user link their items
+    min_count: int = 1  # sessions: how many users must have viewed two items together
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise GraphFormersError(f"no format {self.format!r}; there are: {', '.join(FORMATS)}")
+        unknown = sorted(set(self.columns) - set(ROLES))
+        if unknown:
+            raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
+        if self.window <= 0 or self.min_count < 1:
+            raise GraphFormersError(
+                f"window {self.window} and min_count {self.min_count} given, expected more than 0 minutes and at least 1 user"
+            )
+
+
+ROLES = {  # role -> column names that mean it, the best first
+    "id": ("id", "node", "node_id", "paperid", "key", "name"),
+    "text": ("text", "title", "name", "label", "description", "abstract"),
+    "src": ("src", "source", "from", "head", "u", "citing", "id1", "subject"),
+    "dst": ("dst", "target", "to", "tail", "v", "cited", "id2", "object"),
+    "type": ("type", "relation", "rel", "predicate", "edge_type"),
+    "user": ("user", "user_id", "userid", "visitor", "visitorid", "customer", "session"),
+    "time": ("time", "timestamp", "ts", "date", "datetime"),
+    "item": ("item", "item_id", "itemid", "product", "product_id", "id"),
+}
+
+
+def guess_column(role: str, names: list[str], settings: ImportSettings) -> str | None:
+    """The column that plays `role`: the one the user named, or the first whose name means it; None when there is none."""
+    if role in settings.columns:
+        return settings.columns[role] if settings.columns[role] in names else None
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[word] for word in ROLES[role] if word in lower), None)
+
+
+def require_column(role: str, names: list[str], settings: ImportSettings, path: Path) -> str:
+    """The column that plays `role`, or the error that says what to type."""
+    found = guess_column(role, names, settings)
+    if found is None:
+        wanted = settings.columns.get(role) or " or ".join(ROLES[role][:3])
+        raise InputError(
+            f"{path}:1: no column for {role} (looked for {wanted}) among: {', '.join(names)}; name it with --column {role}=NAME"
+        )
+    return found

@@ -1,0 +1,119 @@
+"""Input files as streams: compression seen through, progress shown, every failure with its file and line."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from graphformers.data.problems import Problems
+from graphformers.errors import InputError
+from graphformers.progress import Progress, progress
+
+COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
+OPENERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
+BROKEN_COMPRESSION = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+LINES_PER_UPDATE = 4096
+
+
+def file_kind(path: Path) -> str:
+    """The suffix that says what is in a file, compression aside: "papers.csv.gz" is "csv"."""
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
+    return suffixes[-1].lstrip(".").lower() if suffixes else ""
+
+
+def check_files(paths: list[Path]) -> None:
+    """Raises before any work if one of the files cannot be read."""
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        if path.is_dir():
+            raise InputError(f"{path}: a folder, expected a file")
+
+
+class TrackedFile(io.FileIO):
+    """A file that tells a progress bar how far it has been read, compressed or not."""
+
+    def __init__(self, path: Path, task: Progress) -> None:
+        super().__init__(path, "rb")
+        self._task = task
+        self._read = 0
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = super().readinto(buffer) or 0
+        self._read += count
+        self._task.update(self._read)
+        return count
+
+
+class Decompressed(io.RawIOBase):
+    """What a decompressor gives, piece by piece, so that a stream that is cut short is read as far as it goes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._file.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def open_stream(path: Path, task: Progress) -> Iterator[IO[bytes]]:
+    """The decompressed bytes of a file, its byte order mark dropped."""
+    with io.BufferedReader(TrackedFile(path, task), buffer_size=1 << 20) as raw:
+        yield _decompressed(path, raw)
+
+
+def _decompressed(path: Path, raw: "io.BufferedReader[TrackedFile]") -> IO[bytes]:
+    stream: Any = raw
+    if path.suffix in OPENERS:
+        stream = io.BufferedReader(Decompressed(OPENERS[path.suffix](raw)), buffer_size=1 << 20)
+    head = stream.peek(4)[:4]
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path.name}")
+    if head[:3] == b"\xef\xbb\xbf":
+        stream.read(3)
+    return cast(IO[bytes], stream)
+
+
+def read_lines(path: Path, problems: Problems, title: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end). A line that is not UTF-8 is a problem; so is a file cut short."""
+    with progress(title or f"Reading {path.name}", path.stat().st_size, "B") as task:
+        number = 0
+        try:
+            with open_stream(path, task) as stream:
+                for number, line in enumerate(stream, 1):
+                    if number % LINES_PER_UPDATE == 0:
+                        task.advance(0, LINES_PER_UPDATE)
+                    try:
+                        yield number, line.rstrip(b"\r\n").decode()
+                    except UnicodeDecodeError as error:
+                        problems.add("wrong encoding", path, number, describe_bad_bytes(error))
+        except BROKEN_COMPRESSION as error:
+            report_broken(path, number, error, problems)
+
+
+def report_broken(path: Path, number: int, error: Exception, problems: Problems) -> None:
+    """A compressed file that ends early or is damaged after line `number`."""
+    method = COMPRESSED.get(path.suffix, path.suffix)
+    problems.add(
+        "broken compression",
+        path,
+        f"after line {number}",
+        f"the {method} stream is cut short or damaged ({error}), expected a complete file; fetch it again",
+    )
+
+
+def describe_bad_bytes(error: UnicodeDecodeError) -> str:
+    """What a wrong byte is, where it stands in its line, and what to type."""
+    byte = error.object[error.start]
+    advice = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
+    return f"byte 0x{byte:02x} at position {error.start + 1} is not UTF-8, expected UTF-8 text; {advice}"

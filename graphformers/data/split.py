@@ -1,0 +1,322 @@
+"""LinkSplit: which links are trained on, which are asked, and among which candidates.
+
+Three ways to hold out:
+- "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a train link.
+- "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the light of its other links to
+  known nodes.
+- a node column such as year (temporal): the same, the held-out nodes being the latest ones.
+
+Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the train links alone (and, in
+the rows of held-out nodes, their links to known nodes minus the asked one).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
+from graphformers.data.arrays import Array, compressed_rows, edge_keys, load_array, mix, ranges, save_array
+from graphformers.data.candidates import draw_candidates
+from graphformers.data.graph import TextGraph
+from graphformers.data.sampling import NeighborSampler
+from graphformers.errors import GraphFormersError
+
+KIND = "split"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """How links are held out. Shares lie between 0 and 1, counts are 1 or more."""
+
+    valid: float = 0.05  # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
+    test: float = 0.05  # how many test pairs, likewise
+    seed: int = 42  # the same seed gives the same bytes
+    held_out: str = "links"  # "links", "nodes", or the node column by which the latest nodes are held out
+    candidates: int = 300  # 1 positive + 299 negatives for each valid and test pair
+    max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
+
+    def __post_init__(self) -> None:
+        for name in ("valid", "test"):
+            value = getattr(self, name)
+            if not (0 < value < 1 or (value >= 1 and value == int(value))):
+                raise GraphFormersError(f"{name}={value} given, expected a share between 0 and 1 or a whole number of pairs")
+        if self.candidates < 2:
+            raise GraphFormersError(f"candidates={self.candidates} given, expected at least 2: one positive and one negative")
+        if self.max_train is not None and self.max_train < 1:
+            raise GraphFormersError(f"max_train={self.max_train} given, expected at least 1")
+
+
+@dataclass(frozen=True)
+class LinkQuestions:
+    """Q asked links: anchor, positive, and the candidates among which the positive must be found."""
+
+    pairs: Array  # (Q, 2) int32: anchor, positive
+    candidates: Array  # (Q, C) int32: the positive first, then the negatives
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkSplit:
+    """A graph's links, divided. Made by `split_links` or `LinkSplit.load`."""
+
+    graph: TextGraph
+    settings: SplitSettings
+    indptr: Array  # (N + 1,) int64: the neighbours that models may see
+    indices: Array  # int32
+    train: Array  # (T, 2) int32: pairs to train on, each unordered pair once
+    valid: LinkQuestions
+    test: LinkQuestions
+    held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))  # unknown in training, sorted
+    artifact: Artifact | None = None
+
+    def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
+        """Draws from the links that models may see."""
+        return NeighborSampler(
+            self.indptr, self.indices, self.graph.id_hashes, num_neighbors, self.settings.seed if seed is None else seed
+        )
+
+    @cached_property
+    def mean_neighbors(self) -> float:
+        return len(self.indices) / self.graph.num_nodes
+
+    def table(self) -> dict[str, float]:
+        """The columns of the paper's Table 1."""
+        sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
+        return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
+
+    def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
+        """Writes the split as a folder and returns it as loaded from there. Its graph must have been saved before."""
+        if self.graph.artifact is None:
+            raise GraphFormersError(
+                "save the graph first, and split what graph.save(…) returns: a split on disk must find its graph again"
+            )
+        with write_artifact(path, KIND, VERSION, force=force) as draft:
+            for name, array in self._arrays():
+                save_array(draft.path(f"{name}.npy"), array)
+            draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
+            draft.settings = dict(vars(self.settings))
+            draft.summary = self.table()
+        return LinkSplit.load(path)
+
+    def _arrays(self) -> Iterator[tuple[str, Array]]:
+        yield from (
+            ("indptr", self.indptr),
+            ("indices", self.indices),
+            ("train", self.train),
+            ("held_out_nodes", self.held_out_nodes),
+        )
+        for name, asked in (("valid", self.valid), ("test", self.test)):
+            yield from ((f"{name}_pairs", asked.pairs), (f"{name}_candidates", asked.candidates))
+
+    @staticmethod
+    def load(path: str | Path, graph: TextGraph | None = None) -> "LinkSplit":
+        """Maps a split folder into memory, with the graph it was made from: found where it lay, or the one given."""
+        artifact = open_artifact(path, KIND, VERSION)
+        graph = graph or TextGraph.load(find_parent(artifact, "graph"))
+        if graph.artifact is None:
+            raise GraphFormersError(
+                f"{path}: the graph given is not on disk, so it cannot be told whether the split was made from it"
+            )
+        check_parent(artifact, "graph", graph.artifact)
+
+        def array(name: str) -> Array:
+            return load_array(artifact.file(f"{name}.npy"))
+
+        return LinkSplit(
+            graph=graph,
+            settings=SplitSettings(**artifact.settings),
+            indptr=array("indptr"),
+            indices=array("indices"),
+            train=array("train"),
+            valid=LinkQuestions(array("valid_pairs"), array("valid_candidates")),
+            test=LinkQuestions(array("test_pairs"), array("test_candidates")),
+            held_out_nodes=array("held_out_nodes"),
+            artifact=artifact,
+        )
+
+
+def split_links(graph: TextGraph, settings: SplitSettings | None = None, **changes: Any) -> LinkSplit:
+    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`."""
+    settings = settings or SplitSettings(**changes)
+    if graph.num_pairs == 0:
+        raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
+    if settings.held_out == "links":
+        held_out_nodes = np.zeros(0, dtype=np.int32)
+        asked, rows = _hold_out_links(graph, settings)
+    else:
+        asked, rows, held_out_nodes = _hold_out_nodes(graph, settings)
+    indptr, indices = rows
+    known = np.ones(graph.num_nodes, dtype=bool)
+    known[held_out_nodes] = False
+    eligible = np.flatnonzero(known & (np.diff(indptr) > 0))
+    train = _train_pairs(graph, indptr, indices, known, settings)
+    questions = [
+        LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, settings.candidates, settings.seed + phase))
+        for phase, pairs in enumerate(asked)
+    ]
+    return LinkSplit(graph, settings, indptr, indices, train, questions[0], questions[1], held_out_nodes)
+
+
+def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array]]:
+    """[valid, test] pairs whose ends keep a train link, and the rows of the links that are left."""
+    pairs = graph.pairs()
+    wanted = [_count(settings.valid, len(pairs)), _count(settings.test, len(pairs))]
+    order = np.argsort(_pair_hashes(graph, pairs, settings.seed), kind="stable")
+    taken = _take_links(pairs, order, graph.degrees(), sum(wanted))
+    sizes = _share_out(wanted, len(taken), settings, "pairs both ends of which keep a train link")
+    asked = np.split(_orient(graph, pairs[taken], settings.seed), [sizes[0]])
+    kept = np.ones(len(pairs), dtype=bool)
+    kept[taken] = False
+    return asked, compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
+
+
+def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Array:
+    """The first `wanted` pairs in `order` that can go without leaving an end without any link."""
+    left = degrees.tolist()
+    taken = []
+    for start in range(0, len(order), 1 << 20):
+        block = order[start : start + (1 << 20)]
+        for pair, (one, other) in zip(block.tolist(), pairs[block].tolist(), strict=True):
+            if left[one] > 1 and left[other] > 1:
+                left[one] -= 1
+                left[other] -= 1
+                taken.append(pair)
+                if len(taken) == wanted:
+                    return np.array(taken, dtype=np.int64)
+    return np.array(taken, dtype=np.int64)
+
+
+def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array], Array]:
+    """[valid, test] pairs (held-out node, known node), the rows of the links that models may see, and the held-out nodes.
+
+    Nodes are held out in order, at random or the latest first. One that has no link to ask, or none to be read by, once the
+    others are held out, stays a known node; that can only add links to the rest.
+    """
+    wanted = [_count(settings.valid, graph.num_nodes), _count(settings.test, graph.num_nodes)]
+    order = _node_order(graph, settings)
+    tried = sum(wanted)
+    while True:
+        chosen = _with_a_question(graph, order[:tried])
+        if len(chosen) >= sum(wanted) or tried >= len(order):
+            break
+        tried = min(len(order), max(tried + 1, int(tried * 1.1 * sum(wanted) / max(len(chosen), 1))))
+    sizes = _share_out(wanted, len(chosen), settings, "nodes with two links to known nodes")
+    chosen = chosen[: sum(sizes)]
+    sources, targets, position = _links_to_known(graph, chosen)
+    positives = _choose_one(graph, sources, targets, position, len(chosen), settings.seed)
+    test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])  # the first, the latest, are test
+    context = targets != positives[position]
+    rows = _rows_with_context(graph, chosen, sources[context], targets[context])
+    return [valid, test], rows, np.sort(chosen).astype(np.int32)
+
+
+def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
+    """Nodes in the order in which they are held out: by hash, or by the named column, the latest first."""
+    hashes = mix(settings.seed, 1, graph.id_hashes)
+    if settings.held_out == "nodes":
+        return np.argsort(hashes, kind="stable")
+    column = graph.column(settings.held_out)
+    if column.null_count:
+        raise GraphFormersError(
+            f"the column {settings.held_out!r} is empty for {column.null_count:,} nodes; a temporal split needs it for every node"
+        )
+    _, ranks = np.unique(np.asarray(column), return_inverse=True)
+    return np.lexsort((hashes, -ranks))
+
+
+def _links_to_known(graph: TextGraph, chosen: Array) -> tuple[Array, Array, Array]:
+    """The links from held-out nodes to known ones: sources, targets, and which of `chosen` the source is."""
+    known = np.ones(graph.num_nodes, dtype=bool)
+    known[chosen] = False
+    degrees = graph.degrees()[chosen]
+    targets = graph.indices[ranges(graph.indptr[chosen], degrees)].astype(np.int64)
+    position = np.repeat(np.arange(len(chosen)), degrees)
+    kept = known[targets]
+    return chosen[position[kept]].astype(np.int64), targets[kept], position[kept]
+
+
+def _can_be_asked(graph: TextGraph, chosen: Array) -> Array:
+    """(N,) whether a node is known and has a link to another known node."""
+    known = np.ones(graph.num_nodes, dtype=bool)
+    known[chosen] = False
+    _, targets, _ = _links_to_known(graph, chosen)
+    lost = np.bincount(targets, minlength=graph.num_nodes)
+    return known & (graph.degrees() - lost > 0)
+
+
+def _with_a_question(graph: TextGraph, chosen: Array) -> Array:
+    """Those of `chosen` with two links to known nodes, one of them to a node that can be asked; in order."""
+    _, targets, position = _links_to_known(graph, chosen)
+    links = np.bincount(position, minlength=len(chosen))
+    askable = np.bincount(position, weights=_can_be_asked(graph, chosen)[targets], minlength=len(chosen))
+    return chosen[(links > 1) & (askable > 0)]
+
+
+def _choose_one(graph: TextGraph, sources: Array, targets: Array, position: Array, count: int, seed: int) -> Array:
+    """(count,) the positive of each held-out node: among its links to nodes that can be asked, the one of smallest hash."""
+    held_out = np.zeros(count, dtype=np.int64)
+    held_out[position] = sources
+    allowed = _can_be_asked(graph, held_out)[targets]
+    targets, position = targets[allowed], position[allowed]
+    hashes = mix(seed, 2, graph.id_hashes[held_out[position]], graph.id_hashes[targets])
+    order = np.lexsort((hashes, position))
+    _, first = np.unique(position[order], return_index=True)
+    return targets[order[first]]
+
+
+def _rows_with_context(graph: TextGraph, held_out: Array, sources: Array, targets: Array) -> tuple[Array, Array]:
+    """Rows of the links among known nodes, and in the rows of held-out nodes the given links."""
+    known = np.ones(graph.num_nodes, dtype=bool)
+    known[held_out] = False
+    pairs = graph.pairs()
+    pairs = pairs[known[pairs].all(axis=1)]
+    return compressed_rows(graph.num_nodes, *_both_ways(pairs), edge_keys(sources, targets))
+
+
+def _both_ways(pairs: Array) -> tuple[Array, Array]:
+    return edge_keys(pairs[:, 0], pairs[:, 1]), edge_keys(pairs[:, 1], pairs[:, 0])
+
+
+def _train_pairs(graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings) -> Array:
+    sources = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(indptr))
+    once = (sources < indices) & known[sources] & known[indices]
+    pairs = np.stack([sources[once], indices[once]], axis=1)
+    if settings.max_train is None or settings.max_train >= len(pairs):
+        return pairs
+    hashes = _pair_hashes(graph, pairs, settings.seed + 1)
+    return pairs[np.sort(np.argsort(hashes, kind="stable")[: settings.max_train])]
+
+
+def _pair_hashes(graph: TextGraph, pairs: Array, seed: int) -> Array:
+    """(P,) a hash of each unordered pair of ids, the same whichever end comes first."""
+    one, other = graph.id_hashes[pairs[:, 0]], graph.id_hashes[pairs[:, 1]]
+    return mix(seed, np.minimum(one, other), np.maximum(one, other))
+
+
+def _orient(graph: TextGraph, pairs: Array, seed: int) -> Array:
+    """Which end is the anchor, drawn by the seed."""
+    swapped = (_pair_hashes(graph, pairs, seed + 2) & np.uint64(1)).astype(bool)
+    return np.where(swapped[:, None], pairs[:, ::-1], pairs).astype(np.int32)
+
+
+def _count(wanted: float, total: int) -> int:
+    return int(wanted) if wanted >= 1 else max(1, round(wanted * total))
+
+
+def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str) -> list[int]:
+    """[valid, test] sizes: as wanted; less, in proportion, when shares were asked for and too little was found."""
+    if found >= sum(wanted):
+        return wanted
+    if settings.valid >= 1 or settings.test >= 1 or found < 2:
+        raise GraphFormersError(
+            f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} {what}; ask for fewer"
+        )
+    valid = max(1, found * wanted[0] // sum(wanted))
+    return [valid, found - valid]

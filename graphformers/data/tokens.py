@@ -1,0 +1,133 @@
+"""TokenCache: every text of a graph tokenised once per tokenizer, as one ragged memory map inside the graph's folder.
+
+Stored are the text's own tokens, up to MOST_TOKENS. The special tokens around them and the cut at max_tokens are applied when
+reading, so that one cache serves every sequence length.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from graphformers.artifact import check_parent, open_artifact, parent_entry, write_artifact
+from graphformers.data.arrays import Array, load_array, ranges, save_array
+from graphformers.data.graph import TextGraph
+from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.progress import progress
+
+KIND = "tokens"
+VERSION = 1
+MOST_TOKENS = 512
+BATCH = 16_384
+
+
+class Tokenizer:
+    """A `tokenizers` tokenizer with its fingerprint and the special tokens it puts around a text."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.vocab_size = tokenizer.get_vocab_size()
+        self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+        bare, dressed = tokenizer.encode("a", add_special_tokens=False).ids, tokenizer.encode("a").ids
+        start = next((i for i in range(len(dressed)) if dressed[i : i + len(bare)] == bare), 0)
+        self.prefix, self.suffix = tuple(dressed[:start]), tuple(dressed[start + len(bare) :])
+
+    @staticmethod
+    def from_folder(folder: str | Path) -> "Tokenizer":
+        """Reads the tokenizer.json of a model folder."""
+        file = Path(folder) / "tokenizer.json"
+        if not file.is_file():
+            raise GraphFormersError(f"{folder}: no tokenizer.json in this folder, expected one beside the model's weights")
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(file)))
+
+    def encode(self, texts: list[str]) -> tuple[Array, Array]:
+        """Tokens without special ones, at most MOST_TOKENS a text: (flat tokens uint32, lengths int64)."""
+        encoded = [encoding.ids[:MOST_TOKENS] for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        return np.fromiter(chain.from_iterable(encoded), dtype=np.uint32, count=int(lengths.sum())), lengths
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """The tokens of N texts: those of node v are tokens[offsets[v]:offsets[v + 1]], without special tokens."""
+
+    tokens: Array  # uint16 or uint32
+    offsets: Array  # (N + 1,) int64
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+
+    def lengths(self, nodes: Array, max_tokens: int) -> Array:
+        """(len(nodes),) how many tokens `read` gives each node."""
+        extra = len(self.prefix) + len(self.suffix)
+        lengths: Array = np.minimum(self.offsets[nodes + 1] - self.offsets[nodes], max_tokens - extra) + extra
+        return lengths
+
+    def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
+        """Sequences for the model, special tokens included and cut at max_tokens: (flat tokens int64, indptr int64)."""
+        extra = len(self.prefix) + len(self.suffix)
+        if not extra < max_tokens <= MOST_TOKENS + extra:
+            raise GraphFormersError(f"max_tokens={max_tokens} given, expected between {extra + 1} and {MOST_TOKENS + extra}")
+        lengths = self.lengths(nodes, max_tokens)
+        indptr = np.zeros(len(nodes) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        flat = np.empty(indptr[-1], dtype=np.int64)
+        inner = lengths - extra
+        flat[ranges(indptr[:-1] + len(self.prefix), inner)] = self.tokens[ranges(self.offsets[nodes], inner)]
+        for i, token in enumerate(self.prefix):
+            flat[indptr[:-1] + i] = token
+        for i, token in enumerate(reversed(self.suffix)):
+            flat[indptr[1:] - 1 - i] = token
+        return flat, indptr
+
+
+def tokenize(texts: list[str], tokenizer: Tokenizer) -> TokenCache:
+    """Tokens of a few texts, in memory."""
+    tokens, lengths = tokenizer.encode(texts)
+    return TokenCache(tokens, np.concatenate([[0], np.cumsum(lengths)]), tokenizer.prefix, tokenizer.suffix)
+
+
+def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
+    """The tokens of a whole graph: from its folder when they are there, otherwise made and kept there."""
+    if graph.artifact is None:
+        return tokenize(graph.texts.to_pylist(), tokenizer)
+    folder = graph.artifact.path / "tokens" / tokenizer.fingerprint[:16]
+    if not folder.is_dir():
+        if not os.access(graph.artifact.path, os.W_OK):
+            return tokenize(graph.texts.to_pylist(), tokenizer)
+        _write_cache(folder, graph, tokenizer)
+    artifact = open_artifact(folder, KIND, VERSION)
+    check_parent(artifact, "graph", graph.artifact)
+    if artifact.settings["tokenizer"] != tokenizer.fingerprint:
+        found = artifact.settings["tokenizer"]
+        raise ArtifactError(f"{folder}: tokens of the tokenizer {found[:12]}, expected {tokenizer.fingerprint[:12]}; remove it")
+    return TokenCache(
+        load_array(artifact.file("tokens.npy")), load_array(artifact.file("offsets.npy")), tokenizer.prefix, tokenizer.suffix
+    )
+
+
+def _write_cache(folder: Path, graph: TextGraph, tokenizer: Tokenizer) -> None:
+    assert graph.artifact is not None
+    small = tokenizer.vocab_size <= 1 << 16
+    parts = [(tokens.astype(np.uint16 if small else np.uint32), lengths) for tokens, lengths in _encode_all(graph, tokenizer)]
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([lengths for _, lengths in parts]))])
+    with write_artifact(folder, KIND, VERSION, force=True) as draft:
+        save_array(draft.path("tokens.npy"), np.concatenate([tokens for tokens, _ in parts]))
+        save_array(draft.path("offsets.npy"), offsets)
+        draft.parents = {"graph": parent_entry(graph.artifact, folder)}
+        draft.settings = {"tokenizer": tokenizer.fingerprint, "most_tokens": MOST_TOKENS}
+        draft.summary = {"texts": graph.num_nodes, "tokens": int(offsets[-1])}
+
+
+def _encode_all(graph: TextGraph, tokenizer: Tokenizer) -> Iterator[tuple[Array, Array]]:
+    with progress("Tokenising", graph.num_nodes, "texts") as task:
+        for start in range(0, graph.num_nodes, BATCH):
+            texts = graph.texts[start : start + BATCH].to_pylist()
+            yield tokenizer.encode(texts)
+            task.advance(len(texts))

@@ -1,0 +1,21 @@
+"""What can go wrong for a user: every message says what was given, what was expected and what to do next."""
+
+
+class GraphFormersError(Exception):
+    """Anything the user can mend. The command line prints the message alone, without a traceback."""
+
+
+class InputError(GraphFormersError):
+    """A file from outside is not what it should be. The message starts with the file and, where there is one, the line."""
+
+
+class ArtifactError(GraphFormersError):
+    """One of our own folders is missing, damaged, of another kind, or made from something else than what it is used with."""
+
+
+class MissingExtraError(GraphFormersError):
+    """A part that is installed separately is not there."""
+
+    def __init__(self, package: str, purpose: str, extra: str | None = None) -> None:
+        what = f"graphformers[{extra}]" if extra else package
+        super().__init__(f"{purpose} needs the package {package}, which is not installed: pip install '{what}'")

@@ -1,0 +1,97 @@
+"""Progress of long work on stderr: a bar on a terminal, a line every ten seconds elsewhere, nothing for short work."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+QUIET_SECONDS = 1.0
+LINE_SECONDS = 10.0
+
+
+class Progress:
+    """Counts work towards `total` units and shows it. Made by `progress`."""
+
+    def __init__(self, title: str, total: float | None, unit: str) -> None:
+        self.title, self.total, self.unit = title, total, unit
+        self.done = 0.0
+        self.records = 0
+        self._started = self._shown = time.monotonic()
+        self._bar: _Bar | None = None
+
+    def advance(self, amount: float = 1, records: int = 0) -> None:
+        """Adds `amount` units; `records` are counted beside them (lines of a file measured in bytes)."""
+        self.update(self.done + amount, records)
+
+    def update(self, done: float, records: int = 0) -> None:
+        """Sets the units done so far and adds `records`."""
+        self.done = done
+        self.records += records
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.show(self)
+        elif sys.stderr.isatty():
+            if now - self._started > QUIET_SECONDS:
+                self._bar = _Bar(self)
+        elif now - self._shown > LINE_SECONDS:
+            self._shown = now
+            print(f"{self.title}: {self.line(now - self._started)}", file=sys.stderr, flush=True)
+
+    def line(self, seconds: float) -> str:
+        """Share, amount, rate and time left, in words."""
+        rate = self.done / max(seconds, 1e-9)
+        parts = [f"{_amount(self.done, self.unit)}", f"{_amount(rate, self.unit)}/s"]
+        if self.records:
+            parts.insert(0, f"{self.records:,} records")
+        if self.total:
+            parts.insert(0, f"{100 * self.done / self.total:.0f} %")
+            left = (self.total - self.done) / max(rate, 1e-9)
+            parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
+        return ", ".join(parts)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class _Bar:
+    """The rich bar behind a `Progress` on a terminal."""
+
+    def __init__(self, owner: Progress) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"))
+        self._rich = RichProgress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._rich.add_task(owner.title, total=owner.total, line="")
+        self._started = owner._started
+        self._rich.start()
+        self.show(owner)
+
+    def show(self, owner: Progress) -> None:
+        line = owner.line(time.monotonic() - self._started)
+        self._rich.update(self._task, completed=owner.done, line=line)
+
+    def close(self) -> None:
+        self._rich.stop()
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit != "B":
+        return f"{value:,.0f} {unit}"
+    for prefix in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.{0 if not prefix else 1}f} {prefix}B"
+        value /= 1000
+    return f"{value:.2f} GB"
+
+
+@contextmanager
+def progress(title: str, total: float | None = None, unit: str = "") -> Iterator[Progress]:
+    """Shows the work of a `with` block: `with progress("Reading", 100, "rows") as task: task.advance()`."""
+    task = Progress(title, total, unit)
+    try:
+        yield task
+    finally:
+        task.close()

@@ -1,0 +1,29 @@
+"""Small graphs that tests make themselves."""
+
+import random
+import string
+
+import pyarrow as pa
+import pytest
+
+from graphformers.data.builder import build_graph
+from graphformers.data.graph import TextGraph
+
+
+def make_graph(num_nodes: int = 200, num_edges: int = 800, seed: int = 0) -> TextGraph:
+    """A random graph with some self-loops, duplicates and both directions, a year and a type."""
+    draw = random.Random(seed)
+    ids = [f"{draw.choice(string.ascii_lowercase)}{i}" for i in range(num_nodes)]
+    texts = [
+        " ".join(draw.choices(["graph", "text", "node", "link", "vector", "model", "layer"], k=draw.randint(1, 9))) for _ in ids
+    ]
+    texts = [f"{text} {i}" if i % 10 else text for i, text in enumerate(texts)]  # every tenth may share its text with others
+    ends = [(draw.choice(ids), draw.choice(ids)) for _ in range(num_edges)]
+    years = [1990 + draw.randint(0, 9) for _ in ids]
+    types = [draw.choice(["cites", "extends"]) for _ in ends]
+    return build_graph(pa.table({"id": ids, "text": texts, "year": years}), [a for a, _ in ends], [b for _, b in ends], types)
+
+
+@pytest.fixture(scope="session")
+def graph() -> TextGraph:
+    return make_graph()

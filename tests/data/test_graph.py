@@ -1,0 +1,136 @@
+import random
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphformers.data.builder import build_graph
+from graphformers.data.describe import describe_graph
+from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
+from graphformers.data.graph import TextGraph
+from graphformers.errors import GraphFormersError, InputError
+from tests.conftest import make_graph
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=60))
+def test_neighbours_are_those_of_a_naive_graph(num_nodes: int, drawn: list[tuple[int, int]]) -> None:
+    edges = [(a % num_nodes, b % num_nodes) for a, b in drawn]
+    graph = build_graph(
+        pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": ["words"] * num_nodes}),
+        [f"n{a}" for a, _ in edges],
+        [f"n{b}" for _, b in edges],
+    )
+    linked: dict[int, set[int]] = {i: set() for i in range(num_nodes)}
+    for a, b in edges:
+        if a != b:
+            linked[a].add(b)
+            linked[b].add(a)
+    for node in range(num_nodes):
+        assert graph.neighbors_of(node).tolist() == sorted(linked[node])
+        assert graph.neighbors(f"n{node}") == [f"n{other}" for other in sorted(linked[node])]
+    assert graph.edges.T.tolist() == [list(edge) for edge in edges]
+    assert {tuple(pair) for pair in graph.pairs().tolist()} == {(a, b) for a in linked for b in linked[a] if a < b}
+    assert graph.num_pairs == len(graph.pairs())
+
+
+def test_a_saved_graph_is_the_same(graph: TextGraph, tmp_path: Path) -> None:
+    saved = graph.save(tmp_path / "a.graph")
+    assert saved.nodes.equals(graph.nodes)
+    for name in ("id_hashes", "indptr", "indices", "edges", "edge_types"):
+        assert np.array_equal(getattr(saved, name), getattr(graph, name))
+    assert saved.type_names == graph.type_names
+    assert saved.texts.type == pa.large_string()
+    assert saved.nodes["text"].num_chunks == 1
+    with pytest.raises(ValueError, match="read-only"):
+        saved.indices[0] = 1
+    assert graph.artifact is None
+    assert saved.artifact is not None
+    again = graph.save(tmp_path / "b.graph")
+    assert again.artifact is not None
+    assert again.artifact.fingerprint == saved.artifact.fingerprint
+
+
+def test_ids_are_found(graph: TextGraph) -> None:
+    ids = graph.ids.to_pylist()
+    order = random.Random(3).sample(range(len(ids)), len(ids))
+    assert graph.nodes_of([ids[i] for i in order]).tolist() == order
+    assert graph.text(ids[7]) == graph.texts[7].as_py()
+    assert graph.nodes_of([]).tolist() == []
+    with pytest.raises(GraphFormersError, match="no node with the id 'nobody'"):
+        graph.nodes_of([ids[0], "nobody", ids[1]])
+
+
+def test_ids_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("builder", "graph"):
+        monkeypatch.setattr(
+            f"graphformers.data.{module}.hash_strings", lambda strings: np.array([len(s) for s in strings], dtype=np.uint64)
+        )
+    graph = build_graph(pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), ["aa"], ["dd"])
+    assert graph.nodes_of(["dd", "cc", "b", "aa"]).tolist() == [3, 2, 1, 0]
+    with pytest.raises(GraphFormersError, match="'ee'"):
+        graph.node("ee")
+
+
+def test_networkx_there_and_back(graph: TextGraph) -> None:
+    other = to_networkx(graph)
+    assert other.number_of_edges() == graph.edges.shape[1]
+    assert other.nodes[graph.ids[3].as_py()] == {"text": graph.texts[3].as_py(), "year": graph.column("year")[3].as_py()}
+    back = from_networkx(other)
+    assert back.nodes.equals(graph.nodes)
+    assert np.array_equal(back.indices, graph.indices)
+    assert sorted(back.type_names) == sorted(graph.type_names)
+
+
+def test_networkx_without_text_is_refused() -> None:
+    other = networkx.Graph()
+    other.add_node("a", title="A title")
+    with pytest.raises(InputError, match="no attribute 'text'"):
+        from_networkx(other)
+    assert from_networkx(other, text="title").text("a") == "A title"
+
+
+def test_pyg_there_and_back(graph: TextGraph) -> None:
+    data = to_pyg(graph)
+    assert data.validate()
+    assert not data.has_self_loops()
+    assert data.is_undirected()
+    back = from_pyg(data)
+    assert np.array_equal(back.indices, graph.indices)
+    assert back.texts.equals(graph.texts)
+    assert back.ids.equals(graph.ids)
+    with pytest.raises(InputError, match="1 texts for the 200 nodes"):
+        from_pyg(data, text=["one"])
+
+
+def test_describe_counts(graph: TextGraph) -> None:
+    found = describe_graph(graph)
+    degrees = graph.degrees()
+    assert (found["nodes"], found["pairs"]) == (200, graph.num_pairs)
+    assert found["isolated"] == int((degrees == 0).sum())
+    assert found["degree_percentiles"]["100"] == degrees.max()
+    assert found["words_percentiles"]["100"] == max(len(text.split()) for text in graph.texts.to_pylist())
+    assert len(found["samples"]) == 5
+    for sample in found["samples"]:
+        assert {n["id"] for n in sample["neighbors"]} <= set(graph.neighbors(sample["id"]))
+
+
+def test_a_graph_of_one_node() -> None:
+    graph = build_graph(pa.table({"id": ["a"], "text": ["alone"]}), [], [])
+    assert graph.num_pairs == 0
+    assert describe_graph(graph)["isolated"] == 1
+    assert graph.neighbors("a") == []
+
+
+def test_unknown_column_lists_the_known(graph: TextGraph) -> None:
+    with pytest.raises(GraphFormersError, match="no node column 'venue' in this graph; it has: year"):
+        graph.column("venue")
+
+
+def test_ids_need_not_be_in_order() -> None:
+    one, other = make_graph(seed=5), make_graph(seed=5)
+    assert np.array_equal(one.indices, other.indices)
