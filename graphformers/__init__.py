@@ -1,3 +1,56 @@
 """Vectors for graphs of texts that know both the text and its neighbourhood."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphformers.data.builder import build_graph
+    from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
+    from graphformers.data.graph import TextGraph
+    from graphformers.data.readers import read_graph
+    from graphformers.data.sampling import Neighborhood, NeighborSampler
+    from graphformers.data.settings import ImportSettings
+    from graphformers.data.split import LinkSplit, SplitSettings, split_links
+    from graphformers.errors import GraphFormersError
+
 __version__ = "0.1.0"
+
+_HOMES = {  # where each public name lives; a module is imported when its name is first used, so that --help stays fast
+    "GraphFormersError": "errors",
+    "ImportSettings": "data.settings",
+    "LinkSplit": "data.split",
+    "NeighborSampler": "data.sampling",
+    "Neighborhood": "data.sampling",
+    "SplitSettings": "data.split",
+    "TextGraph": "data.graph",
+    "build_graph": "data.builder",
+    "from_networkx": "data.exchange",
+    "from_pyg": "data.exchange",
+    "read_graph": "data.readers",
+    "split_links": "data.split",
+    "to_networkx": "data.exchange",
+    "to_pyg": "data.exchange",
+}
+
+__all__ = [
+    "GraphFormersError",
+    "ImportSettings",
+    "LinkSplit",
+    "NeighborSampler",
+    "Neighborhood",
+    "SplitSettings",
+    "TextGraph",
+    "build_graph",
+    "from_networkx",
+    "from_pyg",
+    "read_graph",
+    "split_links",
+    "to_networkx",
+    "to_pyg",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'graphformers' has no attribute {name!r}")
+    return getattr(import_module(f"graphformers.{_HOMES[name]}"), name)

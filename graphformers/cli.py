@@ -69,13 +69,16 @@ def _options(
 
 @app.command("import")
 def import_command(
+    output: Output,
     inputs: Annotated[
-        list[str] | None, typer.Argument(help="Files; tables are told apart by their columns. With --format python: packages.")
+        list[str] | None,
+        typer.Argument(metavar="FILES", help="Tables are told apart by their columns. With --format python: packages."),
     ] = None,
-    output: Output = Path("imported.graph"),
-    format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "tables",
-    nodes: Annotated[list[Path] | None, typer.Option(help="A file of nodes, where the columns do not tell. Repeatable.")] = None,
-    edges: Annotated[list[Path] | None, typer.Option(help="A file of edges, likewise. Repeatable.")] = None,
+    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "tables",
+    nodes: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="A file of nodes, where the columns do not tell. Repeatable.")
+    ] = None,
+    edges: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="A file of edges, likewise. Repeatable.")] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,8 +96,12 @@ def import_command(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad rows out, count and list them, instead of stopping at the first.")
     ] = False,
-    window: Annotated[float, typer.Option(help="sessions: minutes within which two views by one user link their items.")] = 30.0,
-    min_count: Annotated[int, typer.Option(help="sessions: how many users must have viewed two items together.")] = 1,
+    window: Annotated[
+        float, typer.Option(metavar="MINUTES", help="sessions: minutes within which two views by one user link their items.")
+    ] = 30.0,
+    min_count: Annotated[
+        int, typer.Option(metavar="NUMBER", help="sessions: how many users must have viewed two items together.")
+    ] = 1,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,21 +140,29 @@ def import_command(
 
 @app.command("split")
 def split_command(
-    graph: Annotated[Path, typer.Argument(help="A graph folder.")],
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
     output: Output,
     valid: Annotated[
-        float, typer.Option(help="Valid pairs: a share below 1 (of pairs; of nodes when nodes are held out) or a count.")
+        float,
+        typer.Option(
+            metavar="NUMBER", help="Valid pairs: a share below 1 (of pairs; of nodes when nodes are held out) or a count."
+        ),
     ] = 0.05,
-    test: Annotated[float, typer.Option(help="Test pairs, likewise.")] = 0.05,
+    test: Annotated[float, typer.Option(metavar="NUMBER", help="Test pairs, likewise.")] = 0.05,
     held_out: Annotated[
         str,
-        typer.Option(help="links; nodes (inductive: unknown in training); or a node column, whose latest nodes are held out."),
+        typer.Option(
+            metavar="WHAT",
+            help="links; nodes (inductive: unknown in training); or a node column, whose latest nodes are held out.",
+        ),
     ] = "links",
-    candidates: Annotated[int, typer.Option(help="Candidates per question: 1 positive and the rest negatives.")] = 300,
+    candidates: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Candidates per question: 1 positive and the rest negatives.")
+    ] = 300,
     max_train: Annotated[
-        int | None, typer.Option(help="At most so many train pairs; the others stay visible as neighbours.")
+        int | None, typer.Option(metavar="NUMBER", help="At most so many train pairs; the others stay visible as neighbours.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 42,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same bytes.")] = 42,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +181,7 @@ def split_command(
 
 @app.command("info")
 def info_command(
-    artifact: Annotated[Path, typer.Argument(help="Any folder that graphformers wrote.")],
+    artifact: Annotated[Path, typer.Argument(metavar="FOLDER", help="Any folder that graphformers wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
     as_json: AsJson = False,
 ) -> None:

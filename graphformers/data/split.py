@@ -62,7 +62,7 @@ class LinkQuestions:
         return len(self.pairs)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinkSplit:
     """A graph's links, divided. Made by `split_links` or `LinkSplit.load`."""
 
@@ -75,6 +75,9 @@ class LinkSplit:
     test: LinkQuestions
     held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))  # unknown in training, sorted
     artifact: Artifact | None = None
+
+    def __repr__(self) -> str:
+        return f"LinkSplit({len(self.train):,} train, {len(self.valid):,} valid, {len(self.test):,} test pairs)"
 
     def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
         """Draws from the links that models may see."""
@@ -303,6 +306,7 @@ def _pair_hashes(graph: TextGraph, pairs: Array, seed: int) -> Array:
 def _orient(graph: TextGraph, pairs: Array, seed: int) -> Array:
     """Which end is the anchor, drawn by the seed."""
     swapped = (_pair_hashes(graph, pairs, seed + 2) & np.uint64(1)).astype(bool)
+    swapped ^= graph.id_hashes[pairs[:, 0]] > graph.id_hashes[pairs[:, 1]]  # row numbers must not matter
     return np.where(swapped[:, None], pairs[:, ::-1], pairs).astype(np.int32)
 
 

@@ -31,7 +31,7 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
     if not logs or not items:
         missing = "a log with the columns user, time, item" if not logs else "an item table with the columns id, text"
         raise InputError(
-            f"no {missing} among: {', '.join(map(str, nodes + edges))}; name columns with --column user=NAME and so on"
+            f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with --column user=NAME and so on"
         )
     for path in items:
         read_nodes(path, builder, settings)

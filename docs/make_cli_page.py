@@ -1,0 +1,28 @@
+"""Writes docs/cli.md from the help texts of the command line. A test fails when the page is out of date."""
+
+import os
+from pathlib import Path
+
+import click
+import typer.main
+
+from graphformers.cli import app
+
+PAGE = Path(__file__).parent / "cli.md"
+
+
+def cli_page() -> str:
+    """The whole page: every command with its help text, as a terminal of 100 columns shows it."""
+    os.environ["COLUMNS"] = "100"
+    root = typer.main.get_command(app)
+    parts = ["# Command line\n\nMade from the help texts by `make docs`.\n"]
+    context = click.Context(root, info_name="graphformers", terminal_width=100)
+    parts.append(f"```text\n{root.get_help(context).rstrip()}\n```\n")
+    for name, command in sorted(root.commands.items()):  # type: ignore[attr-defined]
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=100)
+        parts.append(f"## graphformers {name}\n\n```text\n{command.get_help(inner).rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(cli_page(), encoding="utf-8")

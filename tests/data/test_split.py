@@ -1,0 +1,214 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphformers.data.candidates as candidates
+from graphformers.data.builder import build_graph
+from graphformers.data.graph import TextGraph
+from graphformers.data.split import LinkSplit, SplitSettings, split_links
+from graphformers.errors import ArtifactError, GraphFormersError
+from tests.conftest import make_graph
+
+
+def rows_of(split: LinkSplit) -> list[set[int]]:
+    return [set(split.indices[split.indptr[v] : split.indptr[v + 1]].tolist()) for v in range(split.graph.num_nodes)]
+
+
+def unordered(pairs: np.ndarray[Any, Any]) -> set[tuple[int, int]]:
+    return {(min(a, b), max(a, b)) for a, b in pairs.tolist()}
+
+
+def check_common(split: LinkSplit) -> None:
+    """What holds for every way to hold out."""
+    graph, seen = split.graph, rows_of(split)
+    all_pairs = unordered(graph.pairs())
+    train, valid, test = unordered(split.train), unordered(split.valid.pairs), unordered(split.test.pairs)
+    assert len(train) == len(split.train)
+    assert train | valid | test <= all_pairs
+    assert len(train) + len(valid) + len(test) == len(train | valid | test)
+    held_out = set(split.held_out_nodes.tolist())
+    for questions in (split.valid, split.test):
+        assert len(questions) > 0
+        for (anchor, positive), row in zip(questions.pairs.tolist(), questions.candidates.tolist(), strict=True):
+            assert positive not in seen[anchor]  # the asked link is never visible,
+            assert anchor not in seen[positive]  # from either side
+            assert seen[anchor]
+            assert row[0] == positive
+            assert len(set(row)) == len(row) == split.settings.candidates
+            known = set(graph.neighbors_of(anchor).tolist())
+            for candidate in row:
+                assert seen[candidate]  # no candidate, positive or not, can be told by having no neighbours
+                assert candidate not in held_out
+            for negative in row[1:]:
+                assert negative != anchor
+                assert negative not in known
+                assert graph.texts[negative] != graph.texts[positive]
+    for node, neighbors in enumerate(seen):
+        assert neighbors <= set(graph.neighbors_of(node).tolist())
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 10_000), st.sampled_from(["links", "nodes", "year"]))
+def test_properties_of_every_split(seed: int, held_out: str) -> None:
+    graph = make_graph(120, 420, seed % 5)
+    check_common(split_links(graph, valid=0.1, test=0.1, seed=seed, held_out=held_out, candidates=20))
+
+
+def test_links_leave_a_train_link_at_both_ends(graph: TextGraph) -> None:
+    split = split_links(graph, valid=50, test=70, candidates=30)
+    seen = rows_of(split)
+    assert (len(split.valid), len(split.test)) == (50, 70)
+    assert len(split.train) == graph.num_pairs - 120
+    for pairs in (split.valid.pairs, split.test.pairs):
+        assert all(seen[a] and seen[b] for a, b in pairs.tolist())
+    for node, neighbors in enumerate(seen):
+        for other in neighbors:
+            assert node in seen[other]
+    assert unordered(split.train) == {(a, b) for a in range(graph.num_nodes) for b in seen[a] if a < b}
+
+
+def test_held_out_nodes_are_unknown_in_training(graph: TextGraph) -> None:
+    split = split_links(graph, valid=10, test=20, held_out="nodes", candidates=30)
+    seen, held_out = rows_of(split), set(split.held_out_nodes.tolist())
+    assert len(held_out) == 30
+    assert not held_out & set(split.train.flatten().tolist())
+    for node in range(graph.num_nodes):
+        assert not held_out & seen[node]  # nobody sees a held-out node
+    for anchor, positive in [*split.valid.pairs.tolist(), *split.test.pairs.tolist()]:
+        assert anchor in held_out
+        assert seen[anchor] == set(graph.neighbors_of(anchor).tolist()) - held_out - {positive}
+
+
+def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
+    split = split_links(graph, valid=15, test=25, held_out="year", candidates=30)
+    years = np.asarray(graph.column("year"))
+    test, valid = split.test.pairs[:, 0], split.valid.pairs[:, 0]
+    assert years[test].min() >= years[valid].max()
+    assert years[valid].min() >= 1997  # the latest of 1990..1999 that have a question to ask
+    with pytest.raises(GraphFormersError, match="no node column 'month' in this graph; it has: year"):
+        split_links(graph, held_out="month")
+
+
+def test_degree_does_not_tell_the_positive_in_a_sparse_graph() -> None:
+    """Many nodes hang on one link: none of them is ever a candidate, so isolation tells nothing."""
+    chain = make_graph(300, 330, seed=9)
+    split = split_links(chain, valid=0.05, test=0.1, candidates=50)
+    seen = rows_of(split)
+    isolated = {node for node, neighbors in enumerate(seen) if not neighbors}
+    assert isolated, "the graph of this test has isolated nodes"
+    for row in split.test.candidates.tolist():
+        assert not isolated & set(row)
+
+
+def test_the_same_seed_gives_the_same_bytes(graph: TextGraph, tmp_path: Path) -> None:
+    saved = graph.save(tmp_path / "a.graph")
+    for held_out in ("links", "nodes", "year"):
+        chosen = {"valid": 0.05, "test": 0.1, "candidates": 40, "held_out": held_out}
+        for name, seed in (("one", 7), ("two", 7), ("three", 8)):
+            split_links(saved, seed=seed, **chosen).save(tmp_path / f"{held_out}.{name}")
+        one, two, three = (
+            {p.name: p.read_bytes() for p in (tmp_path / f"{held_out}.{n}").glob("*.npy")} for n in ("one", "two", "three")
+        )
+        assert one == two
+        assert one.keys() == three.keys()
+        assert one["test_pairs.npy"] != three["test_pairs.npy"]
+        manifests = [(tmp_path / f"{held_out}.{n}" / "manifest.json").read_bytes() for n in ("one", "two")]
+        assert manifests[0] == manifests[1]
+
+
+def test_the_split_does_not_depend_on_the_order_of_the_rows(graph: TextGraph) -> None:
+    """The pairs asked are the same when the files list the nodes in another order."""
+    ids = graph.ids.to_pylist()
+    order = np.random.default_rng(0).permutation(graph.num_nodes)
+    shuffled = build_graph(graph.nodes.take(pa.array(order)), [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
+
+    def asked(graph: TextGraph) -> set[tuple[str, ...]]:
+        return {tuple(graph.ids_of(pair)) for pair in split_links(graph, test=0.2, candidates=20).test.pairs}
+
+    assert asked(graph) == asked(shuffled)
+
+
+def test_a_saved_split_is_the_same_and_knows_its_graph(graph: TextGraph, tmp_path: Path) -> None:
+    saved = graph.save(tmp_path / "a.graph")
+    split = split_links(saved, candidates=50, max_train=100)
+    loaded = split.save(tmp_path / "a.split")
+    assert loaded.settings == split.settings
+    assert len(loaded.train) == 100
+    for name in ("indptr", "indices", "train", "held_out_nodes"):
+        assert np.array_equal(getattr(loaded, name), getattr(split, name))
+    assert np.array_equal(loaded.test.candidates, split.test.candidates)
+    assert loaded.table() == split.table()
+    (tmp_path / "moved").mkdir()
+    for name in ("a.graph", "a.split"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    assert LinkSplit.load(tmp_path / "moved" / "a.split").graph.num_nodes == graph.num_nodes
+    other = make_graph(seed=3).save(tmp_path / "b.graph")
+    with pytest.raises(ArtifactError, match=r"a.split was made from another graph than .*b.graph"):
+        LinkSplit.load(tmp_path / "moved" / "a.split", other)
+    (tmp_path / "moved" / "a.graph").rename(tmp_path / "elsewhere")
+    with pytest.raises(ArtifactError, match=r"was made from the graph .* which is not there"):
+        LinkSplit.load(tmp_path / "moved" / "a.split")
+    with pytest.raises(GraphFormersError, match="save the graph first"):
+        split_links(graph, candidates=50).save(tmp_path / "c.split")
+
+
+def test_the_cap_on_train_pairs_leaves_neighbours(graph: TextGraph) -> None:
+    whole, capped = (split_links(graph, candidates=50, max_train=cap) for cap in (None, 100))
+    assert len(capped.train) == 100
+    assert unordered(capped.train) <= unordered(whole.train)
+    assert np.array_equal(whole.indices, capped.indices)
+
+
+def test_what_cannot_be_had_is_said(graph: TextGraph) -> None:
+    with pytest.raises(GraphFormersError, match=r"500 valid and 900 test pairs asked for, but only \d+ pairs both ends"):
+        split_links(graph, valid=500, test=900)
+    with pytest.raises(
+        GraphFormersError, match=r"leaves only \d+ possible negatives, 499 were asked for; ask for at most \d+ candidates"
+    ):
+        split_links(graph, candidates=500)
+    alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}), [], [])
+    with pytest.raises(GraphFormersError, match="has no links"):
+        split_links(alone)
+    for wrong in ({"valid": 0}, {"test": 1.5}, {"candidates": 1}, {"max_train": 0}):
+        with pytest.raises(GraphFormersError, match="given, expected"):
+            SplitSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_shares_shrink_when_too_few_links_can_go() -> None:
+    """A tree with a few extra links: 60 % cannot be held out, so less is."""
+    graph = make_graph(100, 130, seed=2)
+    split = split_links(graph, valid=0.3, test=0.3, candidates=10)
+    assert 0 < len(split.valid) < 0.3 * graph.num_pairs
+    check_common(split)
+
+
+def test_negatives_are_uniform_over_what_is_allowed() -> None:
+    graph = make_graph(60, 200, seed=4)
+    pairs = np.repeat(graph.pairs()[:1], 4000, axis=0)
+    eligible = np.flatnonzero(graph.degrees() > 0)
+    found = candidates.draw_candidates(graph, pairs, eligible, 11, 0)[:, 1:]
+    anchor, positive = pairs[0].tolist()
+    allowed = [
+        v
+        for v in eligible.tolist()
+        if v != anchor and v not in graph.neighbors_of(anchor) and graph.texts[v] != graph.texts[positive]
+    ]
+    counts = np.bincount(found.flatten(), minlength=graph.num_nodes)
+    assert counts.sum() == counts[allowed].sum()
+    expected = 40_000 / len(allowed)
+    assert np.abs(counts[allowed] - expected).max() < 6 * np.sqrt(expected)
+
+
+def test_a_hub_linked_to_almost_everything_gets_its_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [f"n{i}" for i in range(300)]
+    graph = build_graph(pa.table({"id": ids, "text": ids}), ["n0"] * 280 + ids[280:], ids[1:281] + ids[281:] + ["n280"])
+    monkeypatch.setattr(candidates, "MOST_ROUNDS", 2)
+    eligible = np.flatnonzero(graph.degrees() > 0)
+    found = candidates.draw_candidates(graph, np.array([[0, 1]]), eligible, 19, 0)[0]
+    assert len(set(found.tolist())) == 19
+    assert set(found[1:].tolist()) <= set(range(281, 300))

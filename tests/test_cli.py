@@ -1,0 +1,179 @@
+"""The command line as a user meets it: real processes, real files, a real kill."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from graphformers.artifact import open_artifact
+from graphformers.data.graph import TextGraph
+
+NODES = "id,title,year\n" + "".join(f"p{i},Paper about topic {i % 17} and {i},{1990 + i % 10}\n" for i in range(400))
+EDGES = "source,target\n" + "".join(f"p{i},p{(i * step + 1) % 400}\n" for i in range(400) for step in (3, 7, 11))
+
+
+def run(*words: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "graphformers", *map(str, words)], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    (tmp_path / "papers.csv").write_text(NODES)
+    (tmp_path / "citations.csv").write_text(EDGES)
+    return tmp_path
+
+
+def test_import_split_info(tables: Path) -> None:
+    done = run("import", "citations.csv", "papers.csv", "-o", "papers.graph", cwd=tables)
+    graph = TextGraph.load(tables / "papers.graph")
+    assert done.stdout == f"papers.graph: 400 nodes, {graph.num_pairs:,} linked pairs\n"
+    info = json.loads(run("info", "papers.graph", "--json", cwd=tables).stdout)
+    assert (info["nodes"], info["pairs"], info["columns"]) == (400, graph.num_pairs, {"year": "int64"})
+    shown = run("info", "papers.graph", cwd=tables).stdout
+    for words in ("nodes", "400", "isolated", "percentile", "degree", "words", "neighbours]"):
+        assert words in shown
+    run("split", "papers.graph", "-o", "papers.split", "--candidates", "50", cwd=tables)
+    table = json.loads(run("info", "papers.split", "--json", cwd=tables).stdout)
+    assert [*table][:5] == ["#Item", "#N", "#Train", "#Valid", "#Test"]
+    assert table["#Item"] == 400
+    assert "#Train" in run("info", "papers.split", "--verify", cwd=tables).stdout
+    run(
+        "split",
+        "papers.graph",
+        "-o",
+        "late.split",
+        "--held-out",
+        "year",
+        "--test",
+        "20",
+        "--valid",
+        "10",
+        "--candidates",
+        "50",
+        cwd=tables,
+    )
+
+
+def test_errors_are_messages_with_the_right_exit_code(tables: Path) -> None:
+    (tables / "bad.csv").write_text("id,title\na,First\na,Second\n")
+    done = run("import", "bad.csv", "-o", "bad.graph", cwd=tables, code=1)
+    expected = "error: bad.csv:3: the id 'a' stands already at bad.csv:2, expected unique ids"
+    assert done.stderr == f"{expected} (--skip-bad leaves such rows out and counts them)\n"
+    assert not (tables / "bad.graph").exists()
+    assert not list(tables.glob(".*"))
+    skipped = run("import", "bad.csv", "-o", "bad.graph", "--skip-bad", cwd=tables)
+    assert "skipped: 1 × duplicate id" in skipped.stdout
+    assert "bad.csv:3: the id 'a' stands already" in skipped.stdout
+    assert open_artifact(tables / "bad.graph", "graph", 1).summary["skipped"] == {"duplicate id": 1}
+    again = run("import", "bad.csv", "-o", "bad.graph", "--skip-bad", cwd=tables, code=1)
+    assert again.stderr == "error: bad.graph: exists already; --force (force=True) replaces it\n"
+    assert "Traceback" not in done.stderr + again.stderr
+    run("import", "papers.csv", cwd=tables, code=2)
+    run("import", "papers.csv", "-o", "x.graph", "--column", "text", cwd=tables, code=2)
+    run("nonsense", cwd=tables, code=2)
+    missing = run("info", "nowhere.graph", cwd=tables, code=1)
+    assert missing.stderr == "error: nowhere.graph: no such folder\n"
+
+
+def test_a_flipped_byte_is_refused(tables: Path) -> None:
+    run("import", "papers.csv", "citations.csv", "-o", "papers.graph", cwd=tables)
+    file = tables / "papers.graph" / "indices.npy"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    done = run("info", "papers.graph", cwd=tables, code=1)
+    assert "indices.npy: damaged, its checksum is not the one in manifest.json" in done.stderr
+
+
+def test_help_needs_no_heavy_import() -> None:
+    script = "import sys, graphformers.cli; print([m for m in ('torch', 'pyarrow', 'numpy', 'tokenizers') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_demo_reads_the_standard_library(tmp_path: Path) -> None:
+    done = run("demo", "--json", cwd=tmp_path)
+    info = json.loads(done.stdout)
+    assert 6_000 < info["nodes"] < 9_000
+    assert 10_000 < info["pairs"] < 15_000
+    assert {"member of", "calls", "inherits"} == set(info["edge_types"])
+    again = run("demo", cwd=tmp_path)
+    assert "made by an earlier run" in again.stderr
+    assert "neighbours]" in again.stdout
+
+
+def test_a_pipe_that_closes_early_is_no_traceback(tables: Path) -> None:
+    run("import", "papers.csv", "citations.csv", "-o", "papers.graph", cwd=tables)
+    done = subprocess.run(
+        f"{sys.executable} -m graphformers info papers.graph | head -1", shell=True, capture_output=True, text=True, cwd=tables
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def large_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "papers.csv").write_text("id,title\n" + "".join(f"p{i},Paper about topic {i}\n" for i in range(150_000)))
+    (folder / "citations.csv").write_text("src,dst\n" + "".join(f"p{i},p{i * 7919 % 150_000}\n" for i in range(150_000)))
+    return folder
+
+
+def kill_import(folder: Path, delay: float, *words: str) -> bool:
+    """Starts an import of the large tables and kills it with SIGKILL after `delay` seconds; whether it was still running."""
+    command = [sys.executable, "-m", "graphformers", "import", "papers.csv", "citations.csv", *words]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(delay)
+    running = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return running
+
+
+def time_of_import(folder: Path) -> float:
+    started = time.monotonic()
+    run("import", "papers.csv", "citations.csv", "-o", "timing.graph", "--force", cwd=folder)
+    return time.monotonic() - started
+
+
+def test_kill_during_import_leaves_none_or_a_whole_one(large_tables: Path) -> None:
+    draw, whole = random.Random(2), time_of_import(large_tables)
+    killed = 0
+    for i in range(10):
+        killed += kill_import(large_tables, draw.uniform(0.3, 1.0) * whole, "-o", f"killed{i}.graph")
+        place = large_tables / f"killed{i}.graph"
+        if os.path.lexists(place):
+            open_artifact(place, "graph", 1).verify()
+            assert TextGraph.load(place).num_nodes == 150_000
+    assert killed > 0
+
+
+def test_kill_during_replacement_leaves_the_old_or_the_new_one(large_tables: Path) -> None:
+    (large_tables / "small.csv").write_text("id,title\na,First\n")
+    draw, whole = random.Random(3), time_of_import(large_tables)
+    killed = 0
+    for _ in range(10):
+        run("import", "small.csv", "-o", "replaced.graph", "--force", cwd=large_tables)
+        killed += kill_import(large_tables, draw.uniform(0.6, 1.0) * whole, "-o", "replaced.graph", "--force")
+        open_artifact(large_tables / "replaced.graph", "graph", 1).verify()
+        assert TextGraph.load(large_tables / "replaced.graph").num_nodes in (1, 150_000)
+    assert killed > 0
+    run("import", "small.csv", "-o", "replaced.graph", "--force", cwd=large_tables)
+    assert not list(large_tables.glob(".replaced.graph.*"))
+
+
+def test_interrupt_says_so(large_tables: Path) -> None:
+    command = [sys.executable, "-m", "graphformers", "import", "papers.csv", "citations.csv", "-o", "interrupted.graph"]
+    process = subprocess.Popen(command, cwd=large_tables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.6)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate()
+    assert process.returncode in (0, 130, -2)
+    assert "Traceback" not in message or process.returncode == -2
+    assert not list(large_tables.glob(".interrupted.graph.*"))

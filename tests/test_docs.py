@@ -1,0 +1,51 @@
+"""What the documents say is what the program does."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_cli_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_cli_page", ROOT / "docs" / "make_cli_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "cli.md").read_text() == module.cli_page(), "docs/cli.md has drifted: make docs"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """Every `graphformers …` line of the README, in order, on files of the names it uses."""
+    write_papers(tmp_path)
+    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    commands = [line.removeprefix("graphformers").split() for line in lines if line.startswith("graphformers ")]
+    assert commands
+    for words in commands:
+        done = subprocess.run([sys.executable, "-m", "graphformers", *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    write_papers(tmp_path)
+    (code,) = blocks("python")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def write_papers(folder: Path) -> None:
+    nodes = "".join(f"p{i},A study of topic {i},{1990 + i % 20}\n" for i in range(600))
+    (folder / "papers.csv").write_text("id,title,year\n" + nodes)
+    edges = "".join(f"p{i},p{(i * step + 1) % 600}\n" for i in range(600) for step in (3, 7, 11))
+    (folder / "citations.csv").write_text("source,target\n" + edges)
+
+
+def test_contributing_is_short() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 40

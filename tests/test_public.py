@@ -1,0 +1,17 @@
+"""The public names are complete and documented."""
+
+import pytest
+
+import graphformers
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    assert set(graphformers.__all__) == set(graphformers._HOMES)
+    for name in graphformers.__all__:
+        assert getattr(graphformers, name).__doc__, name
+    assert graphformers.__all__ == sorted(graphformers.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'graphformers' has no attribute 'nonsense'"):
+        graphformers.nonsense  # noqa: B018
