@@ -47,6 +47,10 @@ class Tokenizer:
             raise GraphFormersError(f"{folder}: no tokenizer.json in this folder, expected one beside the model's weights")
         return Tokenizer(tokenizers.Tokenizer.from_file(str(file)))
 
+    def to_json(self) -> str:
+        """The content of a tokenizer.json."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, texts: list[str]) -> tuple[Array, Array]:
         """Tokens without special ones, at most MOST_TOKENS a text: (flat tokens uint32, lengths int64)."""
         encoded = [encoding.ids[:MOST_TOKENS] for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

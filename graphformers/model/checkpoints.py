@@ -1,0 +1,262 @@
+"""Anybody's BERT-family weights under our names: one table per family, nothing guessed, nothing left over.
+
+A family's table says, for each of our tensors, which of theirs it is made of; several are joined (query, key and value are one
+matrix here). What no table mentions must be a known head, otherwise the file is something else than it claims to be.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphformers.errors import GraphFormersError
+
+BERT_LAYER = {
+    "query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attended": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "up": ("intermediate.dense",),
+    "down": ("output.dense",),
+    "norm": ("output.LayerNorm",),
+}
+MPNET_LAYER = BERT_LAYER | {
+    "query_key_value": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+    "attended": ("attention.attn.o",),
+    "attention_norm": ("attention.LayerNorm",),
+}
+DISTILBERT_LAYER = {
+    "query_key_value": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "attended": ("attention.out_lin",),
+    "attention_norm": ("sa_layer_norm",),
+    "up": ("ffn.lin1",),
+    "down": ("ffn.lin2",),
+    "norm": ("output_layer_norm",),
+}
+BERT_CONFIG = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "activation": "hidden_act",
+    "layer_norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where one family of language models keeps its weights and settings."""
+
+    prefix: str  # that some of its files put before every name
+    layers: str = "encoder.layer"
+    layer: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: BERT_LAYER)
+    config: Mapping[str, str] = field(default_factory=lambda: BERT_CONFIG)
+    relative: str | None = None  # the name of its relative position bias
+    first_position: int = 0  # its positions start behind the padding's, at pad + 1
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+FAMILIES = {
+    "bert": Family("bert."),
+    "roberta": Family("roberta.", first_position=2, defaults={"layer_norm_eps": 1e-5}),
+    "xlm-roberta": Family("roberta.", first_position=2, defaults={"layer_norm_eps": 1e-5}),
+    "mpnet": Family(
+        "mpnet.",
+        layer=MPNET_LAYER,
+        relative="encoder.relative_attention_bias.weight",
+        first_position=2,
+        defaults={"layer_norm_eps": 1e-5},
+    ),
+    "distilbert": Family(
+        "distilbert.",
+        layers="transformer.layer",
+        layer=DISTILBERT_LAYER,
+        config={
+            "vocab_size": "vocab_size",
+            "hidden_size": "dim",
+            "num_layers": "n_layers",
+            "num_heads": "n_heads",
+            "intermediate_size": "hidden_dim",
+            "max_positions": "max_position_embeddings",
+            "activation": "activation",
+            "dropout": "dropout",
+            "attention_dropout": "attention_dropout",
+        },
+    ),
+    "unilm": Family("bert.", relative="rel_pos_bias.weight"),
+}
+
+# Parts of a checkpoint that are no part of the encoder: poolers, language-model and other heads, tables that are constants.
+HEADS = (
+    "pooler",
+    "cls",
+    "lm_head",
+    "classifier",
+    "qa_outputs",
+    "vocab_transform",
+    "vocab_layer_norm",
+    "vocab_projector",
+    "crit_mask_lm",
+)
+CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+def family_name(settings: Mapping[str, Any]) -> str:
+    """The family that a config.json belongs to."""
+    if settings.get("rel_pos_bins"):
+        return "unilm"
+    name = str(settings.get("model_type", "bert"))
+    name = {"camembert": "roberta", "tnlrv3": "unilm", "unilm2": "unilm"}.get(name, name)
+    if name not in FAMILIES:
+        raise GraphFormersError(f"model_type {name!r} in config.json, expected one of: {', '.join(FAMILIES)}")
+    return name
+
+
+def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Our settings of a backbone from its config.json."""
+    name = family_name(settings)
+    family = FAMILIES[name]
+    missing = [
+        theirs
+        for ours, theirs in family.config.items()
+        if theirs not in settings and ours in ("vocab_size", "hidden_size", "num_layers")
+    ]
+    if missing:
+        raise GraphFormersError(f"config.json of the family {name} has no {missing[0]!r}; is it the right file?")
+    found = dict(family.defaults) | {ours: settings[theirs] for ours, theirs in family.config.items() if theirs in settings}
+    found["pad_token"] = settings.get("pad_token_id") or 0
+    found["max_positions"] = found["max_positions"] - family.first_position
+    if settings.get("position_embedding_type", "absolute") != "absolute":
+        raise GraphFormersError(
+            f"position_embedding_type {settings['position_embedding_type']!r} in config.json, expected 'absolute'"
+        )
+    if name == "mpnet":
+        found["relative_buckets"] = settings.get("relative_attention_num_buckets", 32)
+    if name == "unilm":
+        found |= {"relative_buckets": settings.get("rel_pos_bins", 32), "relative_distance": settings.get("max_rel_pos", 128)}
+    return found
+
+
+def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> tuple[dict[str, Tensor], set[str]]:
+    """Our tensors of the text encoder, float32, and the names of theirs that were used.
+
+    A tensor that is missing is an error that lists all missing ones.
+    """
+    reader = _Reader(FAMILIES[name], theirs)
+    ours: dict[str, Tensor] = {"embedding.words.weight": reader.take("embeddings.word_embeddings.weight")}
+    positions = reader.take("embeddings.position_embeddings.weight")[FAMILIES[name].first_position :]
+    if reader.has("embeddings.token_type_embeddings.weight"):
+        positions = positions + reader.take("embeddings.token_type_embeddings.weight")[0]
+    ours["embedding.positions.weight"] = positions
+    for part in ("weight", "bias"):
+        ours[f"embedding.norm.{part}"] = reader.take(f"embeddings.LayerNorm.{part}")
+    for i in range(num_layers):
+        for target, names in FAMILIES[name].layer.items():
+            for part in ("weight", "bias"):
+                ours[f"layers.{i}.{target}.{part}"] = reader.join(f"{FAMILIES[name].layers}.{i}.", names, part)
+    if FAMILIES[name].relative:
+        relative = reader.take(str(FAMILIES[name].relative))
+        ours["relative_bias.tokens.weight"] = relative.T.contiguous() if name == "unilm" else relative
+    if reader.missing:
+        raise GraphFormersError(f"tensors missing from this {name} checkpoint: {_listed(reader.missing)}")
+    return ours, reader.used
+
+
+class _Reader:
+    """Takes tensors by name and notes which were used and which were missing."""
+
+    def __init__(self, family: Family, theirs: Mapping[str, Tensor]) -> None:
+        self._theirs = {_modern(name): name for name in theirs}
+        self._tensors = theirs
+        self._prefix = family.prefix if any(name.startswith(family.prefix) for name in self._theirs) else ""
+        self.used: set[str] = set()
+        self.missing: list[str] = []
+
+    def has(self, name: str) -> bool:
+        return self._prefix + name in self._theirs
+
+    def take(self, name: str) -> Tensor:
+        if not self.has(name):
+            self.missing.append(self._prefix + name)
+            return torch.zeros(1, 1)
+        original = self._theirs[self._prefix + name]
+        self.used.add(original)
+        return self._tensors[original].float()
+
+    def join(self, place: str, names: tuple[str, ...], part: str) -> Tensor:
+        fused = place + "attention.self.qkv_linear.weight"
+        if len(names) == 3 and self.has(fused):  # UniLM v2's own files: one matrix, biases for query and value alone
+            if part == "weight":
+                return self.take(fused)
+            query, value = self.take(place + "attention.self.q_bias"), self.take(place + "attention.self.v_bias")
+            return torch.cat([query.flatten(), torch.zeros(value.numel()), value.flatten()])
+        return torch.cat([self.take(f"{place}{name}.{part}") for name in names])
+
+
+def check_leftovers(theirs: Mapping[str, Tensor], used: set[str]) -> None:
+    """Whatever was not used must be a head or a constant."""
+    left = [name for name in theirs if name not in used and not _is_head(name)]
+    if left:
+        raise GraphFormersError(f"tensors in this checkpoint that have no place in the network: {_listed(left)}")
+
+
+def _is_head(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] in HEADS or (len(parts) > 1 and parts[1] in HEADS) or any(name.endswith(constant) for constant in CONSTANTS)
+
+
+def _modern(name: str) -> str:
+    """Names of the first BERT files: gamma and beta."""
+    return name.replace(".gamma", ".weight").replace(".beta", ".bias")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+GRAPH_2021 = "encoder.graph_attention."
+
+
+def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings and weights from a checkpoint of the 2021 reference code (names and bias layout: docs/design.md).
+
+    Its relative position table has two columns more than there are buckets: token to graph token, and centre to neighbour; centre
+    to centre is tied to the bucket of distance 0. Its neighbours never attend to each other, so that bias is unused.
+    """
+    bare = {name.removeprefix("bert."): tensor for name, tensor in theirs.items()}
+    words, positions = bare["embeddings.word_embeddings.weight"], bare["embeddings.position_embeddings.weight"]
+    num_layers = 1 + max(int(name.split(".")[2]) for name in bare if name.startswith("encoder.layer."))
+    table = bare.get("rel_pos_bias.weight")
+    settings: dict[str, Any] = {
+        "vocab_size": words.shape[0],
+        "hidden_size": words.shape[1],
+        "num_layers": num_layers,
+        "num_heads": words.shape[1] // 64 if table is None else table.shape[0],
+        "intermediate_size": bare["encoder.layer.0.intermediate.dense.bias"].shape[0],
+        "max_positions": positions.shape[0],
+        "relative_buckets": 0 if table is None else table.shape[1] - 2,
+        "position_bias": table is not None,
+    }
+    encoder = {name: tensor for name, tensor in bare.items() if not name.startswith(GRAPH_2021)}
+    if table is not None:
+        encoder["rel_pos_bias.weight"] = table[:, :-2]
+    weights, used = read_weights("bert" if table is None else "unilm", encoder, num_layers)
+    check_leftovers(encoder, used)
+    ours = {f"text.{name}": tensor for name, tensor in weights.items()}
+    for part in ("query", "key", "value"):
+        for kind in ("weight", "bias"):
+            ours[f"gnn.0.{part}.{kind}"] = bare[f"{GRAPH_2021}{part}.{kind}"].float()
+    if table is not None:
+        ours["text.relative_bias.graph_token"] = table[:, -2].float()
+        ours["gnn.0.bias"] = torch.stack([table[:, 0], table[:, -1], torch.zeros_like(table[:, 0])]).float()
+    return settings, ours
+
+
+def is_2021(theirs: Mapping[str, Tensor]) -> bool:
+    """Whether a state dict is a GraphFormers of the 2021 reference code."""
+    return any(GRAPH_2021 in name for name in theirs)

@@ -1,0 +1,196 @@
+"""GraphFormers, the model as users hold it: a network with its tokenizer, and texts in, vectors out.
+
+One class serves GraphFormers and every baseline; `config.method` says which network it holds.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphformers.data.arrays import Array
+from graphformers.data.graph import TextGraph
+from graphformers.data.packing import PackedBatch, Packer, ragged_index, to_device
+from graphformers.data.sampling import Neighborhood, NeighborSampler
+from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
+from graphformers.errors import GraphFormersError
+from graphformers.model.cascaded import CascadedNetwork
+from graphformers.model.modeling import GraphFormersNetwork, ModelConfig
+from graphformers.progress import progress
+
+BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
+MOST_PLACES = 65_536  # centres times neighbours of a batch: a centre with 10,000 neighbours comes with few others
+
+
+class GraphFormers(nn.Module):
+    """A model of textual graphs: `encode` texts, with or without neighbours, or the nodes of a graph.
+
+    Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`.
+    """
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        if tokenizer.vocab_size > config.vocab_size:
+            raise GraphFormersError(
+                f"the tokenizer has {tokenizer.vocab_size:,} tokens, the weights {config.vocab_size:,}: they do not fit"
+            )
+        self.config = config
+        self.tokenizer = tokenizer
+        self.network = GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
+        self.fingerprint: str | None = None  # of the folder it was read from
+        self._copy: tuple[Any, nn.Module] | None = None
+
+    @staticmethod
+    def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> "GraphFormers":
+        """A model on a language model's weights: a folder, "minilm", or a name on the hub. See `backbones.from_backbone`."""
+        from graphformers.model.backbones import from_backbone  # backbones builds models, so it stands above this module
+
+        return from_backbone(source, method, seed=seed, **changes)
+
+    @staticmethod
+    def from_pretrained(path: str | Path) -> "GraphFormers":
+        """A model from a folder that `save_pretrained` wrote."""
+        from graphformers.model.backbones import from_pretrained
+
+        return from_pretrained(path)
+
+    def save_pretrained(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the model as a folder."""
+        from graphformers.model.backbones import save_pretrained
+
+        save_pretrained(self, path, force=force)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def is_bidirectional(self) -> bool:
+        return self.config.method == "graphformers" and self.config.direction == "bidirectional"
+
+    def packer(self, row_multiple: int = 1) -> Packer:
+        """Packs batches as this model wants them."""
+        return Packer(
+            self.config.max_tokens, self.config.pad_token, distinct=not self.is_bidirectional, row_multiple=row_multiple
+        )
+
+    def encode(self, texts: Sequence[str], neighbors: Sequence[Sequence[str]] | None = None) -> Array:
+        """(len(texts), D) float32 vectors of texts, in order, each in the light of its neighbours' texts where they are given.
+
+        Equal texts among the neighbours are read once. An empty text is read as one without words; a text longer than
+        max_tokens is cut; a neighbour with the centre's own text is a neighbour like any other.
+        """
+        if isinstance(texts, str):
+            raise GraphFormersError("encode takes a list of texts, one text was given: encode([text])[0]")
+        given = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
+        if len(given) != len(texts):
+            raise GraphFormersError(f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each")
+        places: dict[str, int] = {}
+        flat = [places.setdefault(text, len(places)) for around in given for text in around]
+        tokens = tokenize([*places, *texts], self.tokenizer)
+        counts = np.array([len(around) for around in given], dtype=np.int64)
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        centers = np.arange(len(texts)) + len(places)
+        return self._encode(tokens, Neighborhood(centers, indptr, np.array(flat, dtype=np.int64)))
+
+    def encode_nodes(self, graph: TextGraph, nodes: Array | None = None, *, sampler: NeighborSampler | None = None) -> Array:
+        """(len(nodes), D) float32 vectors of a graph's nodes (all by default) with the neighbours that the sampler draws."""
+        nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
+        if sampler is None:
+            sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)
+        return self._encode(graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
+
+    @torch.inference_mode()
+    def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
+        """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one."""
+        network, was_training = self._inference_network(), self.training
+        self.eval()
+        result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
+        try:
+            with progress("Encoding", len(neighborhood), "nodes") as task:
+                if self.is_bidirectional:
+                    batches = self._encode_together(network, tokens, neighborhood)
+                else:
+                    batches = self._encode_in_two_passes(network, tokens, neighborhood)
+                for part, vectors in batches:
+                    result[part] = vectors.float().cpu().numpy()
+                    task.advance(len(vectors))
+        finally:
+            self.train(was_training)
+        return result
+
+    def _encode_together(self, network: Any, tokens: TokenCache, neighborhood: Neighborhood) -> Iterator[tuple[slice, Tensor]]:
+        lengths = np.concatenate([[0], np.cumsum(tokens.lengths(neighborhood.neighbors, self.config.max_tokens))])
+        sizes = tokens.lengths(neighborhood.centers, self.config.max_tokens) + np.diff(lengths[neighborhood.indptr])
+        for part in self._batches(sizes, np.diff(neighborhood.indptr)):
+            batch = self.packer().pack_neighborhoods(tokens, _slice(neighborhood, part))
+            yield part, network(to_device(batch, self.device))
+
+    def _encode_in_two_passes(
+        self, network: Any, tokens: TokenCache, neighborhood: Neighborhood
+    ) -> Iterator[tuple[slice, Tensor]]:
+        needed = (
+            neighborhood.neighbors
+            if self.config.method == "graphformers"
+            else np.concatenate([neighborhood.neighbors, neighborhood.centers])
+        )
+        if self.config.method == "plm":
+            needed = neighborhood.centers
+        distinct, index = np.unique(needed, return_inverse=True)
+        states = self._states(network, tokens, distinct)
+        if self.config.method != "graphformers":
+            center_index = index[-len(neighborhood) :] if len(neighborhood) else index
+        for part in self._batches(tokens.lengths(neighborhood.centers, self.config.max_tokens), np.diff(neighborhood.indptr)):
+            around = _slice(neighborhood, part)
+            first, last = neighborhood.indptr[part.start], neighborhood.indptr[part.stop]
+            flat = index[first:last] if self.config.method != "plm" else np.zeros(last - first, dtype=np.int64)
+            index_BK, open_BK = (torch.from_numpy(array).to(self.device) for array in ragged_index(around.indptr, flat))
+            if self.config.method == "graphformers":
+                centers = to_device(self.packer().pack(tokens, around.centers), self.device)
+                yield part, network.center_vectors(centers, states, index_BK, open_BK)
+            else:
+                own = torch.from_numpy(center_index[part]).to(self.device)
+                yield part, network.aggregate(states[0][own], states[0], index_BK, open_BK)
+
+    def _states(self, network: Any, tokens: TokenCache, nodes: Array) -> list[Tensor]:
+        """What `neighbor_states` gives for all these nodes, batch by batch."""
+        lengths = tokens.lengths(nodes, self.config.max_tokens)
+        found = []
+        with progress("Reading texts", len(nodes), "texts") as task:
+            for part in self._batches(lengths, np.zeros(len(nodes), dtype=np.int64)):
+                batch: PackedBatch = to_device(self.packer().pack(tokens, nodes[part]), self.device)
+                found.append(network.neighbor_states(batch))
+                task.advance(part.stop - part.start)
+        if not found:
+            return list(network.neighbor_states(to_device(self.packer().pack(tokens, nodes), self.device)))
+        return [torch.cat(layer) for layer in zip(*found, strict=True)]
+
+    def _batches(self, lengths: Array, num_neighbors: Array) -> Iterator[slice]:
+        """Consecutive slices of at most BATCH_TOKENS tokens and MOST_PLACES places, at least one node each."""
+        limit = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
+        ends = np.cumsum(lengths)
+        start = 0
+        while start < len(lengths):
+            stop = max(int(np.searchsorted(ends, (ends[start - 1] if start else 0) + limit, "right")), start + 1)
+            widest = np.maximum.accumulate(num_neighbors[start:stop] + 1) * np.arange(1, stop - start + 1)
+            stop = start + max(int(np.searchsorted(widest, MOST_PLACES, "right")), 1)
+            yield slice(start, stop)
+            start = stop
+
+    def _inference_network(self) -> Any:
+        """The network to encode with: itself on a CPU, a bfloat16 copy on a GPU, made again when the weights have changed."""
+        if self.device.type != "cuda" or next(self.parameters()).dtype != torch.float32:
+            return self.network
+        key = [(parameter.data_ptr(), parameter._version) for parameter in self.network.parameters()]
+        if self._copy is None or self._copy[0] != key:
+            self._copy = (key, copy.deepcopy(self.network).to(torch.bfloat16).eval())
+        return self._copy[1]
+
+
+def _slice(neighborhood: Neighborhood, part: slice) -> Neighborhood:
+    indptr = neighborhood.indptr[part.start : part.stop + 1]
+    return Neighborhood(neighborhood.centers[part], indptr - indptr[0], neighborhood.neighbors[indptr[0] : indptr[-1]])

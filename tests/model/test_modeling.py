@@ -1,0 +1,280 @@
+"""The network against the paper, and the properties that packing and caching stand on."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import graphformers.model.encoding as encoding
+from graphformers.data.packing import Packer, pack_nodes
+from graphformers.data.sampling import Neighborhood
+from graphformers.data.tokens import tokenize
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import METHODS, GraphFormersNetwork, ModelConfig
+from tests.conftest import make_graph
+from tests.model import naive
+from tests.model.conftest import make_model, make_texts, sequences
+
+CLOSE = 1e-5
+
+
+def draw_neighbors(texts: list[str], seed: int, most: int = 5) -> list[list[str]]:
+    draw = random.Random(seed)
+    return [draw.sample(texts, draw.randint(0, most)) for _ in texts]
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("share_gnn", [True, False])
+@pytest.mark.parametrize("position_bias", [True, False])
+@pytest.mark.parametrize("relative_buckets", [0, 8])
+def test_the_network_is_algorithm_1(direction: str, share_gnn: bool, position_bias: bool, relative_buckets: int) -> None:
+    model = make_model(
+        direction=direction,
+        share_gnn=share_gnn,
+        position_bias=position_bias,
+        relative_buckets=relative_buckets,
+        relative_distance=16,
+    )
+    weights = dict(model.network.state_dict())
+    texts = make_texts(8)
+    neighbors = draw_neighbors(texts, 1)
+    neighbors[0] = []
+    vectors = model.encode(texts, neighbors)
+    for text, around, vector in zip(texts, neighbors, vectors, strict=True):
+        expected = naive.graphformers(model.config, weights, sequences(model, [text, *around]))
+        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_the_baselines_are_their_formulas(method: str) -> None:
+    model = make_model(method=method)
+    weights = dict(model.network.state_dict())
+    texts = make_texts(6)
+    neighbors = draw_neighbors(texts, 2)
+    neighbors[0] = []
+    vectors = model.encode(texts, neighbors)
+    for text, around, vector in zip(texts, neighbors, vectors, strict=True):
+        expected = naive.cascaded(model.config, weights, sequences(model, [text, *around]))
+        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_shallow_networks(num_layers: int, direction: str) -> None:
+    model = make_model(num_layers=num_layers, direction=direction)
+    weights = dict(model.network.state_dict())
+    texts = make_texts(5)
+    neighbors = draw_neighbors(texts, 3)
+    for text, around, vector in zip(texts, neighbors, model.encode(texts, neighbors), strict=True):
+        expected = naive.graphformers(model.config, weights, sequences(model, [text, *around]))
+        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(["unidirectional", "bidirectional"]),
+    st.sampled_from([12, 16, 40, 100]),
+    st.integers(1, 20),
+    st.sampled_from([1, 5]),
+)
+def test_packing_never_changes_a_vector(seed: int, direction: str, row_width: int, slots: int, row_multiple: int) -> None:
+    """Whatever else is in the batch, in whatever order, rows of whatever width: a node's vector is its own."""
+    model = make_model(direction=direction)
+    texts = make_texts(12, seed)
+    neighbors = draw_neighbors(texts, seed)
+    alone = np.concatenate([model.encode([text], [around]) for text, around in zip(texts, neighbors, strict=True)])
+    order = np.random.default_rng(seed).permutation(len(texts))
+    flat = [text for i in order for text in neighbors[i]]
+    tokens = tokenize([*(texts[i] for i in order), *flat], model.tokenizer)
+    indptr = np.concatenate([[0], np.cumsum([len(neighbors[i]) for i in order])]).astype(np.int64)
+    neighborhood = Neighborhood(np.arange(len(texts)), indptr, np.arange(len(flat)) + len(texts))
+    packer = Packer(12, 0, distinct=direction == "unidirectional", row_width=row_width, slots=slots, row_multiple=row_multiple)
+    with torch.inference_mode():
+        packed = model.network(packer.pack_neighborhoods(tokens, neighborhood)).numpy()
+    assert np.abs(packed - alone[order]).max() <= CLOSE
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(METHODS), st.sampled_from(["unidirectional", "bidirectional"]))
+def test_the_order_of_neighbours_never_matters(seed: int, method: str, direction: str) -> None:
+    model = make_model(method=method, direction=direction)
+    texts = make_texts(6, seed)
+    neighbors = draw_neighbors(texts, seed)
+    shuffled = [random.Random(seed + 1).sample(around, len(around)) for around in neighbors]
+    assert np.abs(model.encode(texts, neighbors) - model.encode(texts, shuffled)).max() <= CLOSE
+
+
+def test_the_states_of_a_neighbour_are_its_plain_encoding(texts: list[str]) -> None:
+    model = make_model()
+    weights = dict(model.network.state_dict())
+    tokens = tokenize(texts, model.tokenizer)
+    assert isinstance(model.network, GraphFormersNetwork)
+    with torch.inference_mode():
+        states = model.network.neighbor_states(model.packer().pack(tokens, np.arange(len(texts))))
+    assert len(states) == model.config.num_layers - 1
+    for i, sequence in enumerate(sequences(model, texts)):
+        expected = naive.plain(model.config, weights, sequence)
+        for layer, state in enumerate(states):
+            assert (state[i] - expected[layer]).abs().max() <= CLOSE
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two passes over states, in many small batches, give what one joint forward gives."""
+    model, graph = make_model(method=method, direction=direction), make_graph(60, 200)
+    nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:40]
+    monkeypatch.setitem(encoding.BATCH_TOKENS, "cpu", 60)
+    monkeypatch.setattr(encoding, "MOST_PLACES", 13)
+    vectors = model.encode_nodes(graph, nodes)
+    monkeypatch.undo()
+    sampler = encoding.NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, model.config.num_neighbors)
+    neighborhood = sampler.sample(nodes)
+    around = [graph.texts_of(neighborhood.of(b)) for b in range(len(nodes))]
+    assert np.abs(vectors - model.encode(graph.texts_of(nodes), around)).max() <= CLOSE
+
+
+def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten centres around one hub: its states are computed once."""
+    model = make_model()
+    read: list[int] = []
+    states = type(model.network).neighbor_states
+    monkeypatch.setattr(
+        type(model.network), "neighbor_states", lambda self, batch: read.append(batch.num_nodes) or states(self, batch)
+    )
+    model.encode(make_texts(10), [["graph node"]] * 10)
+    assert sum(read) == 1
+
+
+def gradients(model: GraphFormers, texts: list[str], neighbors: list[list[str]]) -> dict[str, float]:
+    places: dict[str, int] = {}
+    flat = [places.setdefault(text, len(places)) for around in neighbors for text in around]
+    tokens = tokenize([*places, *texts], model.tokenizer)
+    indptr = np.concatenate([[0], np.cumsum([len(around) for around in neighbors])]).astype(np.int64)
+    neighborhood = Neighborhood(np.arange(len(texts)) + len(places), indptr, np.array(flat, dtype=np.int64))
+    batch = model.packer().pack_neighborhoods(tokens, neighborhood)
+    weights = torch.randn(len(texts), model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    (model.network(batch) * weights).sum().backward()
+    return {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in model.network.named_parameters()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("share_gnn", [True, False])
+def test_gradients_reach_every_parameter_that_can_matter(method: str, direction: str, share_gnn: bool) -> None:
+    """The others: key biases, which a softmax cannot see; and, when only centres look, the neighbour-neighbour bias."""
+    if method != "graphformers" and (direction, share_gnn) != ("unidirectional", True):
+        pytest.skip("these switches are GraphFormers' own")
+    model = make_model(method=method, direction=direction, share_gnn=share_gnn, relative_buckets=8, relative_distance=16)
+    texts = make_texts(30)
+    found = gradients(model, texts, draw_neighbors(texts, 5))
+    dead = {name for name, size in found.items() if size < 1e-6}
+    expected = {name for name in found if name.endswith("key.bias")}
+    if method != "graphformers":
+        expected |= {name for name in found if name.endswith("relative_bias.graph_token")}
+    assert dead == expected
+    size = model.config.hidden_size
+    for name, parameter in model.network.named_parameters():
+        assert parameter.grad is not None or name in dead
+        if name.endswith("query_key_value.bias"):  # the middle third is the key's
+            assert parameter.grad is not None
+            assert parameter.grad[size : 2 * size].abs().max() < 1e-5
+            assert parameter.grad[:size].abs().max() > 1e-6
+        if name.endswith("gnn.0.bias"):
+            assert parameter.grad is not None
+            third = float(parameter.grad[2].abs().max())
+            assert third == 0 if direction == "unidirectional" else third > 0
+
+
+def test_dropout_is_off_when_encoding_and_training_is_restored(texts: list[str]) -> None:
+    model = make_model(dropout=0.5, attention_dropout=0.5)
+    expected = model.encode(texts)
+    model.train()
+    assert np.array_equal(model.encode(texts), expected)
+    assert model.training
+
+
+def test_edges_of_what_can_be_encoded() -> None:
+    model = make_model()
+    weights = dict(model.network.state_dict())
+    long = "graph " * 500
+    vectors = model.encode(["", long, "graph node"], [[], [""], ["graph node", "graph node"]])
+    cut = sequences(model, [long])[0]
+    assert len(cut) == 12
+    for vector, texts in zip(vectors, ([""], [long, ""], ["graph node"] * 3), strict=True):
+        expected = naive.graphformers(model.config, weights, sequences(model, texts))
+        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+    assert model.encode([]).shape == (0, 24)
+    assert model.encode([], []).shape == (0, 24)
+    with pytest.raises(GraphFormersError, match="2 lists of neighbours for 1 texts"):
+        model.encode(["a"], [[], []])
+    with pytest.raises(GraphFormersError, match="encode takes a list of texts"):
+        model.encode("graph")
+
+
+def test_ten_thousand_neighbours() -> None:
+    """One centre with 10,000 neighbours among others with few: all of them count."""
+    model = make_model()
+    many = make_texts(10_000, 1, longest=3)
+    few = make_texts(3)
+    vectors = model.encode([*few, "graph"], [["node"], [], ["link"], many])
+    assert np.isfinite(vectors).all()
+    assert np.abs(vectors[:3] - model.encode(few, [["node"], [], ["link"]])).max() <= CLOSE
+    reference = model.encode(["graph"], [sorted(many)])
+    assert np.abs(vectors[3] - reference[0]).max() <= CLOSE
+    assert np.abs(vectors[3] - model.encode(["graph"], [many[:9000]])[0]).max() > 1e-6
+
+
+def test_a_graph_token_starts_as_the_average() -> None:
+    """Of a new model, whose Q and K are small: ẑ is the mean of the neighbourhood's states."""
+    from graphformers.model.modeling import GraphAttention
+
+    model = make_model()
+    fresh = GraphAttention(model.config)
+    center, neighbors = torch.randn(2, 24), torch.randn(5, 24)
+    index, is_open = torch.tensor([[0, 1, 2], [3, 0, 0]]), torch.tensor([[True] * 3, [True, False, False]])
+    found = fresh(center, neighbors, index, is_open)[:, 0]
+    expected = torch.stack([torch.cat([center[:1], neighbors[:3]]).mean(0), torch.cat([center[1:], neighbors[3:4]]).mean(0)])
+    assert (found - expected).abs().max() < 0.05
+
+
+def test_settings_are_checked() -> None:
+    good = {"vocab_size": 10, "hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 8, "max_positions": 64}
+    ModelConfig(**good)
+    for wrong in (
+        {"method": "gcn"},
+        {"direction": "both"},
+        {"num_heads": 5},
+        {"max_tokens": 65},
+        {"max_tokens": 2},
+        {"activation": "swish"},
+    ):
+        with pytest.raises(GraphFormersError, match="given, expected"):
+            ModelConfig(**(good | wrong))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 12), max_size=60), st.integers(12, 50), st.integers(1, 8), st.integers(1, 4))
+def test_rows_hold_every_token_once(lengths: list[int], width: int, slots: int, multiple: int) -> None:
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    flat = np.arange(indptr[-1]) + 100
+    batch = pack_nodes(flat, indptr, width, slots, 7, multiple)
+    assert batch.tokens_RW.shape[0] % multiple == 0
+    rows, found = batch.cls_RC.shape[0], []
+    for node, length in enumerate(lengths):
+        row, slot = divmod(int(batch.places_N[node]), slots)
+        start = int(batch.cls_RC[row, slot])
+        own = batch.slots_RW[row] == slot
+        assert own.nonzero().flatten().tolist() == list(range(start, start + length))
+        assert batch.positions_RW[row][own].tolist() == list(range(length))
+        found += batch.tokens_RW[row][own].tolist()
+    assert found == flat.tolist()
+    padding = batch.slots_RW == slots
+    assert int((~padding).sum()) == len(flat)
+    assert (batch.tokens_RW[padding] == 7).all()
+    assert rows >= 1
