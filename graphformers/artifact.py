@@ -15,6 +15,7 @@ copied or touched since is read through again. `verify()` reads everything regar
 import ctypes
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ from graphformers.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 VERIFIED = ".verified.json"
+NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 
 
 @dataclass
@@ -71,6 +73,8 @@ class Artifact:
         """Compares every file with its checksum, whatever was compared before."""
         for name in self.files:
             self._compare(name)
+        for inner in (folder for name in NESTED for folder in sorted((self.path / name).glob("*/"))):
+            open_artifact(inner, None, None).verify()
 
     def _compare(self, name: str) -> None:
         if _checksum(self.path / name) != self.files[name]["sha256"]:
@@ -111,43 +115,91 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
 def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = False) -> Iterator[Draft]:
     """Writes the files of the `with` block as one artifact, or nothing when the block fails.
 
-    `force` replaces an artifact of the same kind; nothing else is ever replaced.
+    `force` replaces an artifact of the same kind; nothing else is ever replaced, also not what appeared in the meantime.
     """
-    target = Path(path)
+    target = _behind_links(path)
     check_writable(target, kind, force=force)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.draft-", dir=target.parent))
-    folder.chmod(0o777 & ~_umask())  # mkdtemp makes private folders
-    lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # tells other writers that this draft is alive; the kernel drops it with the process
     try:
-        draft = Draft(folder)
-        yield draft
-        _seal(draft, kind, version)
-        _publish(folder, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder, lock = _new_draft(target)
+        try:
+            draft = Draft(folder)
+            yield draft
+            _seal(draft, kind, version)
+            _publish(folder, target, kind, force)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise ArtifactError(f"{target}: the disk is full; what was there before is unchanged") from error
         raise
+
+
+def _behind_links(path: str | Path) -> Path:
+    """A link stays a link; what it points to is written."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
+def _new_draft(target: Path) -> tuple[Path, int]:
+    """A new folder to write in, and the lock that tells other writers it is alive; the kernel drops it with the process."""
+    with _locked(target.parent):
+        _sweep(target)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.draft-", dir=target.parent))
+        folder.chmod(0o777 & ~_umask())  # mkdtemp makes private folders
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps our other processes from publishing or sweeping in the same folder for a moment."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        os.close(handle)
 
 
 def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     """Raises early, before hours of work, what `write_artifact` would raise."""
-    path = Path(path)
+    path = _behind_links(path)
+    if len(os.fsencode(path.name)) > 200:
+        raise ArtifactError(f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes")
     _bring_back(path)
-    if not path.exists() and not path.is_symlink():
+    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
+        _check_place(path)
         return
     if not (path / MANIFEST).is_file():
         raise ArtifactError(f"{path}: exists and is not a {kind} of ours; it is never replaced, choose another name")
-    found = _read_manifest(path)["kind"]
-    if found != kind:
-        raise ArtifactError(f"{path}: exists and is a {found}, not a {kind}; choose another name")
+    try:
+        manifest = _read_manifest(path)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; it is not replaced: remove it or choose another name") from error
+    if manifest["kind"] != kind:
+        raise ArtifactError(f"{path}: exists and is a {manifest['kind']}, not a {kind}; choose another name")
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
+    ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED}
+    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(VERIFIED))
+    if foreign:
+        raise ArtifactError(
+            f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); move them elsewhere first"
+        )
+    _check_place(path)
+
+
+def _check_place(path: Path) -> None:
+    """Whether a folder can be made at `path`."""
+    parent = path.parent
+    while not os.path.lexists(parent):
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ArtifactError(f"{path}: cannot be written, {parent} is not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ArtifactError(f"{path}: cannot be written, no permission in {parent}; choose another place")
 
 
 def parent_entry(parent: Artifact, target: str | Path) -> dict[str, str]:
@@ -205,30 +257,32 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
-        raise ArtifactError(f"{path}: no such folder")
+        raise ArtifactError(f"{path}: a file, expected one of our folders" if path.exists() else f"{path}: no such folder")
     if not (path / MANIFEST).is_file():
         raise ArtifactError(f"{path}: not one of our folders, it has no {MANIFEST}")
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        stated = manifest.pop("manifest_sha256")
-    except (ValueError, KeyError, AttributeError) as error:
+        stated = manifest.pop("manifest_sha256", None)
+    except (ValueError, AttributeError) as error:
         raise ArtifactError(f"{path / MANIFEST}: damaged ({error}); make the folder again") from error
     if _digest(manifest) != stated:
         raise ArtifactError(f"{path / MANIFEST}: damaged or edited, its own checksum does not match; make the folder again")
     return dict(manifest)
 
 
-def _publish(draft: Path, target: Path) -> None:
-    if target.exists():
-        try:
-            _exchange(draft, target)
-        except (OSError, AttributeError):  # a file system or a C library without the exchange
-            os.rename(target, _aside(target))
+def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
+    with _locked(target.parent):
+        check_writable(target, kind, force=force)
+        if not target.exists() or not any(target.iterdir()):
             os.rename(draft, target)
-            shutil.rmtree(_aside(target), ignore_errors=True)
-    else:
-        os.rename(draft, target)
-    _sync(target.parent)
+        else:
+            try:
+                _exchange(draft, target)
+            except (OSError, AttributeError):  # a file system or a C library without the exchange
+                os.rename(target, _aside(target))
+                os.rename(draft, target)
+                shutil.rmtree(_aside(target), ignore_errors=True)
+        _sync(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -250,12 +304,14 @@ def _aside(target: Path) -> Path:
 def _bring_back(target: Path) -> None:
     """Without an exchange, replacing takes two renames; killed between them, the old folder waits under its other name."""
     if not target.exists() and _aside(target).is_dir():
-        os.rename(_aside(target), target)
+        with _locked(target.parent):
+            if not target.exists() and _aside(target).is_dir():
+                os.rename(_aside(target), target)
 
 
 def _sweep(target: Path) -> None:
     """Removes drafts of this target whose writer is dead."""
-    for folder in target.parent.glob(f".{target.name}.draft-*"):
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
         try:
             handle = os.open(folder, os.O_RDONLY)
         except OSError:
@@ -298,6 +354,7 @@ def _remember(folder: Path, names: list[str]) -> None:
     try:
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=VERIFIED, delete=False) as file:
             json.dump(stamps, file)
+        os.chmod(file.name, 0o666 & ~_umask())
         os.replace(file.name, folder / VERIFIED)
     except OSError:
         pass

@@ -5,7 +5,7 @@ so that --help answers at once.
 """
 
 import json
-import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,19 +39,28 @@ FORMAT_HELP = (
 )
 
 
+class Interrupted(BaseException):
+    """Ctrl-C: nothing on the way catches it, so that drafts are removed and the last word is ours."""
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise Interrupted
+
+
 def main() -> None:
     """Runs the command line; an error the user can mend is one message, not a traceback."""
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except GraphFormersError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except OSError as error:
+        print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
+    except Interrupted:
         print("interrupted; nothing half-written was left behind", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
 
 
 def _show_version(wanted: bool) -> None:
@@ -157,8 +166,9 @@ def split_command(
         ),
     ] = "links",
     candidates: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Candidates per question: 1 positive and the rest negatives.")
-    ] = 300,
+        int | None,
+        typer.Option(metavar="NUMBER", help="Candidates per question: 1 positive, the rest negatives. 300, or what fits."),
+    ] = None,
     max_train: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="At most so many train pairs; the others stay visible as neighbours.")
     ] = None,
@@ -176,7 +186,9 @@ def split_command(
 
     settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
     check_writable(output, "split", force=force)
-    _print_split(split_links(TextGraph.load(graph), settings).save(output, force=force), as_json)
+    split = split_links(TextGraph.load(graph), settings).save(output, force=force)
+    print(f"{output}: written", file=sys.stderr)
+    _print_split(split, as_json)
 
 
 @app.command("info")
@@ -223,7 +235,10 @@ def demo_command(
     """
     from graphformers.demo import run_demo
 
-    _print_graph(run_demo(folder), as_json)
+    graph = run_demo(folder)
+    _print_graph(graph, as_json)
+    if graph.artifact is not None and not as_json:
+        print(f"\nThe graph is in {graph.artifact.path}. Next: graphformers split {graph.artifact.path} -o {folder}/demo.split")
 
 
 def _parse_column(word: str) -> tuple[str, str]:
@@ -266,33 +281,48 @@ def _print_graph(graph: "TextGraph", as_json: bool) -> None:
     rows = [(name, *(f"{found[f'{name}_percentiles'][p]:,}" for p in percents)) for name in ("degree", "words")]
     _print_rows(rows, ["percentile", *percents])
     for sample in found["samples"]:
-        print(f"\n{sample['id']}: {_shorten(sample['text'])}  [{sample['degree']} neighbours]")
+        print(f"\n{_shorten(sample['id'])}: {_shorten(sample['text'])}  [{sample['degree']} neighbours]")
         for neighbor in sample["neighbors"]:
-            print(f"    {neighbor['id']}: {_shorten(neighbor['text'])}")
+            print(f"    {_shorten(neighbor['id'])}: {_shorten(neighbor['text'])}")
 
 
 def _print_split(split: "LinkSplit", as_json: bool) -> None:
     table = split.table()
+    facts = {
+        "held_out": split.settings.held_out,
+        "held_out_nodes": len(split.held_out_nodes),
+        "candidates": split.test.candidates.shape[1],
+        "seed": split.settings.seed,
+        "graph": "" if split.graph.artifact is None else str(split.graph.artifact.path),
+        "notes": list(split.notes),
+    }
     if as_json:
-        facts = {
-            "held_out_nodes": len(split.held_out_nodes),
-            "candidates": split.settings.candidates,
-            "seed": split.settings.seed,
-        }
-        print(json.dumps({**table, **facts}))
+        print(json.dumps({**table, **facts}, ensure_ascii=False))
         return
     _print_rows([tuple(f"{value:,}" for value in table.values())], list(table))
+    print("#N: neighbours per node that models may see, on average")
+    print(f"held out: {split.settings.held_out}; {facts['candidates']} candidates per question; seed {split.settings.seed}")
+    print(f"graph: {facts['graph']}")
+    for note in split.notes:
+        print(f"note: {note}")
 
 
 def _print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*(header or ["", ""]), show_header=header is not None, box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(_plain(cell)) for cell in row))
     Console(soft_wrap=True, highlight=False).print(table)
 
 
+def _plain(text: str) -> str:
+    """Without control characters: a text may hold anything, the terminal should not obey it."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def _shorten(text: str, width: int = 100) -> str:
+    text = _plain(text)
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -76,6 +76,68 @@ def test_what_is_not_ours_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
 
 
+def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    """Between the first check and the last rename somebody else may take the name."""
+    for make in (
+        lambda: (tmp_path / "a.graph").mkdir() or (tmp_path / "a.graph" / "thesis").write_text("x"),
+        lambda: write(tmp_path / "b.graph", "x"),
+    ):
+        name = "a.graph" if not (tmp_path / "a.graph").exists() else "b.graph"
+        with pytest.raises(ArtifactError, match="exists"), write_artifact(tmp_path / name, "graph", 1) as draft:
+            draft.path("data.txt").write_text("new")
+            make()
+    assert (tmp_path / "a.graph" / "thesis").read_text() == "x"
+    assert open_artifact(tmp_path / "b.graph", "graph", 1).file("data.txt").read_text() == "x"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_users_own_files_inside_are_not_thrown_away(tmp_path: Path) -> None:
+    write(tmp_path / "a.graph")
+    (tmp_path / "a.graph" / "notes.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"not part of the graph \(notes.txt\)"):
+        write(tmp_path / "a.graph", "new", force=True)
+    assert (tmp_path / "a.graph" / "notes.txt").read_text() == "mine"
+
+
+def test_links_and_empty_folders_are_written_through(tmp_path: Path) -> None:
+    write(tmp_path / "real.graph", "old")
+    (tmp_path / "link.graph").symlink_to("real.graph")
+    write(tmp_path / "link.graph", "new", force=True)
+    assert (tmp_path / "link.graph").is_symlink()
+    assert open_artifact(tmp_path / "real.graph", "graph", 1).file("data.txt").read_text() == "new"
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty")
+    write(tmp_path / "odd[1].graph", "x")
+    (tmp_path / ".odd[1].graph.draft-dead").mkdir()
+    write(tmp_path / "odd[1].graph", "y", force=True)
+    assert leftovers(tmp_path) == []
+
+
+WRITE_MANY = """
+import sys
+from graphformers.artifact import write_artifact
+for i in range(40):
+    with write_artifact(sys.argv[1], "graph", 1, force=True) as draft:
+        draft.path("data.txt").write_text(sys.argv[2] * 100)
+"""
+
+
+def test_many_writers_of_one_target_do_not_disturb_each_other(tmp_path: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(tmp_path / "a.graph"), letter]) for letter in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    open_artifact(tmp_path / "a.graph", "graph", 1).verify()
+    assert leftovers(tmp_path) == []
+
+
+def test_verifying_reads_nested_artifacts(tmp_path: Path) -> None:
+    write(tmp_path / "a.graph")
+    write(tmp_path / "a.graph" / "tokens" / "t1", kind="tokens")
+    open_artifact(tmp_path / "a.graph", "graph", 1).verify()
+    (tmp_path / "a.graph" / "tokens" / "t1" / "data.txt").write_text("hellO")
+    with pytest.raises(ArtifactError, match="damaged"):
+        open_artifact(tmp_path / "a.graph", "graph", 1).verify()
+
+
 def test_damage_is_found(tmp_path: Path) -> None:
     write(tmp_path / "a.graph", "hello")
     file = tmp_path / "a.graph" / "data.txt"

@@ -9,6 +9,8 @@ from graphformers.errors import GraphFormersError
 from graphformers.progress import progress
 
 BLOCK = 16_384  # questions at a time
+DEFAULT_COUNT = 300  # the paper's 1 + 299
+SMALL_GRAPH = 3000  # eligible nodes below which the default count is checked against what every anchor allows
 MOST_ROUNDS = 20  # of drawing again what was not allowed; what is left then is drawn from an explicit list
 
 
@@ -28,6 +30,26 @@ def draw_candidates(graph: TextGraph, pairs: Array, eligible: Array, count: int,
             result[start : start + len(block), 1:] = _draw_block(graph, block, eligible, count - 1, same_text, generator)
             task.advance(len(block))
     return result
+
+
+def default_count(graph: TextGraph, pairs: Array, eligible: Array) -> int:
+    """300 candidates, or as many as every question of a small graph allows."""
+    if len(eligible) > SMALL_GRAPH:
+        return DEFAULT_COUNT
+    same_text = np.asarray(pc.dictionary_encode(graph.texts).indices)
+    possible = min(len(_allowed(graph, pair, eligible, same_text)) for pair in pairs)
+    if possible == 0:
+        raise GraphFormersError(
+            "this graph is too small or too dense for a ranking: some question has no possible negative at all"
+        )
+    return min(DEFAULT_COUNT, possible + 1)
+
+
+def _allowed(graph: TextGraph, pair: Array, eligible: Array, same_text: Array) -> Array:
+    """All possible negatives of one question."""
+    anchor, positive = pair.tolist()
+    others = eligible[same_text[eligible] != same_text[positive]]
+    return np.setdiff1d(others, np.append(graph.neighbors_of(anchor), anchor))
 
 
 def _draw_block(
@@ -81,12 +103,12 @@ def _draw_from_list(
     graph: TextGraph, pair: Array, eligible: Array, count: int, same_text: Array, generator: np.random.Generator
 ) -> Array:
     """For an anchor linked to most of the graph: the allowed negatives are listed and drawn from."""
-    anchor, positive = pair.tolist()
-    allowed = eligible[same_text[eligible] != same_text[positive]]
-    allowed = np.setdiff1d(allowed, np.append(graph.neighbors_of(anchor), anchor))
+    allowed = _allowed(graph, pair, eligible, same_text)
     if len(allowed) < count:
+        name = graph.ids[int(pair[0])].as_py()
+        advice = f"ask for at most {len(allowed) + 1:,} candidates" if len(allowed) else "hold out other links (another seed)"
         raise GraphFormersError(
-            f"the node {graph.ids[anchor].as_py()!r} leaves only {len(allowed):,} possible negatives, {count:,} were asked for; "
-            f"ask for at most {len(allowed) + 1:,} candidates (--candidates) or import more nodes"
+            f"the node {name!r} leaves only {len(allowed):,} possible negatives, {count:,} were asked for; {advice} (a negative has "
+            "neighbours, is not linked to the node and has another text than the positive)"
         )
     return generator.choice(allowed, count, replace=False)

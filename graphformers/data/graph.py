@@ -75,6 +75,9 @@ class TextGraph:
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
         """The row numbers of these ids, (len(ids),) int64."""
+        strange = next((id for id in ids if not isinstance(id, str)), None)
+        if strange is not None:
+            raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
         if self.num_nodes == 0 or len(ids) == 0:
             return self._none_of(ids)
         hashes = hash_strings(list(ids))

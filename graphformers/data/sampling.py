@@ -7,6 +7,7 @@ takes the next smallest instead, on both sides of the pair.
 """
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +15,10 @@ from functools import cache
 import numpy as np
 
 from graphformers.data.arrays import Array, mix, ranges
+from graphformers.errors import GraphFormersError
 
 BLOCK = 2048  # centres that a thread takes at a time
+MOST_NEIGHBORS = 2_000_000  # and neighbours: many hubs in one block would fill the memory
 SURPLUS = 4  # of a long row only neighbours with a hash small enough for about SURPLUS * k of them are sorted
 
 
@@ -23,6 +26,9 @@ SURPLUS = 4  # of a long row only neighbours with a hash small enough for about 
 def _threads() -> ThreadPoolExecutor:
     """numpy lets other threads run while it gathers and sorts: two threads draw 1.6 times as fast as one."""
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), "sampling")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not survive a fork, the pool would wait for them for ever
 
 
 @dataclass(frozen=True)
@@ -54,22 +60,35 @@ class NeighborSampler:
     num_neighbors: int = 5
     seed: int = 42
 
+    def __post_init__(self) -> None:
+        if self.num_neighbors < 0:
+            raise GraphFormersError(f"num_neighbors={self.num_neighbors} given, expected 0 or more")
+
     def sample(self, centers: Array, *, epoch: int = 0, exclude: Array | None = None) -> Neighborhood:
         """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's neighbours, -1 for none."""
         centers = np.asarray(centers, dtype=np.int64)
         left_out = None if exclude is None else np.asarray(exclude)
 
-        def draw(start: int) -> tuple[Array, Array]:
-            part = slice(start, start + BLOCK)
+        def draw(part: slice) -> tuple[Array, Array]:
             return self._sample_block(centers[part], epoch, None if left_out is None else left_out[part])
 
-        starts = range(0, len(centers), BLOCK)
-        blocks = list(_threads().map(draw, starts) if len(starts) > 1 else map(draw, starts))
+        parts = list(self._parts(centers))
+        blocks = list(_threads().map(draw, parts) if len(parts) > 1 else map(draw, parts))
         indptr = np.zeros(len(centers) + 1, dtype=np.int64)
         if blocks:
             np.cumsum(np.concatenate([counts for counts, _ in blocks]), out=indptr[1:])
         neighbors = np.concatenate([found for _, found in blocks]) if blocks else np.zeros(0, dtype=np.int32)
         return Neighborhood(centers, indptr, neighbors)
+
+    def _parts(self, centers: Array) -> Iterator[slice]:
+        """Slices of at most BLOCK centres and, unless it is a single hub, at most MOST_NEIGHBORS neighbours to hash."""
+        ends = np.cumsum(self.indptr[centers + 1] - self.indptr[centers])
+        start = 0
+        while start < len(centers):
+            done = ends[start - 1] if start else 0
+            stop = min(start + BLOCK, max(int(np.searchsorted(ends, done + MOST_NEIGHBORS, "right")), start + 1))
+            yield slice(start, stop)
+            start = stop
 
     def _sample_block(self, centers: Array, epoch: int, exclude: Array | None) -> tuple[Array, Array]:
         """(B,) counts and the neighbours drawn, centre after centre."""

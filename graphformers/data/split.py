@@ -4,7 +4,8 @@ Three ways to hold out:
 - "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a train link.
 - "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the light of its other links to
   known nodes.
-- a node column such as year (temporal): the same, the held-out nodes being the latest ones.
+- a node column such as year (temporal): the same, the held-out nodes being the latest ones. No known node is later than one
+  that asks; late nodes that have nothing to ask are left out altogether.
 
 Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the train links alone (and, in
 the rows of held-out nodes, their links to known nodes minus the asked one).
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, load_array, mix, ranges, save_array
-from graphformers.data.candidates import draw_candidates
+from graphformers.data.candidates import DEFAULT_COUNT, default_count, draw_candidates
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
 from graphformers.errors import GraphFormersError
@@ -37,16 +40,22 @@ class SplitSettings:
     test: float = 0.05  # how many test pairs, likewise
     seed: int = 42  # the same seed gives the same bytes
     held_out: str = "links"  # "links", "nodes", or the node column by which the latest nodes are held out
-    candidates: int = 300  # 1 positive + 299 negatives for each valid and test pair
+    candidates: int | None = None  # for each valid and test pair; by default 1 positive + 299 negatives, fewer in a small graph
     max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
 
     def __post_init__(self) -> None:
         for name in ("valid", "test"):
             value = getattr(self, name)
-            if not (0 < value < 1 or (value >= 1 and value == int(value))):
+            if not (0 < value < 1 or (1 <= value < 2**40 and value == int(value))):
                 raise GraphFormersError(f"{name}={value} given, expected a share between 0 and 1 or a whole number of pairs")
-        if self.candidates < 2:
+        if self.valid < 1 and self.test < 1 and self.valid + self.test >= 1:
+            raise GraphFormersError(
+                f"valid={self.valid} and test={self.test} given, expected shares that leave something to train on"
+            )
+        if self.candidates is not None and self.candidates < 2:
             raise GraphFormersError(f"candidates={self.candidates} given, expected at least 2: one positive and one negative")
+        if self.seed < 0:
+            raise GraphFormersError(f"seed={self.seed} given, expected 0 or more")
         if self.max_train is not None and self.max_train < 1:
             raise GraphFormersError(f"max_train={self.max_train} given, expected at least 1")
 
@@ -74,6 +83,7 @@ class LinkSplit:
     valid: LinkQuestions
     test: LinkQuestions
     held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))  # unknown in training, sorted
+    notes: tuple[str, ...] = ()  # where less was done than asked for
     artifact: Artifact | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +115,7 @@ class LinkSplit:
                 save_array(draft.path(f"{name}.npy"), array)
             draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
             draft.settings = dict(vars(self.settings))
-            draft.summary = self.table()
+            draft.summary = self.table() | {"notes": list(self.notes)}
         return LinkSplit.load(path)
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
@@ -141,6 +151,7 @@ class LinkSplit:
             valid=LinkQuestions(array("valid_pairs"), array("valid_candidates")),
             test=LinkQuestions(array("test_pairs"), array("test_candidates")),
             held_out_nodes=array("held_out_nodes"),
+            notes=tuple(artifact.summary["notes"]),
             artifact=artifact,
         )
 
@@ -160,11 +171,26 @@ def split_links(graph: TextGraph, settings: SplitSettings | None = None, **chang
     known[held_out_nodes] = False
     eligible = np.flatnonzero(known & (np.diff(indptr) > 0))
     train = _train_pairs(graph, indptr, indices, known, settings)
-    questions = [
-        LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, settings.candidates, settings.seed + phase))
+    count = settings.candidates or default_count(graph, np.concatenate(asked), eligible)
+    valid, test = (
+        LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, count, settings.seed + phase))
         for phase, pairs in enumerate(asked)
-    ]
-    return LinkSplit(graph, settings, indptr, indices, train, questions[0], questions[1], held_out_nodes)
+    )
+    notes = _notes(graph, settings, asked, count)
+    return LinkSplit(graph, settings, indptr, indices, train, valid, test, held_out_nodes, notes)
+
+
+def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], count: int) -> tuple[str, ...]:
+    total = graph.num_pairs if settings.held_out == "links" else graph.num_nodes
+    found = []
+    for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
+        if share < 1 and len(pairs) < _count(share, total):
+            found.append(
+                f"{len(pairs):,} {name} pairs instead of {_count(share, total):,}: no more can be asked without isolating a node"
+            )
+    if settings.candidates is None and count < DEFAULT_COUNT:
+        found.append(f"{count} candidates per question instead of {DEFAULT_COUNT}: this graph is too small for more")
+    return tuple(found)
 
 
 def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array]]:
@@ -199,12 +225,12 @@ def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Arra
 def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array], Array]:
     """[valid, test] pairs (held-out node, known node), the rows of the links that models may see, and the held-out nodes.
 
-    Nodes are held out in order, at random or the latest first. One that has no link to ask, or none to be read by, once the
-    others are held out, stays a known node; that can only add links to the rest.
+    Nodes are held out in order, at random or the latest first, until enough of them have a question. At random, those without one
+    stay known nodes, which can only add links to the rest; by time they are held out too, or training would know the future.
     """
     wanted = [_count(settings.valid, graph.num_nodes), _count(settings.test, graph.num_nodes)]
     order = _node_order(graph, settings)
-    tried = sum(wanted)
+    tried = min(sum(wanted), len(order))
     while True:
         chosen = _with_a_question(graph, order[:tried])
         if len(chosen) >= sum(wanted) or tried >= len(order):
@@ -212,12 +238,13 @@ def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
         tried = min(len(order), max(tried + 1, int(tried * 1.1 * sum(wanted) / max(len(chosen), 1))))
     sizes = _share_out(wanted, len(chosen), settings, "nodes with two links to known nodes")
     chosen = chosen[: sum(sizes)]
-    sources, targets, position = _links_to_known(graph, chosen)
-    positives = _choose_one(graph, sources, targets, position, len(chosen), settings.seed)
+    held_out = chosen if settings.held_out == "nodes" else order[:tried]
+    sources, targets, position = _links_to_known(graph, chosen, held_out)
+    positives = _choose_one(graph, chosen, held_out, settings.seed)
     test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])  # the first, the latest, are test
     context = targets != positives[position]
-    rows = _rows_with_context(graph, chosen, sources[context], targets[context])
-    return [valid, test], rows, np.sort(chosen).astype(np.int32)
+    rows = _rows_with_context(graph, held_out, sources[context], targets[context])
+    return [valid, test], rows, np.sort(held_out).astype(np.int32)
 
 
 def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
@@ -225,19 +252,35 @@ def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
     hashes = mix(settings.seed, 1, graph.id_hashes)
     if settings.held_out == "nodes":
         return np.argsort(hashes, kind="stable")
-    column = graph.column(settings.held_out)
-    if column.null_count:
-        raise GraphFormersError(
-            f"the column {settings.held_out!r} is empty for {column.null_count:,} nodes; a temporal split needs it for every node"
-        )
-    _, ranks = np.unique(np.asarray(column), return_inverse=True)
+    _, ranks = np.unique(_times(graph, settings.held_out), return_inverse=True)
     return np.lexsort((hashes, -ranks))
 
 
-def _links_to_known(graph: TextGraph, chosen: Array) -> tuple[Array, Array, Array]:
-    """The links from held-out nodes to known ones: sources, targets, and which of `chosen` the source is."""
+def _times(graph: TextGraph, name: str) -> Array:
+    """A node column as numbers that grow with time: numbers, dates, or text that is an ISO date."""
+    column = graph.column(name)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        try:
+            column = column.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid as error:
+            raise GraphFormersError(
+                f"the column {name!r} is text that is no date ({error}), expected numbers or dates"
+            ) from error
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_temporal(column.type)):
+        raise GraphFormersError(f"the column {name!r} holds {column.type}, expected numbers or dates")
+    missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py()
+    if missing:
+        raise GraphFormersError(f"the column {name!r} is empty for {missing:,} nodes; a temporal split needs it for every node")
+    values = np.asarray(column)
+    if len(np.unique(values)) == 1:
+        raise GraphFormersError(f"the column {name!r} has the same value for every node, so none is later than another")
+    return values
+
+
+def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[Array, Array, Array]:
+    """The links from chosen nodes to known ones: sources, targets, and which of `chosen` the source is."""
     known = np.ones(graph.num_nodes, dtype=bool)
-    known[chosen] = False
+    known[held_out] = False
     degrees = graph.degrees()[chosen]
     targets = graph.indices[ranges(graph.indptr[chosen], degrees)].astype(np.int64)
     position = np.repeat(np.arange(len(chosen)), degrees)
@@ -245,30 +288,29 @@ def _links_to_known(graph: TextGraph, chosen: Array) -> tuple[Array, Array, Arra
     return chosen[position[kept]].astype(np.int64), targets[kept], position[kept]
 
 
-def _can_be_asked(graph: TextGraph, chosen: Array) -> Array:
+def _can_be_asked(graph: TextGraph, held_out: Array) -> Array:
     """(N,) whether a node is known and has a link to another known node."""
     known = np.ones(graph.num_nodes, dtype=bool)
-    known[chosen] = False
-    _, targets, _ = _links_to_known(graph, chosen)
+    known[held_out] = False
+    _, targets, _ = _links_to_known(graph, held_out, held_out)
     lost = np.bincount(targets, minlength=graph.num_nodes)
     return known & (graph.degrees() - lost > 0)
 
 
-def _with_a_question(graph: TextGraph, chosen: Array) -> Array:
-    """Those of `chosen` with two links to known nodes, one of them to a node that can be asked; in order."""
-    _, targets, position = _links_to_known(graph, chosen)
-    links = np.bincount(position, minlength=len(chosen))
-    askable = np.bincount(position, weights=_can_be_asked(graph, chosen)[targets], minlength=len(chosen))
-    return chosen[(links > 1) & (askable > 0)]
+def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
+    """Those of the held-out nodes with two links to known nodes, one of them to a node that can be asked; in order."""
+    _, targets, position = _links_to_known(graph, held_out, held_out)
+    links = np.bincount(position, minlength=len(held_out))
+    askable = np.bincount(position, weights=_can_be_asked(graph, held_out)[targets], minlength=len(held_out))
+    return held_out[(links > 1) & (askable > 0)]
 
 
-def _choose_one(graph: TextGraph, sources: Array, targets: Array, position: Array, count: int, seed: int) -> Array:
-    """(count,) the positive of each held-out node: among its links to nodes that can be asked, the one of smallest hash."""
-    held_out = np.zeros(count, dtype=np.int64)
-    held_out[position] = sources
+def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> Array:
+    """(len(chosen),) the positive of each: among its links to nodes that can be asked, the one of smallest hash."""
+    _, targets, position = _links_to_known(graph, chosen, held_out)
     allowed = _can_be_asked(graph, held_out)[targets]
     targets, position = targets[allowed], position[allowed]
-    hashes = mix(seed, 2, graph.id_hashes[held_out[position]], graph.id_hashes[targets])
+    hashes = mix(seed, 2, graph.id_hashes[chosen[position]], graph.id_hashes[targets])
     order = np.lexsort((hashes, position))
     _, first = np.unique(position[order], return_index=True)
     return targets[order[first]]

@@ -33,11 +33,9 @@ class Tokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self.vocab_size = tokenizer.get_vocab_size()
+        self.vocab_size = 1 + max(tokenizer.get_vocab().values())
         self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-        bare, dressed = tokenizer.encode("a", add_special_tokens=False).ids, tokenizer.encode("a").ids
-        start = next((i for i in range(len(dressed)) if dressed[i : i + len(bare)] == bare), 0)
-        self.prefix, self.suffix = tuple(dressed[:start]), tuple(dressed[start + len(bare) :])
+        self.prefix, self.suffix = _special_tokens(tokenizer)
 
     @staticmethod
     def from_folder(folder: str | Path) -> "Tokenizer":
@@ -56,6 +54,16 @@ class Tokenizer:
         encoded = [encoding.ids[:MOST_TOKENS] for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         return np.fromiter(chain.from_iterable(encoded), dtype=np.uint32, count=int(lengths.sum())), lengths
+
+
+def _special_tokens(tokenizer: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tokenizer puts before and after a text, seen on the first probe that it has tokens for."""
+    for probe in ("a", "1", "the", ".", "é", "中", *list(tokenizer.get_vocab())[:1000]):
+        bare, dressed = tokenizer.encode(probe, add_special_tokens=False).ids, tokenizer.encode(probe).ids
+        for start in range(len(dressed) - len(bare) + 1) if bare else ():
+            if dressed[start : start + len(bare)] == bare:
+                return tuple(dressed[:start]), tuple(dressed[start + len(bare) :])
+    raise GraphFormersError("this tokenizer finds no tokens in any text; is it the right tokenizer.json?")
 
 
 @dataclass(frozen=True)

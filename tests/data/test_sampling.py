@@ -1,3 +1,5 @@
+import os
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -12,6 +14,7 @@ from graphformers.data.arrays import hash_strings, mix
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
+from graphformers.errors import GraphFormersError
 from tests.conftest import make_graph
 
 
@@ -143,6 +146,33 @@ def test_rows_with_too_few_small_hashes_are_taken_whole(monkeypatch: pytest.Monk
     expected = drawn(sampler_of(graph, 300), graph, 0)[:5]
     monkeypatch.setattr(sampling, "SURPLUS", 0.1)  # almost every row is short now
     assert drawn(sampler_of(graph), graph, 0) == expected
+
+
+def test_hubs_are_drawn_in_small_blocks(graph: TextGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    centers = np.random.default_rng(0).integers(0, graph.num_nodes, 500)
+    expected = sampler_of(graph).sample(centers)
+    monkeypatch.setattr(sampling, "MOST_NEIGHBORS", 7)
+    parts = list(sampler_of(graph)._parts(centers))
+    assert all(part.stop - part.start == 1 or graph.degrees()[centers[part]].sum() <= 7 for part in parts)
+    assert np.array_equal(sampler_of(graph).sample(centers).neighbors, expected.neighbors)
+
+
+def test_a_forked_process_samples_too(graph: TextGraph) -> None:
+    """Threads do not survive a fork: a child that used its parent's would wait for ever."""
+    centers = np.arange(graph.num_nodes).repeat(30)
+    expected = sampler_of(graph).sample(centers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks with threads: that is what is tested
+        child = os.fork()
+    if child == 0:
+        same = np.array_equal(sampler_of(graph).sample(centers).neighbors, expected.neighbors)
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_negative_number_is_refused(graph: TextGraph) -> None:
+    with pytest.raises(GraphFormersError, match="num_neighbors=-1 given, expected 0 or more"):
+        sampler_of(graph, -1)
 
 
 def test_no_centres_and_no_neighbours(graph: TextGraph) -> None:

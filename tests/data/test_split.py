@@ -40,6 +40,7 @@ def check_common(split: LinkSplit) -> None:
             assert seen[anchor]
             assert row[0] == positive
             assert len(set(row)) == len(row) == split.settings.candidates
+            assert not np.isin(row, split.held_out_nodes).any()
             known = set(graph.neighbors_of(anchor).tolist())
             for candidate in row:
                 assert seen[candidate]  # no candidate, positive or not, can be told by having no neighbours
@@ -89,9 +90,39 @@ def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
     years = np.asarray(graph.column("year"))
     test, valid = split.test.pairs[:, 0], split.valid.pairs[:, 0]
     assert years[test].min() >= years[valid].max()
-    assert years[valid].min() >= 1997  # the latest of 1990..1999 that have a question to ask
+    known = np.setdiff1d(np.arange(graph.num_nodes), split.held_out_nodes)
+    assert years[known].max() <= years[valid].min()  # training never sees the future,
+    assert years[split.train].max() <= years[valid].min()
+    assert years[split.test.candidates].max() <= years[valid].min()  # and no candidate gives itself away by its age
     with pytest.raises(GraphFormersError, match="no node column 'month' in this graph; it has: year"):
         split_links(graph, held_out="month")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0, None], "is empty for 100 nodes"),
+        ([1.0, float("nan")], "is empty for 100 nodes"),
+        (["2001", "unknown"], "is text that is no date"),
+        ([5, 5], "has the same value for every node"),
+        ([True, False], "holds bool, expected numbers or dates"),
+    ],
+)
+def test_columns_that_are_no_time_are_refused(graph: TextGraph, values: list[Any], message: str) -> None:
+    table = graph.nodes.append_column("when", pa.array(values * 100))
+    ids = graph.ids.to_pylist()
+    other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
+    with pytest.raises(GraphFormersError, match=message):
+        split_links(other, held_out="when", candidates=20)
+
+
+def test_dates_as_text_are_a_time(graph: TextGraph) -> None:
+    dates = [f"20{i % 20:02d}-03-01" for i in range(graph.num_nodes)]
+    ids = graph.ids.to_pylist()
+    table = graph.nodes.append_column("when", pa.array(dates))
+    other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
+    split = split_links(other, valid=5, test=5, held_out="when", candidates=20)
+    assert all(dates[anchor] >= "2018" for anchor in split.test.pairs[:, 0])
 
 
 def test_degree_does_not_tell_the_positive_in_a_sparse_graph() -> None:
@@ -174,7 +205,15 @@ def test_what_cannot_be_had_is_said(graph: TextGraph) -> None:
     alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}), [], [])
     with pytest.raises(GraphFormersError, match="has no links"):
         split_links(alone)
-    for wrong in ({"valid": 0}, {"test": 1.5}, {"candidates": 1}, {"max_train": 0}):
+    for wrong in (
+        {"valid": 0},
+        {"test": 1.5},
+        {"test": float("inf")},
+        {"candidates": 1},
+        {"max_train": 0},
+        {"seed": -1},
+        {"valid": 0.96},
+    ):
         with pytest.raises(GraphFormersError, match="given, expected"):
             SplitSettings(**wrong)  # type: ignore[arg-type]
 
@@ -184,7 +223,20 @@ def test_shares_shrink_when_too_few_links_can_go() -> None:
     graph = make_graph(100, 130, seed=2)
     split = split_links(graph, valid=0.3, test=0.3, candidates=10)
     assert 0 < len(split.valid) < 0.3 * graph.num_pairs
+    assert "instead of" in split.notes[0]
     check_common(split)
+
+
+def test_a_small_graph_gets_as_many_candidates_as_fit(graph: TextGraph, tmp_path: Path) -> None:
+    split = split_links(graph.save(tmp_path / "a.graph"))
+    count = split.test.candidates.shape[1]
+    assert 100 < count < 200
+    assert split.notes == (f"{count} candidates per question instead of 300: this graph is too small for more",)
+    assert split.save(tmp_path / "a.split").notes == split.notes
+    full = [(a, b) for a in "abcdef" for b in "abcdef" if a < b]
+    dense = build_graph(pa.table({"id": list("abcdef"), "text": list("uvwxyz")}), [a for a, _ in full], [b for _, b in full])
+    with pytest.raises(GraphFormersError, match="some question has no possible negative"):
+        split_links(dense, valid=0.1, test=0.1)
 
 
 def test_negatives_are_uniform_over_what_is_allowed() -> None:

@@ -73,6 +73,21 @@ def test_the_cache_of_another_graph_is_refused(graph: TextGraph, tmp_path: Path)
         graph_tokens(other, tokenizer)
 
 
+def test_special_tokens_are_found_where_a_is_no_word() -> None:
+    made = make_tokenizer()
+    made.normalizer = normalizers.Replace("a", "")
+    assert (Tokenizer(made).prefix, Tokenizer(made).suffix) == ((2,), (3,))
+    made.normalizer = normalizers.Replace(tokenizers.Regex(".*"), "")
+    with pytest.raises(GraphFormersError, match="finds no tokens in any text"):
+        Tokenizer(made)
+
+
+def test_ids_beyond_the_size_of_the_vocabulary_are_kept(graph: TextGraph, tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 70_000, "graph": 80_000}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert set(graph_tokens(graph.save(tmp_path / "a.graph"), Tokenizer(made)).tokens.tolist()) == {70_000, 80_000}
+
+
 def test_long_texts_are_cut_and_the_limits_said() -> None:
     cache = tokenize(["graph " * 2000, ""], Tokenizer(make_tokenizer()))
     flat, indptr = cache.read(np.array([0, 1]), 514)
