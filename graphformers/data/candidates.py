@@ -108,7 +108,7 @@ def _draw_from_list(
         name = graph.ids[int(pair[0])].as_py()
         advice = f"ask for at most {len(allowed) + 1:,} candidates" if len(allowed) else "hold out other links (another seed)"
         raise GraphFormersError(
-            f"the node {name!r} leaves only {len(allowed):,} possible negatives, {count:,} were asked for; {advice} (a negative has "
-            "neighbours, is not linked to the node and has another text than the positive)"
+            f"the node {name!r} leaves only {len(allowed):,} possible negatives, {count:,} were asked for; {advice} (a negative "
+            "has neighbours, is not linked to the node and has another text than the positive)"
         )
     return generator.choice(allowed, count, replace=False)

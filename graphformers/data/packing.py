@@ -20,6 +20,7 @@ from graphformers.data.tokens import TokenCache
 if TYPE_CHECKING:
     from torch import Tensor
 
+ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC")
 Batch = TypeVar("Batch", "PackedBatch", "PackedNeighborhoods")
 
 
@@ -48,16 +49,23 @@ class PackedBatch:
 
 @dataclass(frozen=True)
 class PackedNeighborhoods:
-    """B centres and M neighbours, each packed, and which neighbours each centre has.
+    """B centres and M neighbours in rows of their own, the centres' rows first, and which neighbours each centre has.
 
     Unidirectional: every distinct neighbour once. Bidirectional: one copy for each neighbourhood it belongs to, in order.
     """
 
-    centers: PackedBatch
-    neighbors: PackedBatch
+    nodes: PackedBatch  # B + M nodes
+    num_centers: int
+    center_rows: int
     index_BK: "Tensor"  # int64: into the M neighbours, 0 where there is none
     open_BK: "Tensor"  # bool: whether there is one
     places_M: "Tensor"  # int64: where among the B * K places each neighbour is first used
+
+    @property
+    def centers(self) -> PackedBatch:
+        """The centres alone."""
+        rows = {name: getattr(self.nodes, name)[: self.center_rows] for name in ROW_FIELDS}
+        return PackedBatch(**rows, places_N=self.nodes.places_N[: self.num_centers])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -65,7 +73,10 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     moved: dict[str, Any] = {}
     for entry in fields(batch):
         value = getattr(batch, entry.name)
-        moved[entry.name] = to_device(value, device) if isinstance(value, PackedBatch) else value.to(device, non_blocking=True)
+        if isinstance(value, PackedBatch):
+            moved[entry.name] = to_device(value, device)
+        elif isinstance(value, torch.Tensor):
+            moved[entry.name] = value.to(device, non_blocking=True)
     return replace(batch, **moved)
 
 
@@ -132,13 +143,21 @@ class Packer:
             first = index
         index_BK, open_BK = ragged_index(neighborhood.indptr, index)
         places = np.flatnonzero(open_BK)[first]
+        centers = self.pack(tokens, neighborhood.centers)
         return PackedNeighborhoods(
-            self.pack(tokens, neighborhood.centers),
-            self.pack(tokens, neighbors),
+            _stack(centers, self.pack(tokens, neighbors)),
+            len(neighborhood),
+            len(centers.tokens_RW),
             torch.from_numpy(index_BK),
             torch.from_numpy(open_BK),
             torch.from_numpy(places),
         )
+
+
+def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
+    """The rows and nodes of two batches, one after the other."""
+    rows = {name: torch.cat([getattr(upper, name), getattr(lower, name)]) for name in ROW_FIELDS}
+    return PackedBatch(**rows, places_N=torch.cat([upper.places_N, lower.places_N + upper.cls_RC.numel()]))
 
 
 def ragged_index(indptr: Array, index: Array) -> tuple[Array, Array]:

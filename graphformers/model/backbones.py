@@ -143,7 +143,7 @@ def _is_uncased(folder: Path) -> bool:
 
 def wordpiece_tokenizer(vocab: Path, *, lowercase: bool) -> Tokenizer:
     """BERT's tokenizer over a vocab.txt."""
-    words = {line.rstrip("\n"): i for i, line in enumerate(vocab.open(encoding="utf-8"))}
+    words = {word: i for i, word in enumerate(vocab.read_text(encoding="utf-8").rstrip("\n").split("\n"))}
     missing = [word for word in ("[CLS]", "[SEP]", "[UNK]") if word not in words]
     if missing:
         raise GraphFormersError(f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's has")

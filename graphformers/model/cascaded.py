@@ -39,9 +39,10 @@ class CascadedNetwork(nn.Module):
 
     def forward(self, batch: PackedNeighborhoods) -> Tensor:
         """(B, D) float32: the vectors of the centres."""
-        center_BD = self.neighbor_states(batch.centers)[0]
-        states = self.neighbor_states(batch.neighbors) if self.config.method != "plm" else [center_BD]
-        return self.aggregate(center_BD, states[0], batch.index_BK, batch.open_BK)
+        if self.config.method == "plm":
+            return self.neighbor_states(batch.centers)[0].float()
+        text_ND = self.neighbor_states(batch.nodes)[0]
+        return self.aggregate(text_ND[: batch.num_centers], text_ND[batch.num_centers :], batch.index_BK, batch.open_BK)
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
         """The text vectors (M, D) of nodes read on their own, as a list of one: the last layer's [CLS]."""

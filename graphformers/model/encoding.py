@@ -19,7 +19,7 @@ from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
-from graphformers.model.modeling import GraphFormersNetwork, ModelConfig
+from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, TransformerLayer
 from graphformers.progress import progress
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
@@ -43,6 +43,7 @@ class GraphFormers(nn.Module):
         self.network = GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
         self.fingerprint: str | None = None  # of the folder it was read from
         self._copy: tuple[Any, nn.Module] | None = None
+        self._is_compiled = False
 
     @staticmethod
     def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> "GraphFormers":
@@ -71,6 +72,12 @@ class GraphFormers(nn.Module):
     @property
     def is_bidirectional(self) -> bool:
         return self.config.method == "graphformers" and self.config.direction == "bidirectional"
+
+    def compile_layers(self) -> "GraphFormers":
+        """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for long work."""
+        self._is_compiled = True
+        _compile(self.network)
+        return self
 
     def packer(self, row_multiple: int = 1) -> Packer:
         """Packs batches as this model wants them."""
@@ -187,8 +194,22 @@ class GraphFormers(nn.Module):
             return self.network
         key = [(parameter.data_ptr(), parameter._version) for parameter in self.network.parameters()]
         if self._copy is None or self._copy[0] != key:
-            self._copy = (key, copy.deepcopy(self.network).to(torch.bfloat16).eval())
+            half = copy.deepcopy(self.network).to(torch.bfloat16).eval()
+            if self._is_compiled:
+                _compile(half)
+            self._copy = (key, half)
         return self._copy[1]
+
+
+def _compile(network: nn.Module) -> None:
+    """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
+
+    There are as many graphs as kinds of calls: with and without graph tokens, [CLS] alone or all tokens, one or any number of rows.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
+    for module in network.modules():
+        if isinstance(module, TransformerLayer | GraphAttention):
+            module.compile()
 
 
 def _slice(neighborhood: Neighborhood, part: slice) -> Neighborhood:

@@ -228,27 +228,30 @@ class TextEncoder(nn.Module):
         embedded: Tensor = self.embedding(batch.tokens_RW, batch.positions_RW)
         return embedded
 
-    def mask(self, batch: PackedBatch, *, graph_tokens: bool) -> Tensor:
-        """(R, 1 or H, W, S): a token sees the tokens of its own node, and its own graph token where there are any.
+    def mask(self, batch: PackedBatch, graph_rows: int = 0) -> Tensor:
+        """(R, 1 or H, W, S): a token sees the tokens of its own node and, in the first `graph_rows`, its own graph token.
 
-        Padding sees padding, so that no row of the softmax is empty.
+        S = W without any graph rows, else W + C. Padding sees padding, so that no row of the softmax is empty.
         """
-        slots = torch.arange(batch.num_slots, device=batch.slots_RW.device)
-        keys = batch.slots_RW if not graph_tokens else F.pad(batch.slots_RW, (0, batch.num_slots))
-        if graph_tokens:
-            keys[:, -batch.num_slots :] = slots
-        open_RWS = batch.slots_RW[:, :, None] == keys[:, None, :]
-        bias = self.embedding.norm.weight.new_zeros(1) if self.relative_bias is None else self.relative_bias(batch.positions_RW)
-        if self.relative_bias is not None and graph_tokens:
-            to_graph = self.relative_bias.graph_token[None, :, None, None].expand(*bias.shape[:3], batch.num_slots)
-            bias = torch.cat([bias, to_graph.to(bias.dtype)], -1)
+        open_RWS = batch.slots_RW[:, :, None] == batch.slots_RW[:, None, :]
+        if graph_rows:
+            slots_C = torch.arange(batch.num_slots, device=batch.slots_RW.device)
+            has_graph_R = torch.arange(len(batch.slots_RW), device=batch.slots_RW.device) < graph_rows
+            open_RWC = (batch.slots_RW[:, :, None] == slots_C) & has_graph_R[:, None, None]
+            open_RWS = torch.cat([open_RWS, open_RWC], -1)
+        bias = self.embedding.norm.weight.new_zeros(1)
+        if self.relative_bias is not None:
+            bias = self.relative_bias(batch.positions_RW)
+            if graph_rows:
+                to_graph = self.relative_bias.graph_token[None, :, None, None].expand(*bias.shape[:3], batch.num_slots)
+                bias = torch.cat([bias, to_graph.to(bias.dtype)], -1)
         return torch.where(open_RWS[:, None], bias, -math.inf)
 
     def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
         """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
-        hidden, mask = self.embed(batch), self.mask(batch, graph_tokens=False)
+        hidden, mask = self.embed(batch), self.mask(batch)
         found = []
         for layer in self.layers[: num_layers - 1]:
             hidden = layer(hidden, mask)
@@ -262,11 +265,10 @@ def node_states(states_RCD: Tensor, batch: PackedBatch) -> Tensor:
     return states_RCD.flatten(0, 1)[batch.places_N]
 
 
-def slot_states(states_ND: Tensor, batch: PackedBatch) -> Tensor:
+def into_slots(states_ND: Tensor, places_N: Tensor, cls_RC: Tensor) -> Tensor:
     """(R, C, D): states of nodes put into their slots; empty slots are zero."""
-    rows, slots = batch.cls_RC.shape
-    flat = states_ND.new_zeros(rows * slots, states_ND.shape[-1])
-    return flat.index_copy(0, batch.places_N, states_ND).view(rows, slots, -1)
+    flat = states_ND.new_zeros(cls_RC.numel(), states_ND.shape[-1])
+    return flat.index_copy(0, places_N, states_ND).view(*cls_RC.shape, -1)
 
 
 def take_mask(mask_RHWS: Tensor, cls_RC: Tensor) -> Tensor:
@@ -291,62 +293,77 @@ class GraphFormersNetwork(nn.Module):
         return found
 
     def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        """(B, D) float32: the vectors of the centres."""
-        if self.config.direction == "bidirectional":
-            return self._read_together(batch)
-        states = self.neighbor_states(batch.neighbors)
-        return self.center_vectors(batch.centers, states, batch.index_BK, batch.open_BK)
+        """(B, D) float32: the vectors of the centres, everything read from scratch.
+
+        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' [CLS] is
+        read, of the one before only the neighbours' [CLS]: nothing else is computed there.
+        """
+        nodes, rows, last = batch.nodes, batch.center_rows, self.config.num_layers - 1
+        everyone = self.config.direction == "bidirectional"
+        mask = self.text.mask(nodes, len(nodes.tokens_RW) if everyone else rows)
+        width = nodes.tokens_RW.shape[1]
+        hidden, states = self.text.embed(nodes), None
+        for layer in range(last + 1):
+            graph_RCD = None if layer == 0 else self._graph_tokens(layer, hidden, states, batch, everyone and layer < last)
+            masked = mask if layer > 0 else mask[..., :width]
+            if layer < last - 1:
+                hidden = self.text.layers[layer](hidden, masked, graph_RCD)
+            elif layer == last - 1:
+                states = self._neighbor_cls(layer, hidden, masked, graph_RCD, batch)
+                hidden = self.text.layers[layer](hidden[:rows], masked[:rows], _first(graph_RCD, rows))
+            else:
+                cls_RC = nodes.cls_RC[:rows]
+                hidden = self.text.layers[layer](hidden[:rows], take_mask(masked[:rows], cls_RC), _first(graph_RCD, rows), cls_RC)
+        return hidden.flatten(0, 1)[nodes.places_N[: batch.num_centers]].float()
+
+    def _graph_tokens(
+        self, layer: int, hidden: Tensor, states: Tensor | None, batch: PackedNeighborhoods, everyone: bool
+    ) -> Tensor:
+        """(R, C, D): graph tokens in the slots of their nodes, from the [CLS] states before a layer.
+
+        `states` (M, D) are those of the neighbours when `hidden` no longer has them.
+        """
+        nodes, centers = batch.nodes, batch.num_centers
+        rows = nodes.cls_RC[: len(hidden)]
+        cls_ND = take_tokens(hidden, rows).flatten(0, 1)[nodes.places_N if states is None else nodes.places_N[:centers]]
+        neighbor_MD = cls_ND[centers:] if states is None else states
+        graph_BND = self.graph_attention(layer)(cls_ND[:centers], neighbor_MD, batch.index_BK, batch.open_BK, everyone=everyone)
+        graph_ND, places = graph_BND[:, 0], nodes.places_N[:centers]
+        if everyone:
+            graph_ND = torch.cat([graph_ND, graph_BND[:, 1:].flatten(0, 1)[batch.places_M]])
+            places = nodes.places_N
+        return into_slots(graph_ND, places, rows)
+
+    def _neighbor_cls(self, layer: int, hidden: Tensor, mask: Tensor, graph: Tensor | None, batch: PackedNeighborhoods) -> Tensor:
+        """(M, D): the neighbours' [CLS] after the last layer they take part in."""
+        nodes, rows = batch.nodes, batch.center_rows
+        cls_RC = nodes.cls_RC[rows:]
+        states_RCD = self.text.layers[layer](
+            hidden[rows:], take_mask(mask[rows:], cls_RC), None if graph is None else graph[rows:], cls_RC
+        )
+        places = nodes.places_N[batch.num_centers :] - nodes.cls_RC[:rows].numel()
+        states: Tensor = states_RCD.flatten(0, 1)[places]
+        return states
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
-        """z^1..z^{L-1} of nodes read on their own, (M, D) each: what neighbours contribute, whoever asks."""
+        """z^1..z^{L-1} of nodes read on their own, (M, D) each: what neighbours contribute, whoever asks (unidirectional)."""
         return self.text.states(batch, self.config.num_layers - 1)
 
     def center_vectors(self, batch: PackedBatch, states: list[Tensor], index_BK: Tensor, open_BK: Tensor) -> Tensor:
-        """(B, D) float32: centres read in the light of their neighbours' states (unidirectional, eq. 5, g = x)."""
-        hidden, mask = self._first_layer(batch)
-        if self.config.num_layers == 1:
-            return node_states(take_tokens(hidden, batch.cls_RC), batch).float()
-        for layer in range(1, self.config.num_layers):
-            center_BD = node_states(take_tokens(hidden, batch.cls_RC), batch)
-            graph_BD = self.graph_attention(layer)(center_BD, states[layer - 1].to(center_BD.dtype), index_BK, open_BK)[:, 0]
-            hidden = self._nested_layer(layer, hidden, mask, graph_BD, batch, cls_only=layer == self.config.num_layers - 1)
+        """(B, D) float32: centres read in the light of their neighbours' states, known from before (eq. 5, g = x)."""
+        mask, last = self.text.mask(batch, len(batch.tokens_RW)), self.config.num_layers - 1
+        width = batch.tokens_RW.shape[1]
+        hidden = self.text.embed(batch)
+        for layer in range(last + 1):
+            graph_RCD, masked = None, mask[..., :width]
+            if layer > 0:
+                center_BD = node_states(take_tokens(hidden, batch.cls_RC), batch)
+                graph_BD = self.graph_attention(layer)(center_BD, states[layer - 1].to(center_BD.dtype), index_BK, open_BK)[:, 0]
+                graph_RCD, masked = into_slots(graph_BD, batch.places_N, batch.cls_RC), mask
+            cls_RC = batch.cls_RC if layer == last else None
+            hidden = self.text.layers[layer](hidden, masked if cls_RC is None else take_mask(masked, cls_RC), graph_RCD, cls_RC)
         return node_states(hidden, batch).float()
 
-    def _first_layer(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """The states after layer 0, which sees no graph token, and the mask of the layers that do."""
-        mask = self.text.mask(batch, graph_tokens=True)
-        width = batch.tokens_RW.shape[1]
-        return self.text.layers[0](self.text.embed(batch), mask[..., :width].contiguous()), mask
 
-    def _nested_layer(
-        self, layer: int, hidden: Tensor, mask: Tensor, graph_ND: Tensor, batch: PackedBatch, *, cls_only: bool
-    ) -> Tensor:
-        graph_RCD = slot_states(graph_ND, batch)
-        transformer = self.text.layers[layer]
-        if cls_only:
-            result: Tensor = transformer(hidden, take_mask(mask, batch.cls_RC), graph_RCD, batch.cls_RC)
-        else:
-            result = transformer(hidden, mask, graph_RCD)
-        return result
-
-    def _read_together(self, batch: PackedNeighborhoods) -> Tensor:
-        """Bidirectional: neighbours have graph tokens too. Their last layer is never read and not computed."""
-        centers, neighbors, last = batch.centers, batch.neighbors, self.config.num_layers - 1
-        hidden, mask = self._first_layer(centers)
-        if last == 0:
-            return node_states(take_tokens(hidden, centers.cls_RC), centers).float()
-        neighbor_hidden, neighbor_mask = self._first_layer(neighbors)
-        neighbor_MD = node_states(take_tokens(neighbor_hidden, neighbors.cls_RC), neighbors)
-        for layer in range(1, last + 1):
-            center_BD = node_states(take_tokens(hidden, centers.cls_RC), centers)
-            gnn = self.graph_attention(layer)
-            graph_BND = gnn(center_BD, neighbor_MD, batch.index_BK, batch.open_BK, everyone=layer < last)
-            hidden = self._nested_layer(layer, hidden, mask, graph_BND[:, 0], centers, cls_only=layer == last)
-            if layer < last:
-                graph_MD = graph_BND[:, 1:].flatten(0, 1)[batch.places_M]
-                neighbor_hidden = self._nested_layer(
-                    layer, neighbor_hidden, neighbor_mask, graph_MD, neighbors, cls_only=layer == last - 1
-                )
-                states = neighbor_hidden if layer == last - 1 else take_tokens(neighbor_hidden, neighbors.cls_RC)
-                neighbor_MD = node_states(states, neighbors)
-        return node_states(hidden, centers).float()
+def _first(graph_RCD: Tensor | None, rows: int) -> Tensor | None:
+    return None if graph_RCD is None else graph_RCD[:rows]

@@ -163,17 +163,18 @@ def gradients(model: GraphFormers, texts: list[str], neighbors: list[list[str]])
     return {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in model.network.named_parameters()}
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
-@pytest.mark.parametrize("share_gnn", [True, False])
+@pytest.mark.parametrize(
+    ("method", "direction", "share_gnn"),
+    [("graphformers", direction, share) for direction in ("unidirectional", "bidirectional") for share in (True, False)]
+    + [(method, "unidirectional", True) for method in METHODS[1:]],
+)
 def test_gradients_reach_every_parameter_that_can_matter(method: str, direction: str, share_gnn: bool) -> None:
     """The others: key biases, which a softmax cannot see; and, when only centres look, the neighbour-neighbour bias."""
-    if method != "graphformers" and (direction, share_gnn) != ("unidirectional", True):
-        pytest.skip("these switches are GraphFormers' own")
     model = make_model(method=method, direction=direction, share_gnn=share_gnn, relative_buckets=8, relative_distance=16)
     texts = make_texts(30)
+    model.double()  # what is zero in theory is zero to 1e-12
     found = gradients(model, texts, draw_neighbors(texts, 5))
-    dead = {name for name, size in found.items() if size < 1e-6}
+    dead = {name for name, size in found.items() if size < 1e-9}
     expected = {name for name in found if name.endswith("key.bias")}
     if method != "graphformers":
         expected |= {name for name in found if name.endswith("relative_bias.graph_token")}
@@ -183,7 +184,7 @@ def test_gradients_reach_every_parameter_that_can_matter(method: str, direction:
         assert parameter.grad is not None or name in dead
         if name.endswith("query_key_value.bias"):  # the middle third is the key's
             assert parameter.grad is not None
-            assert parameter.grad[size : 2 * size].abs().max() < 1e-5
+            assert parameter.grad[size : 2 * size].abs().max() < 1e-9
             assert parameter.grad[:size].abs().max() > 1e-6
         if name.endswith("gnn.0.bias"):
             assert parameter.grad is not None
@@ -226,7 +227,7 @@ def test_ten_thousand_neighbours() -> None:
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[:3] - model.encode(few, [["node"], [], ["link"]])).max() <= CLOSE
     reference = model.encode(["graph"], [sorted(many)])
-    assert np.abs(vectors[3] - reference[0]).max() <= CLOSE
+    assert np.abs(vectors[3] - reference[0]).max() <= 1e-4  # sums of 10,000 numbers in another order
     assert np.abs(vectors[3] - model.encode(["graph"], [many[:9000]])[0]).max() > 1e-6
 
 
@@ -235,7 +236,7 @@ def test_a_graph_token_starts_as_the_average() -> None:
     from graphformers.model.modeling import GraphAttention
 
     model = make_model()
-    fresh = GraphAttention(model.config)
+    fresh = GraphAttention(model.config).eval()
     center, neighbors = torch.randn(2, 24), torch.randn(5, 24)
     index, is_open = torch.tensor([[0, 1, 2], [3, 0, 0]]), torch.tensor([[True] * 3, [True, False, False]])
     found = fresh(center, neighbors, index, is_open)[:, 0]

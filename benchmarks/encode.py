@@ -1,0 +1,196 @@
+"""Packed rows against padding, and the shape of the paper's Table 5; prints JSON.
+
+    python benchmarks/encode.py --graph arxiv9196 --tokenizer tokenizer.json            # BERT-base shape, bf16 on a GPU
+    python benchmarks/encode.py --graph arxiv9196 --tokenizer tokenizer.json --small    # MiniLM's shape, float32 on a CPU
+
+`--graph` is a folder with nodes.parquet and edges.parquet. Weights are random: speed does not depend on them. All variants run
+the same layers, compiled, in one process, on batches that lie on the device already:
+
+- packed: rows of 128 tokens, several nodes to a row;
+- padded: one node to a row, as wide as the longest of the batch, in the order of the file, as the 2021 code pads;
+- sorted: the same, nodes sorted by length first.
+
+Useful work counts real tokens only: for each layer the projections, the MLP and attention over the node's own tokens; of the last
+layer keys and values of all tokens, the rest for [CLS] alone.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.data.packing import PackedBatch, Packer, pack_nodes, to_device
+from graphformers.data.readers import read_graph
+from graphformers.data.sampling import Neighborhood
+from graphformers.data.tokens import TokenCache, Tokenizer, tokenize
+from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import ModelConfig
+
+SHAPES = {
+    "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
+    "small": {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
+}
+
+
+def make_model(
+    shape: str, tokenizer: Tokenizer, device: torch.device, method: str = "graphformers", max_tokens: int = 32
+) -> GraphFormers:
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size, max_positions=512, method=method, max_tokens=max_tokens, **SHAPES[shape]
+    )
+    torch.manual_seed(0)
+    model = GraphFormers(config, tokenizer).eval().to(device)
+    if device.type == "cuda":
+        model.to(torch.bfloat16)
+    return model.compile_layers()
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """The median time of some work that has been warmed up."""
+    for _ in range(2):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        started = time.perf_counter()
+        work()
+        synchronize(device)
+        times.append(time.perf_counter() - started)
+    return float(np.median(times))
+
+
+def matmul_ceiling(device: torch.device) -> float:
+    """TFLOP/s of one large matrix product in the precision used."""
+    size, kind = (8192, torch.bfloat16) if device.type == "cuda" else (2048, torch.float32)
+    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
+    return 2 * size**3 / seconds(lambda: a @ b, device, 10) / 1e12
+
+
+def useful_flops(lengths: np.ndarray[Any, Any], shape: str) -> float:
+    size, layers, inner = (SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size"))
+    tokens, squares, nodes = float(lengths.sum()), float((lengths**2).sum()), len(lengths)
+    full = tokens * 2 * (4 * size**2 + 2 * size * inner) + 4 * squares * size
+    last = tokens * 2 * 2 * size**2 + nodes * 2 * (2 * size**2 + 2 * size * inner) + 4 * tokens * size
+    return (layers - 1) * full + last
+
+
+def make_batches(
+    cache: TokenCache, nodes: np.ndarray[Any, Any], size: int, variant: str, device: torch.device
+) -> list[PackedBatch]:
+    packer = Packer(32, 0)
+    batches = []
+    for start in range(0, len(nodes), size):
+        part = nodes[start : start + size]
+        if variant == "packed":
+            batches.append(packer.pack(cache, part))
+        else:
+            flat, indptr = cache.read(part, 32)
+            batches.append(pack_nodes(flat, indptr, int(np.diff(indptr).max()), 1, 0))
+    return [to_device(batch, device) for batch in batches]
+
+
+def compare_padding(
+    cache: TokenCache, tokenizer: Tokenizer, shape: str, device: torch.device, size: int, count: int
+) -> dict[str, Any]:
+    nodes = np.random.default_rng(0).permutation(len(cache.offsets) - 1)[:count]
+    lengths = cache.lengths(nodes, 32)
+    model = make_model(shape, tokenizer, device)
+    results: dict[str, Any] = {"nodes": len(nodes), "mean_tokens": float(lengths.mean())}
+    for variant in ("packed", "padded", "sorted"):
+        torch._dynamo.reset()  # every variant is compiled for itself
+        ordered = nodes[np.argsort(lengths, kind="stable")] if variant == "sorted" else nodes
+        batches = make_batches(cache, ordered, size, variant, device)
+
+        def work(batches: list[PackedBatch] = batches) -> None:
+            with torch.inference_mode():
+                for batch in batches:
+                    model.network.text.states(batch, model.config.num_layers)
+
+        taken = seconds(work, device, 5)
+        results[variant] = {"nodes_per_s": len(nodes) / taken, "useful_tflops": useful_flops(lengths, shape) / taken / 1e12}
+        results[variant]["fullness"] = float(np.mean([batch.fullness() for batch in batches]))
+    results["packed_over_padded"] = results["packed"]["nodes_per_s"] / results["padded"]["nodes_per_s"]
+    results["packed_over_sorted"] = results["packed"]["nodes_per_s"] / results["sorted"]["nodes_per_s"]
+    started = time.perf_counter()
+    make_batches(cache, nodes, size, "packed", torch.device("cpu"))
+    results["packing_nodes_per_s"] = len(nodes) / (time.perf_counter() - started)
+    return results
+
+
+def table_5(tokenizer: Tokenizer, shape: str, device: torch.device, counts: list[int]) -> list[dict[str, Any]]:
+    """32 centres, 16 tokens a node, distinct neighbours, from scratch, inference: milliseconds and peak memory."""
+    rows = []
+    torch._dynamo.reset()
+    models = {method: make_model(shape, tokenizer, device, method, 16) for method in ("graphformers", "max")}
+    for count in counts:
+        num_nodes = 32 * (1 + count)
+        tokens = np.random.default_rng(0).integers(1000, 20_000, num_nodes * 14)
+        cache = TokenCache(tokens, np.arange(num_nodes + 1) * 14, tokenizer.prefix, tokenizer.suffix)
+        neighborhood = Neighborhood(np.arange(32), np.arange(33) * count, np.arange(32, num_nodes))
+        row: dict[str, Any] = {"neighbours": count}
+        for method, model in models.items():
+            batch = to_device(model.packer().pack_neighborhoods(cache, neighborhood), device)
+
+            def work(model: GraphFormers = model, batch: Any = batch) -> None:
+                with torch.inference_mode():
+                    model.network(batch)
+
+            row[f"{method}_ms"] = 1000 * seconds(work, device, 20 if device.type == "cuda" else 3)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+                work()
+                row[f"{method}_gib"] = torch.cuda.max_memory_allocated() / 2**30
+                row[f"{method}_graph_ms"] = 1000 * replayed(work, device)
+        row["ratio"] = row["graphformers_ms"] / row["max_ms"]
+        rows.append(row)
+    return rows
+
+
+def replayed(work: Callable[[], Any], device: torch.device) -> float:
+    """The time of the same work replayed as a CUDA graph: what is left when launching kernels costs nothing."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return seconds(graph.replay, device, 20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graph", type=Path, required=True, help="a folder with nodes.parquet and edges.parquet")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
+    parser.add_argument("--nodes", type=int, default=None, help="how many nodes to encode; all on a GPU, 2,000 on a CPU")
+    parser.add_argument("--neighbours", type=int, nargs="*", default=None, help="neighbours per centre in the Table 5 part")
+    chosen = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu = device.type == "cuda"
+    shape = "small" if chosen.small else "base"
+    tokenizer = Tokenizer.from_folder(chosen.tokenizer.parent)
+    graph = read_graph(chosen.graph / "nodes.parquet", chosen.graph / "edges.parquet")
+    cache = tokenize(graph.texts.to_pylist(), tokenizer)
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "torch": torch.__version__,
+        "shape": shape,
+    }
+    result["ceiling_tflops"] = matmul_ceiling(device)
+    count = chosen.nodes or (graph.num_nodes if on_gpu else 2000)
+    result["padding"] = compare_padding(cache, tokenizer, shape, device, 4096 if on_gpu else 256, count)
+    result["packed_share_of_ceiling"] = result["padding"]["packed"]["useful_tflops"] / result["ceiling_tflops"]
+    counts = chosen.neighbours if chosen.neighbours is not None else ([3, 5, 10, 20, 50, 100, 200] if on_gpu else [5])
+    result["table_5"] = table_5(tokenizer, shape, device, counts)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""On a GPU: bfloat16 next to float32, compiled next to not."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.model.conftest import make_model, make_texts
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+
+
+@pytest.mark.parametrize("method", ["graphformers", "plm", "gat", "max", "mean", "att"])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_bfloat16_is_close_to_float32(method: str, direction: str) -> None:
+    model = make_model(method=method, direction=direction)
+    texts = make_texts(50)
+    neighbors = [texts[i : i + i % 6] for i in range(50)]
+    expected = model.encode(texts, neighbors)
+    found = model.cuda().encode(texts, neighbors)
+    assert found.dtype == np.float32
+    assert cosines(found, expected).min() > 0.999
+
+
+@pytest.mark.parametrize("relative_buckets", [0, 8])
+def test_compiled_equals_not_compiled(relative_buckets: int) -> None:
+    model = make_model(relative_buckets=relative_buckets, relative_distance=16).cuda()
+    texts = make_texts(300)
+    neighbors = [texts[i : i + i % 6] for i in range(300)]
+    expected = model.encode(texts, neighbors)
+    found = model.compile_layers().encode(texts, neighbors)
+    assert cosines(found, expected).min() > 0.999
+
+
+def test_weights_that_changed_are_used() -> None:
+    model = make_model().cuda()
+    before = model.encode(["graph node"])
+    with torch.no_grad():
+        next(model.network.text.layers[0].parameters()).add_(1.0)
+    assert np.abs(model.encode(["graph node"]) - before).max() > 1e-3
