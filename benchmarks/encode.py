@@ -1,9 +1,9 @@
 """Packed rows against padding, and the shape of the paper's Table 5; prints JSON.
 
-    python benchmarks/encode.py --graph arxiv9196 --tokenizer tokenizer.json            # BERT-base shape, bf16 on a GPU
-    python benchmarks/encode.py --graph arxiv9196 --tokenizer tokenizer.json --small    # MiniLM's shape, float32 on a CPU
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json            # BERT-base, bf16 on a GPU
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small    # MiniLM, float32 on a CPU
 
-`--graph` is a folder with nodes.parquet and edges.parquet. Weights are random: speed does not depend on them. All variants run
+Weights are random: speed does not depend on them. All variants run
 the same layers, compiled, in one process, on batches that lie on the device already:
 
 - packed: rows of 128 tokens, several nodes to a row;
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as parquet
 import torch
 
 from graphformers.data.packing import PackedBatch, Packer, pack_nodes, to_device
-from graphformers.data.readers import read_graph
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import TokenCache, Tokenizer, tokenize
 from graphformers.model.encoding import GraphFormers
@@ -166,7 +166,7 @@ def replayed(work: Callable[[], Any], device: torch.device) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", type=Path, required=True, help="a folder with nodes.parquet and edges.parquet")
+    parser.add_argument("--texts", type=Path, required=True, help="a Parquet file with a column text")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
     parser.add_argument("--nodes", type=int, default=None, help="how many nodes to encode; all on a GPU, 2,000 on a CPU")
@@ -176,15 +176,15 @@ def main() -> None:
     on_gpu = device.type == "cuda"
     shape = "small" if chosen.small else "base"
     tokenizer = Tokenizer.from_folder(chosen.tokenizer.parent)
-    graph = read_graph(chosen.graph / "nodes.parquet", chosen.graph / "edges.parquet")
-    cache = tokenize(graph.texts.to_pylist(), tokenizer)
+    texts = parquet.read_table(chosen.texts, columns=["text"])["text"].to_pylist()
+    cache = tokenize(texts, tokenizer)
     result: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if on_gpu else "CPU",
         "torch": torch.__version__,
         "shape": shape,
     }
     result["ceiling_tflops"] = matmul_ceiling(device)
-    count = chosen.nodes or (graph.num_nodes if on_gpu else 2000)
+    count = chosen.nodes or (len(texts) if on_gpu else 2000)
     result["padding"] = compare_padding(cache, tokenizer, shape, device, 4096 if on_gpu else 256, count)
     result["packed_share_of_ceiling"] = result["padding"]["packed"]["useful_tflops"] / result["ceiling_tflops"]
     counts = chosen.neighbours if chosen.neighbours is not None else ([3, 5, 10, 20, 50, 100, 200] if on_gpu else [5])

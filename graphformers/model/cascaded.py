@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
-from graphformers.model.modeling import GraphAttention, ModelConfig, TextEncoder, gather_rows
+from graphformers.model.modeling import GraphAttention, ModelConfig, TextEncoder, neighborhood_index
 
 
 class CascadedNetwork(nn.Module):
@@ -51,11 +51,14 @@ class CascadedNetwork(nn.Module):
     def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index_BK: Tensor, open_BK: Tensor) -> Tensor:
         """(B, D) float32 from text vectors."""
         if self.gat is not None:
-            graph_B1D: Tensor = self.gat(center_BD, neighbor_MD, index_BK, open_BK)
+            index_BN = neighborhood_index(index_BK, open_BK)
+            graph_B1D: Tensor = self.gat(torch.cat([center_BD, neighbor_MD]), index_BN, self.gat.mask(open_BK, 1))
             return graph_B1D[:, 0].float()
         if self.combine is None:
             return center_BD.float()
-        pooled_BD = self._pool(center_BD, gather_rows(neighbor_MD, index_BK), open_BK)
+        if not len(neighbor_MD):
+            neighbor_MD = torch.zeros_like(center_BD[:1])  # nobody has a neighbour; what the index points to is never read
+        pooled_BD = self._pool(center_BD, neighbor_MD[index_BK], open_BK)
         combined: Tensor = self.combine(torch.cat([center_BD, pooled_BD], -1))
         return combined.float()
 

@@ -248,9 +248,9 @@ def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, T
     weights, used = read_weights("bert" if table is None else "unilm", encoder, num_layers)
     check_leftovers(encoder, used)
     ours = {f"text.{name}": tensor for name, tensor in weights.items()}
-    for part in ("query", "key", "value"):
-        for kind in ("weight", "bias"):
-            ours[f"gnn.0.{part}.{kind}"] = bare[f"{GRAPH_2021}{part}.{kind}"].float()
+    for kind in ("weight", "bias"):
+        three = [bare[f"{GRAPH_2021}{part}.{kind}"].float() for part in ("query", "key", "value")]
+        ours[f"gnn.0.query_key_value.{kind}"] = torch.cat(three)
     if table is not None:
         ours["text.relative_bias.graph_token"] = table[:, -2].float()
         ours["gnn.0.bias"] = torch.stack([table[:, 0], table[:, -1], torch.zeros_like(table[:, 0])]).float()

@@ -140,28 +140,25 @@ class GraphFormers(nn.Module):
     def _encode_in_two_passes(
         self, network: Any, tokens: TokenCache, neighborhood: Neighborhood
     ) -> Iterator[tuple[slice, Tensor]]:
-        needed = (
-            neighborhood.neighbors
-            if self.config.method == "graphformers"
-            else np.concatenate([neighborhood.neighbors, neighborhood.centers])
-        )
-        if self.config.method == "plm":
-            needed = neighborhood.centers
-        distinct, index = np.unique(needed, return_inverse=True)
-        states = self._states(network, tokens, distinct)
-        if self.config.method != "graphformers":
-            center_index = index[-len(neighborhood) :] if len(neighborhood) else index
+        """What the distinct texts contribute on their own, then the centres. Baselines read the centres' texts first, too."""
+        nested = self.config.method == "graphformers"
+        around = neighborhood.neighbors if self.config.method != "plm" else neighborhood.neighbors[:0]
+        needed = np.unique(around if nested else np.concatenate([around, neighborhood.centers]))
+        states = self._states(network, tokens, needed)
         for part in self._batches(tokens.lengths(neighborhood.centers, self.config.max_tokens), np.diff(neighborhood.indptr)):
-            around = _slice(neighborhood, part)
-            first, last = neighborhood.indptr[part.start], neighborhood.indptr[part.stop]
-            flat = index[first:last] if self.config.method != "plm" else np.zeros(last - first, dtype=np.int64)
-            index_BK, open_BK = (torch.from_numpy(array).to(self.device) for array in ragged_index(around.indptr, flat))
-            if self.config.method == "graphformers":
-                centers = to_device(self.packer().pack(tokens, around.centers), self.device)
-                yield part, network.center_vectors(centers, states, index_BK, open_BK)
+            own = _slice(neighborhood, part) if len(around) else _alone(neighborhood.centers[part])
+            distinct, index = np.unique(own.neighbors, return_inverse=True)
+            near = [state[self._tensor(np.searchsorted(needed, distinct))] for state in states]
+            index_BK, open_BK = map(self._tensor, ragged_index(own.indptr, index))
+            if nested:
+                centers = to_device(self.packer().pack(tokens, own.centers), self.device)
+                yield part, network.center_vectors(centers, near, index_BK, open_BK)
             else:
-                own = torch.from_numpy(center_index[part]).to(self.device)
-                yield part, network.aggregate(states[0][own], states[0], index_BK, open_BK)
+                center_BD = states[0][self._tensor(np.searchsorted(needed, own.centers))]
+                yield part, network.aggregate(center_BD, near[0], index_BK, open_BK)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def _states(self, network: Any, tokens: TokenCache, nodes: Array) -> list[Tensor]:
         """What `neighbor_states` gives for all these nodes, batch by batch."""
@@ -204,12 +201,17 @@ class GraphFormers(nn.Module):
 def _compile(network: nn.Module) -> None:
     """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
 
-    There are as many graphs as kinds of calls: with and without graph tokens, [CLS] alone or all tokens, one or any number of rows.
+    There are as many graphs as kinds of calls: with or without graph tokens, [CLS] alone or all tokens, few or many rows.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     for module in network.modules():
         if isinstance(module, TransformerLayer | GraphAttention):
             module.compile()
+
+
+def _alone(centers: Array) -> Neighborhood:
+    """Centres without neighbours."""
+    return Neighborhood(centers, np.zeros(len(centers) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def _slice(neighborhood: Neighborhood, part: slice) -> Neighborhood:

@@ -11,6 +11,7 @@ Shapes, as suffixes of tensor names:
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -123,30 +124,60 @@ class TransformerLayer(nn.Module):
         self.norm = nn.LayerNorm(size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self, hidden_RWD: Tensor, mask_RHWS: Tensor, graph_RCD: Tensor | None = None, cls_RC: Tensor | None = None
-    ) -> Tensor:
-        """Eqs. 3 and 4. Q = H; K, V = H, with the graph tokens behind it where there are any.
+    def forward(self, hidden_RWD: Tensor, mask: "Mask", graph_ND: Tensor | None = None, cls_RC: Tensor | None = None) -> Tensor:
+        """Eqs. 3 and 4. Q = H; K, V = H and, in the rows that have them, the graph tokens `graph_ND` of the nodes.
 
         With `cls_RC` only these tokens are computed: queries and MLP for [CLS] alone, where nothing else is read afterwards.
-        `mask_RHWS` then has a row for each of them.
         """
         size = hidden_RWD.shape[-1]
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         if cls_RC is None:
-            residual, (query, key_value) = hidden_RWD, self.query_key_value(hidden_RWD).split([size, 2 * size], -1)
+            residual = hidden_RWD
+            query, key, value = self.query_key_value(hidden_RWD).chunk(3, -1)
         else:
             residual = take_tokens(hidden_RWD, cls_RC)
             query = F.linear(residual, weight[:size], bias[:size])
-            key_value = F.linear(hidden_RWD, weight[size:], bias[size:])
-        if graph_RCD is not None:
-            key_value = torch.cat([key_value, F.linear(graph_RCD, weight[size:], bias[size:])], 1)
-        key, value = key_value.split(size, -1)
+            key, value = F.linear(hidden_RWD, weight[size:], bias[size:]).chunk(2, -1)
         dropout = self.attention_dropout if self.training else 0.0
-        attended = attend(query, key, value, mask_RHWS, self.num_heads, dropout)
+        if graph_ND is None:
+            attended = attend(query, key, value, mask.tokens, self.num_heads, dropout)
+        else:
+            rows = len(mask.nodes_RC)
+            graph_RCD = F.linear(graph_ND, weight[size:], bias[size:])[mask.nodes_RC]
+            graph_key, graph_value = graph_RCD.chunk(2, -1)
+            with_graph = torch.cat([key[:rows], graph_key], 1), torch.cat([value[:rows], graph_value], 1)
+            attended = attend(query[:rows], *with_graph, mask.with_graph, self.num_heads, dropout)
+            if rows < len(query):
+                below = attend(query[rows:], key[rows:], value[rows:], mask.tokens[rows:], self.num_heads, dropout)
+                attended = torch.cat([attended, below])
         hidden = self.attention_norm(residual + self.dropout(self.attended(attended)))
         result: Tensor = self.norm(hidden + self.dropout(self.down(F.gelu(self.up(hidden), approximate=self.approximate))))
         return result
+
+
+class Mask(NamedTuple):
+    """What the tokens of R rows may see; -inf where they may not, the relative position bias, if any, where they may."""
+
+    tokens: Tensor  # (R, 1 or H, W, W): tokens of the same node; padding sees padding, so that no softmax is empty
+    with_graph: Tensor  # (G, 1 or H, W, W + C): the same for the first G rows, with the graph tokens of the row behind
+    nodes_RC: Tensor  # (G, C): which node's graph token stands in each slot
+
+    def at(self, cls_RC: Tensor) -> "Mask":
+        """The rows of the mask that belong to the tokens at `cls_RC`."""
+        return Mask(take_rows(self.tokens, cls_RC), take_rows(self.with_graph, cls_RC[: len(self.with_graph)]), self.nodes_RC)
+
+    def first(self, rows: int) -> "Mask":
+        """That of the first rows."""
+        return Mask(self.tokens[:rows], self.with_graph[:rows], self.nodes_RC[:rows])
+
+    def after(self, rows: int, nodes: int) -> "Mask":
+        """That of the other rows, which hold the other nodes."""
+        return Mask(self.tokens[rows:], self.with_graph[rows:], self.nodes_RC[rows:] - nodes)
+
+
+def take_rows(mask_RHWS: Tensor, cls_RC: Tensor) -> Tensor:
+    """(R, 1 or H, C, S)."""
+    return mask_RHWS.gather(2, cls_RC[:, None, :, None].expand(-1, mask_RHWS.shape[1], -1, mask_RHWS.shape[-1]))
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, num_heads: int, dropout: float) -> Tensor:
@@ -163,54 +194,48 @@ def take_tokens(hidden_RWD: Tensor, cls_RC: Tensor) -> Tensor:
 class GraphAttention(nn.Module):
     """The GNN of eq. 1: multi-head attention over the [CLS] states of a neighbourhood, with a bias for who looks at whom."""
 
-    CENTER_CENTER, CENTER_NEIGHBOR, NEIGHBOR_NEIGHBOR = 0, 1, 2
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         size = config.hidden_size
         self.num_heads = config.num_heads
         self.dropout = config.attention_dropout
-        self.query = nn.Linear(size, size)
-        self.key = nn.Linear(size, size)
-        self.value = nn.Linear(size, size)
+        self.query_key_value = nn.Linear(size, 3 * size)
+        # centre-centre, centre-neighbour (either way), neighbour-neighbour
         self.bias = nn.Parameter(torch.zeros(3, config.num_heads)) if config.position_bias else None
         self.start_as_average()
 
     def start_as_average(self) -> None:
         """V = identity, Q and K small: the graph token starts as the mean of the neighbourhood, which later layers can read."""
-        for linear in (self.query, self.key, self.value):
-            nn.init.normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
-        nn.init.eye_(self.value.weight)
+        nn.init.normal_(self.query_key_value.weight, std=0.02)
+        nn.init.zeros_(self.query_key_value.bias)
+        nn.init.eye_(self.query_key_value.weight[-self.query_key_value.in_features :])
 
-    def forward(
-        self, center_BD: Tensor, neighbor_MD: Tensor, index_BK: Tensor, open_BK: Tensor, *, everyone: bool = False
-    ) -> Tensor:
-        """(B, 1, D) graph tokens of the centres; with `everyone` (B, N, D), those of the neighbours too."""
-        query_BND = self.query(center_BD)[:, None]
-        if everyone:
-            query_BND = torch.cat([query_BND, gather_rows(self.query(neighbor_MD), index_BK)], 1)
-        key_BND, value_BND = (
-            torch.cat([project(center_BD)[:, None], gather_rows(project(neighbor_MD), index_BK)], 1)
-            for project in (self.key, self.value)
-        )
-        mask_BHNN = self._mask(open_BK, everyone).to(query_BND.dtype)
+    def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor) -> Tensor:
+        """(B, Q, D) graph tokens of the first Q nodes of each neighbourhood, as many as the mask has rows.
+
+        `states_ND` are [CLS] states, `index_BN` says which of them make up each neighbourhood, the centre first.
+        """
+        size = states_ND.shape[-1]
+        projected_ND = self.query_key_value(states_ND)
+        query_ND, key_value_ND = projected_ND[:, :size], projected_ND[:, size:]
+        key_BND, value_BND = key_value_ND[index_BN].chunk(2, -1)
+        query_BND = query_ND[index_BN[:, : mask_BHNN.shape[2]]]
         return attend(query_BND, key_BND, value_BND, mask_BHNN, self.num_heads, self.dropout if self.training else 0.0)
 
-    def _mask(self, open_BK: Tensor, everyone: bool) -> Tensor:
-        """(B, H, 1 or N, N): the bias where there is a node to look at, -inf where there is none."""
+    def mask(self, open_BK: Tensor, num_queries: int) -> Tensor:
+        """(B, H, num_queries, N): the position bias where there is a node to look at, -inf where there is none."""
         open_BN = F.pad(open_BK, (1, 0), value=True)
-        nodes = open_BN.shape[1]
-        is_neighbor = (torch.arange(nodes, device=open_BK.device) > 0).long()
-        relation_NN = is_neighbor[: nodes if everyone else 1, None] + is_neighbor  # 0, 1 or 2
-        bias = relation_NN.new_zeros(3, self.num_heads, dtype=self.query.weight.dtype) if self.bias is None else self.bias
-        bias_HNN = bias[relation_NN].permute(2, 0, 1)
-        return bias_HNN.masked_fill(~open_BN[:, None, None, :], -math.inf)
+        is_neighbor_N = (torch.arange(open_BN.shape[1], device=open_BK.device) > 0).long()
+        relation_NN = is_neighbor_N[:num_queries, None] + is_neighbor_N  # 0, 1 or 2
+        weight = self.query_key_value.weight
+        bias = weight.new_zeros(3, self.num_heads) if self.bias is None else self.bias
+        return bias[relation_NN].permute(2, 0, 1).masked_fill(~open_BN[:, None, None, :], -math.inf).to(weight.dtype)
 
 
-def gather_rows(rows_MD: Tensor, index_BK: Tensor) -> Tensor:
-    """(B, K, D)."""
-    return rows_MD[index_BK] if len(rows_MD) else rows_MD.new_zeros(*index_BK.shape, rows_MD.shape[-1])
+def neighborhood_index(index_BK: Tensor, open_BK: Tensor) -> Tensor:
+    """(B, N): the nodes of each neighbourhood among B centres followed by M neighbours; the centre where there is none."""
+    own_B1 = torch.arange(len(index_BK), device=index_BK.device)[:, None]
+    return torch.cat([own_B1, torch.where(open_BK, index_BK + len(index_BK), own_B1)], 1)
 
 
 class TextEncoder(nn.Module):
@@ -228,24 +253,19 @@ class TextEncoder(nn.Module):
         embedded: Tensor = self.embedding(batch.tokens_RW, batch.positions_RW)
         return embedded
 
-    def mask(self, batch: PackedBatch, graph_rows: int = 0) -> Tensor:
-        """(R, 1 or H, W, S): a token sees the tokens of its own node and, in the first `graph_rows`, its own graph token.
-
-        S = W without any graph rows, else W + C. Padding sees padding, so that no row of the softmax is empty.
-        """
-        open_RWS = batch.slots_RW[:, :, None] == batch.slots_RW[:, None, :]
-        if graph_rows:
-            slots_C = torch.arange(batch.num_slots, device=batch.slots_RW.device)
-            has_graph_R = torch.arange(len(batch.slots_RW), device=batch.slots_RW.device) < graph_rows
-            open_RWC = (batch.slots_RW[:, :, None] == slots_C) & has_graph_R[:, None, None]
-            open_RWS = torch.cat([open_RWS, open_RWC], -1)
-        bias = self.embedding.norm.weight.new_zeros(1)
+    def mask(self, batch: PackedBatch, graph_rows: int = 0) -> Mask:
+        """What tokens may see; the nodes of the first `graph_rows` have graph tokens."""
+        slots_RW = batch.slots_RW
+        open_RWW = slots_RW[:, :, None] == slots_RW[:, None, :]
+        slots_C = torch.arange(batch.num_slots, device=slots_RW.device)
+        open_RWC = slots_RW[:graph_rows, :, None] == slots_C
+        bias = to_graph = self.embedding.norm.weight.new_zeros(1)
         if self.relative_bias is not None:
             bias = self.relative_bias(batch.positions_RW)
-            if graph_rows:
-                to_graph = self.relative_bias.graph_token[None, :, None, None].expand(*bias.shape[:3], batch.num_slots)
-                bias = torch.cat([bias, to_graph.to(bias.dtype)], -1)
-        return torch.where(open_RWS[:, None], bias, -math.inf)
+            to_graph = self.relative_bias.graph_token[:, None, None].to(bias.dtype)
+        tokens = torch.where(open_RWW[:, None], bias, -math.inf)
+        graph = torch.where(open_RWC[:, None], to_graph, -math.inf)
+        return Mask(tokens, torch.cat([tokens[:graph_rows], graph], -1), batch.nodes_RC[:graph_rows])
 
     def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
         """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""
@@ -256,25 +276,13 @@ class TextEncoder(nn.Module):
         for layer in self.layers[: num_layers - 1]:
             hidden = layer(hidden, mask)
             found.append(node_states(take_tokens(hidden, batch.cls_RC), batch))
-        last_RCD = self.layers[num_layers - 1](hidden, take_mask(mask, batch.cls_RC), None, batch.cls_RC)
+        last_RCD = self.layers[num_layers - 1](hidden, mask.at(batch.cls_RC), None, batch.cls_RC)
         return [*found, node_states(last_RCD, batch)]
 
 
 def node_states(states_RCD: Tensor, batch: PackedBatch) -> Tensor:
     """(num_nodes, D), in the order in which the nodes were given."""
     return states_RCD.flatten(0, 1)[batch.places_N]
-
-
-def into_slots(states_ND: Tensor, places_N: Tensor, cls_RC: Tensor) -> Tensor:
-    """(R, C, D): states of nodes put into their slots; empty slots are zero."""
-    flat = states_ND.new_zeros(cls_RC.numel(), states_ND.shape[-1])
-    return flat.index_copy(0, places_N, states_ND).view(*cls_RC.shape, -1)
-
-
-def take_mask(mask_RHWS: Tensor, cls_RC: Tensor) -> Tensor:
-    """(R, 1 or H, C, S): the rows of the mask that belong to the tokens at `cls_RC`."""
-    index = cls_RC[:, None, :, None].expand(-1, mask_RHWS.shape[1], -1, mask_RHWS.shape[-1])
-    return mask_RHWS.gather(2, index)
 
 
 class GraphFormersNetwork(nn.Module):
@@ -288,9 +296,13 @@ class GraphFormersNetwork(nn.Module):
 
     def graph_attention(self, layer: int) -> GraphAttention:
         """The graph aggregation that precedes Transformer layer 1..L-1."""
-        found = self.gnn[0 if self.config.share_gnn else layer - 1]
-        assert isinstance(found, GraphAttention)
-        return found
+        return self._gnns()[self._shared(layer)]
+
+    def _gnns(self) -> list[GraphAttention]:
+        return [gnn for gnn in self.gnn if isinstance(gnn, GraphAttention)]
+
+    def _shared(self, layer: int) -> int:
+        return 0 if self.config.share_gnn else layer - 1
 
     def forward(self, batch: PackedNeighborhoods) -> Tensor:
         """(B, D) float32: the vectors of the centres, everything read from scratch.
@@ -301,49 +313,45 @@ class GraphFormersNetwork(nn.Module):
         nodes, rows, last = batch.nodes, batch.center_rows, self.config.num_layers - 1
         everyone = self.config.direction == "bidirectional"
         mask = self.text.mask(nodes, len(nodes.tokens_RW) if everyone else rows)
-        width = nodes.tokens_RW.shape[1]
-        hidden, states = self.text.embed(nodes), None
+        index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
+        graph_masks = [gnn.mask(batch.open_BK, index_BN.shape[1] if everyone else 1) for gnn in self._gnns()]
+        hidden = self.text.embed(nodes)
+        states_ND = graph_ND = None
         for layer in range(last + 1):
-            graph_RCD = None if layer == 0 else self._graph_tokens(layer, hidden, states, batch, everyone and layer < last)
-            masked = mask if layer > 0 else mask[..., :width]
+            if layer > 0:
+                states_ND = self._cls_states(hidden, batch) if layer < last else states_ND
+                assert states_ND is not None
+                graph_BND = self.graph_attention(layer)(states_ND, index_BN, graph_masks[self._shared(layer)])
+                graph_ND = graph_BND[:, 0]
+                if everyone and layer < last:
+                    graph_ND = torch.cat([graph_ND, graph_BND[:, 1:].flatten(0, 1)[batch.places_M]])
             if layer < last - 1:
-                hidden = self.text.layers[layer](hidden, masked, graph_RCD)
+                hidden = self.text.layers[layer](hidden, mask, graph_ND)
             elif layer == last - 1:
-                states = self._neighbor_cls(layer, hidden, masked, graph_RCD, batch)
-                hidden = self.text.layers[layer](hidden[:rows], masked[:rows], _first(graph_RCD, rows))
+                hidden, states_ND = self._part(layer, hidden, mask, graph_ND, batch)
             else:
                 cls_RC = nodes.cls_RC[:rows]
-                hidden = self.text.layers[layer](hidden[:rows], take_mask(masked[:rows], cls_RC), _first(graph_RCD, rows), cls_RC)
+                hidden = self.text.layers[layer](hidden[:rows], mask.first(rows).at(cls_RC), graph_ND, cls_RC)
         return hidden.flatten(0, 1)[nodes.places_N[: batch.num_centers]].float()
 
-    def _graph_tokens(
-        self, layer: int, hidden: Tensor, states: Tensor | None, batch: PackedNeighborhoods, everyone: bool
-    ) -> Tensor:
-        """(R, C, D): graph tokens in the slots of their nodes, from the [CLS] states before a layer.
+    def _cls_states(self, hidden: Tensor, batch: PackedNeighborhoods) -> Tensor:
+        """(B + M, D): the [CLS] states of centres and neighbours."""
+        return node_states(take_tokens(hidden, batch.nodes.cls_RC), batch.nodes)
 
-        `states` (M, D) are those of the neighbours when `hidden` no longer has them.
-        """
-        nodes, centers = batch.nodes, batch.num_centers
-        rows = nodes.cls_RC[: len(hidden)]
-        cls_ND = take_tokens(hidden, rows).flatten(0, 1)[nodes.places_N if states is None else nodes.places_N[:centers]]
-        neighbor_MD = cls_ND[centers:] if states is None else states
-        graph_BND = self.graph_attention(layer)(cls_ND[:centers], neighbor_MD, batch.index_BK, batch.open_BK, everyone=everyone)
-        graph_ND, places = graph_BND[:, 0], nodes.places_N[:centers]
-        if everyone:
-            graph_ND = torch.cat([graph_ND, graph_BND[:, 1:].flatten(0, 1)[batch.places_M]])
-            places = nodes.places_N
-        return into_slots(graph_ND, places, rows)
-
-    def _neighbor_cls(self, layer: int, hidden: Tensor, mask: Tensor, graph: Tensor | None, batch: PackedNeighborhoods) -> Tensor:
-        """(M, D): the neighbours' [CLS] after the last layer they take part in."""
-        nodes, rows = batch.nodes, batch.center_rows
-        cls_RC = nodes.cls_RC[rows:]
-        states_RCD = self.text.layers[layer](
-            hidden[rows:], take_mask(mask[rows:], cls_RC), None if graph is None else graph[rows:], cls_RC
-        )
-        places = nodes.places_N[batch.num_centers :] - nodes.cls_RC[:rows].numel()
-        states: Tensor = states_RCD.flatten(0, 1)[places]
-        return states
+    def _part(
+        self, layer: int, hidden: Tensor, mask: Mask, graph_ND: Tensor | None, batch: PackedNeighborhoods
+    ) -> tuple[Tensor, Tensor]:
+        """The last layer of the neighbours, [CLS] alone, apart from the centres': their tokens, and everyone's [CLS] states."""
+        nodes, rows, count = batch.nodes, batch.center_rows, batch.num_centers
+        above = self.text.layers[layer](hidden[:rows], mask.first(rows), graph_ND)
+        center_BD = take_tokens(above, nodes.cls_RC[:rows]).flatten(0, 1)[nodes.places_N[:count]]
+        if rows == len(hidden):  # nobody has a neighbour
+            return above, center_BD
+        below_RC = nodes.cls_RC[rows:]
+        neighbor_graph = graph_ND[count:] if graph_ND is not None and len(mask.nodes_RC) > rows else None
+        states_RCD = self.text.layers[layer](hidden[rows:], mask.after(rows, count).at(below_RC), neighbor_graph, below_RC)
+        neighbor_MD = states_RCD.flatten(0, 1)[nodes.places_N[count:] - rows * nodes.num_slots]
+        return above, torch.cat([center_BD, neighbor_MD])
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
         """z^1..z^{L-1} of nodes read on their own, (M, D) each: what neighbours contribute, whoever asks (unidirectional)."""
@@ -352,18 +360,14 @@ class GraphFormersNetwork(nn.Module):
     def center_vectors(self, batch: PackedBatch, states: list[Tensor], index_BK: Tensor, open_BK: Tensor) -> Tensor:
         """(B, D) float32: centres read in the light of their neighbours' states, known from before (eq. 5, g = x)."""
         mask, last = self.text.mask(batch, len(batch.tokens_RW)), self.config.num_layers - 1
-        width = batch.tokens_RW.shape[1]
-        hidden = self.text.embed(batch)
+        index_BN = neighborhood_index(index_BK, open_BK)
+        hidden, graph_BD = self.text.embed(batch), None
         for layer in range(last + 1):
-            graph_RCD, masked = None, mask[..., :width]
             if layer > 0:
+                gnn = self.graph_attention(layer)
                 center_BD = node_states(take_tokens(hidden, batch.cls_RC), batch)
-                graph_BD = self.graph_attention(layer)(center_BD, states[layer - 1].to(center_BD.dtype), index_BK, open_BK)[:, 0]
-                graph_RCD, masked = into_slots(graph_BD, batch.places_N, batch.cls_RC), mask
+                states_ND = torch.cat([center_BD, states[layer - 1].to(center_BD.dtype)])
+                graph_BD = gnn(states_ND, index_BN, gnn.mask(open_BK, 1))[:, 0]
             cls_RC = batch.cls_RC if layer == last else None
-            hidden = self.text.layers[layer](hidden, masked if cls_RC is None else take_mask(masked, cls_RC), graph_RCD, cls_RC)
+            hidden = self.text.layers[layer](hidden, mask if cls_RC is None else mask.at(cls_RC), graph_BD, cls_RC)
         return node_states(hidden, batch).float()
-
-
-def _first(graph_RCD: Tensor | None, rows: int) -> Tensor | None:
-    return None if graph_RCD is None else graph_RCD[:rows]

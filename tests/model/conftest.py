@@ -23,7 +23,7 @@ def make_model(seed: int = 0, **changes: Any) -> GraphFormers:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.network.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator) * 0.3
+            noise = torch.randn(parameter.shape, generator=generator) * 0.2
             parameter.copy_(1 + noise if name.endswith("norm.weight") else noise)
     return model.eval()
 

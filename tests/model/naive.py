@@ -78,7 +78,10 @@ def transformer_layer(config: ModelConfig, weights: Weights, i: int, hidden: Ten
 
 def graph_attention(config: ModelConfig, weights: Weights, name: str, states: list[Tensor], who: int) -> Tensor:
     """Eq. 1 for node `who` of a neighbourhood whose node 0 is the centre: ẑ (D,)."""
-    head = config.hidden_size // config.num_heads
+    head, size = config.hidden_size // config.num_heads, config.hidden_size
+    for i, part in enumerate(("query", "key", "value")):  # the three projections, taken apart
+        for kind in ("weight", "bias"):
+            weights = {**weights, f"{name}.{part}.{kind}": weights[f"{name}.query_key_value.{kind}"][i * size : (i + 1) * size]}
     result = []
     for h in range(config.num_heads):
         rows = slice(h * head, (h + 1) * head)

@@ -209,9 +209,9 @@ def test_a_checkpoint_of_2021_gives_what_its_formula_gives(tmp_path: Path, wrapp
     weights, table = naive_weights(theirs, 3), theirs["bert.rel_pos_bias.weight"]
     weights["text.relative_bias.graph_token"] = table[:, 8]  # column `bins`: any token to the graph token
     weights["gnn.0.bias"] = torch.stack([table[:, 0], table[:, 9], torch.zeros(3)])  # column 0: itself; bins + 1: a neighbour
-    for part in ("query", "key", "value"):
-        for kind in ("weight", "bias"):
-            weights[f"gnn.0.{part}.{kind}"] = theirs[f"bert.encoder.graph_attention.{part}.{kind}"]
+    for kind in ("weight", "bias"):
+        three = [theirs[f"bert.encoder.graph_attention.{part}.{kind}"] for part in ("query", "key", "value")]
+        weights[f"gnn.0.query_key_value.{kind}"] = torch.cat(three)
     texts = make_texts(5)
     neighbors = [texts[1:4], [], texts[:1], texts[:2], texts]
     for text, around, vector in zip(texts, neighbors, model.encode(texts, neighbors), strict=True):
@@ -340,4 +340,4 @@ def test_new_weights_are_drawn_by_the_seed(minilm: Path) -> None:
     one, same, other = (from_backbone("minilm", seed=seed).network.state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     differing = {name for name in one if not torch.equal(one[name], other[name])}
-    assert differing == {"gnn.0.query.weight", "gnn.0.key.weight"}
+    assert differing == {"gnn.0.query_key_value.weight"}

@@ -22,7 +22,7 @@ def test_bfloat16_is_close_to_float32(method: str, direction: str) -> None:
     expected = model.encode(texts, neighbors)
     found = model.cuda().encode(texts, neighbors)
     assert found.dtype == np.float32
-    assert cosines(found, expected).min() > 0.999
+    assert cosines(found, expected).min() > 0.99  # of 24 random numbers; those of real models are far closer
 
 
 @pytest.mark.parametrize("relative_buckets", [0, 8])
