@@ -5,7 +5,7 @@ appear twice, texts that are empty, edges to nodes that do not exist.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
+from graphformers.data.columns import as_strings, join_column
 from graphformers.data.graph import TextGraph
-from graphformers.data.problems import Problems
+from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.errors import InputError
-
-Locate = Callable[[int], tuple[Path, str | int]]  # row of a batch -> its file and line
 
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
 HASH_ROWS = 1_000_000
@@ -27,17 +26,18 @@ OUTSIDE = "edges to nodes outside the graph"
 class GraphBuilder:
     """Collects nodes and edges.
 
+    Edges that come before `seal_nodes` wait as strings, about 40 bytes each: a format with separate node files seals first.
     `outside` says what an edge to an unknown node is: False, a problem; True, normal for this format (a citation of a paper
     that is not in the data), counted and left aside.
     """
 
     def __init__(self, problems: Problems, *, outside: bool = False) -> None:
         self.problems = problems
-        self.untyped_columns: set[str] = set()  # node columns that came as plain text, whose types are guessed at the end
         self._outside = outside
         self._ids: list[pa.Array] = []
         self._texts: list[pa.Array] = []
         self._columns: list[dict[str, pa.Array]] = []
+        self._plain: list[bool] = []  # whether a batch's columns came as plain text, whose types are guessed at the end
         self._starts: list[int] = []
         self._locates: list[tuple[Locate, Array]] = []  # with each batch's rows that were kept
         self._num_nodes = 0
@@ -47,14 +47,20 @@ class GraphBuilder:
         self._edges: list[tuple[Array, Array, Array]] = []  # sources, targets, type codes (-1: no type)
         self._types: dict[str, int] = {}
 
-    def add_nodes(self, ids: pa.Array, texts: pa.Array, columns: dict[str, pa.Array], locate: Locate) -> None:
-        """Takes a batch of nodes; ids and texts become strings, the other columns stay as they are."""
+    def add_nodes(
+        self, ids: pa.Array, texts: pa.Array, columns: dict[str, pa.Array], locate: Locate, *, plain: bool = False
+    ) -> None:
+        """Takes a batch of nodes; ids and texts become strings, the other columns keep their types.
+
+        `plain` columns are text that may stand for numbers: their types are guessed from all batches together.
+        """
         assert self._known is None, "all nodes come before `seal_nodes`"
-        ids, texts = _strings(ids), pc.utf8_trim_whitespace(_strings(texts))
+        ids, texts = as_strings(ids), pc.utf8_trim_whitespace(as_strings(texts))
         no_id = _is_empty(ids)
         no_text = _is_empty(texts) & ~no_id
-        self.report("empty id", no_id, locate, lambda i: "the id is empty, expected a unique string")
-        self.report("empty text", no_text, locate, lambda i: f"the text of node {ids[i].as_py()!r} is empty, expected some words")
+        self.problems.report("empty id", no_id, locate, lambda i: "the id is empty, expected a unique string")
+        expected = "is empty, expected some words"
+        self.problems.report("empty text", no_text, locate, lambda i: f"the text of node {ids[i].as_py()!r} {expected}")
         kept = np.flatnonzero(~(no_id | no_text))
         if len(kept) < len(ids):
             taken = pa.array(kept)
@@ -62,6 +68,7 @@ class GraphBuilder:
         self._ids.append(ids)
         self._texts.append(texts)
         self._columns.append(columns)
+        self._plain.append(plain)
         self._starts.append(self._num_nodes)
         self._locates.append((locate, kept))
         self._num_nodes += len(ids)
@@ -72,10 +79,7 @@ class GraphBuilder:
         texts = one_chunk(pa.chunked_array(self._texts, pa.large_string()))
         lengths = [len(batch) for batch in self._ids]
         names = dict.fromkeys(name for batch in self._columns for name in batch)
-        columns = {
-            name: _join_column([batch.get(name) for batch in self._columns], lengths, untyped=name in self.untyped_columns)
-            for name in names
-        }
+        columns = {name: join_column([batch.get(name) for batch in self._columns], lengths, self._plain) for name in names}
         self._ids, self._texts, self._columns = [], [], []
         table = pa.table({"id": ids, "text": texts} | columns)
         hashes = np.concatenate([hash_strings(ids[i : i + HASH_ROWS].to_pylist()) for i in range(0, max(len(ids), 1), HASH_ROWS)])
@@ -97,25 +101,22 @@ class GraphBuilder:
             if first != node:
                 repeats.append(int(node))
         for done, node in enumerate(repeats):
-            if not self.problems.wants_examples:
+            if not self.problems.wants_examples("duplicate id"):
                 self.problems.count("duplicate id", len(repeats) - done)
                 break
-            path, place = self._where(node)
             name = ids[node].as_py()
-            before = self._where(first_with[name])
-            self.problems.add(
-                "duplicate id", path, place, f"the id {name!r} stands already at {before[0]}:{before[1]}, expected unique ids"
-            )
+            detail = f"the id {name!r} stands already at {ELSEWHERE}, expected unique ids"
+            self.problems.add("duplicate id", *self._where(node), detail, other=self._where(first_with[name]))
         return np.array(repeats, dtype=np.int64)
 
-    def _where(self, node: int) -> tuple[Path, str | int]:
+    def _where(self, node: int) -> Place:
         batch = bisect_right(self._starts, node) - 1
         locate, kept = self._locates[batch]
         return locate(int(kept[node - self._starts[batch]]))
 
     def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
         """Takes a batch of directed edges between ids, with their types where there are types."""
-        self._waiting.append((_strings(sources), _strings(targets), types, locate))
+        self._waiting.append((as_strings(sources), as_strings(targets), types, locate))
         self._num_waiting += len(sources)
         if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
             self._resolve()
@@ -129,11 +130,15 @@ class GraphBuilder:
 
         Give many batches at a time: the table over all nodes is made anew for each call.
         """
-        nodes = self._lookup([_strings(ids) for ids, _ in batches])
+        nodes = self._lookup([as_strings(ids) for ids, _ in batches])
         start = 0
         for ids, locate in batches:
             unknown = nodes[start : start + len(ids)] < 0
-            self.report("unknown node", unknown, locate, lambda i, ids=ids: f"{ids[i].as_py()!r}, expected the id of a node")  # type: ignore[misc]
+
+            def detail(i: int, ids: pa.Array = ids) -> str:
+                return f"{ids[i].as_py()!r}, expected the id of a node"
+
+            self.problems.report("unknown node", unknown, locate, detail)
             start += len(ids)
         return nodes
 
@@ -160,7 +165,7 @@ class GraphBuilder:
     def _encode_types(self, types: pa.Array | None, length: int) -> Array:
         if types is None:
             return np.full(length, -1, dtype=np.int16)
-        encoded = pc.fill_null(_strings(types), "").dictionary_encode()
+        encoded = pc.fill_null(as_strings(types), "").dictionary_encode()
         codes = [self._types.setdefault(name, len(self._types)) for name in encoded.dictionary.to_pylist()]
         if len(self._types) > 32_000:
             raise InputError(
@@ -186,18 +191,8 @@ class GraphBuilder:
                 name = ends[0 if unknown[i] else 1][i].as_py()
                 return f"an edge to {name!r}, expected the id of a node"
 
-            self.report("edge to an unknown node", rows, locate, detail)
+            self.problems.report("edge to an unknown node", rows, locate, detail)
             start += len(batch_sources)
-
-    def report(self, reason: str, bad: Array, locate: Locate, detail: Callable[[int], str]) -> None:
-        """Reports the rows of a batch where `bad` is true; `detail` words the problem of one row."""
-        rows = np.flatnonzero(bad)
-        for done, row in enumerate(rows):
-            if not self.problems.wants_examples:
-                self.problems.count(reason, len(rows) - done)
-                break
-            path, place = locate(int(row))
-            self.problems.add(reason, path, place, detail(int(row)))
 
     def build(self) -> TextGraph:
         """The graph of everything added."""
@@ -245,36 +240,5 @@ def build_graph(
     return builder.build()
 
 
-def _strings(column: pa.Array) -> pa.Array:
-    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
-
-
 def _is_empty(strings: pa.Array) -> Array:
     return np.asarray(pc.fill_null(pc.equal(pc.binary_length(strings), 0), True).to_numpy(zero_copy_only=False))
-
-
-def _join_column(chunks: list[pa.Array | None], lengths: list[int], *, untyped: bool) -> pa.Array:
-    """One array from the chunks of a node column; None is a file without it. Chunks of unequal types become strings."""
-    found = {chunk.type for chunk in chunks if chunk is not None}
-    kind = found.pop() if len(found) == 1 else pa.large_string()
-    filled = [
-        pa.nulls(length, kind) if chunk is None else chunk.cast(kind) for chunk, length in zip(chunks, lengths, strict=True)
-    ]
-    column = one_chunk(pa.chunked_array(filled, kind))
-    return _guess_numbers(column) if untyped else column
-
-
-def _guess_numbers(column: pa.Array) -> pa.Array:
-    """Columns of CSV files have no type: whole numbers, then numbers, then text. "007" stays text; an empty field is null."""
-    text = pc.if_else(pc.equal(column, ""), None, column)
-    try:
-        whole = text.cast(pa.int64())
-        if whole.cast(text.type).equals(text):
-            return whole
-        return text if pc.any(pc.match_substring_regex(text, "^[+-]?0[0-9]")).as_py() else text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        pass
-    try:
-        return text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return text

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphformers.data.builder import build_graph
+from graphformers.data.columns import ColumnNames, as_text, make_column
 from graphformers.data.graph import TextGraph
 from graphformers.errors import InputError, MissingExtraError
 
@@ -28,17 +29,24 @@ def to_networkx(graph: TextGraph) -> "networkx.MultiDiGraph":
 
 
 def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
-    """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`, where there, the type."""
-    rows = []
+    """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`, where there, the type.
+
+    The other node attributes become columns; one that is called like ours, id or text, gets a _ behind its name.
+    """
+    if not graph.number_of_nodes():
+        raise InputError("the networkx graph has no nodes, expected at least one with a text")
+    texts, others = [], []
     for name, attributes in graph.nodes(data=True):
         if not str(attributes.get(text) or "").strip():
             raise InputError(f"networkx node {name!r}: no attribute {text!r} with a text; pass text=… with the attribute's name")
-        rows.append(
-            {"id": str(name), "text": str(attributes[text])} | {k: v for k, v in attributes.items() if k not in (text, "id")}
-        )
+        texts.append(str(attributes[text]))
+        others.append({str(key): value for key, value in attributes.items() if key != text})
+    names = ColumnNames(key for attributes in others for key in attributes)
+    columns = {kept: make_column([attributes.get(key) for attributes in others]) for key, kept in names.items()}
+    nodes = pa.table({"id": [str(name) for name in graph.nodes], "text": texts} | columns)
     edges = [(str(u), str(v), data.get(type)) for u, v, data in graph.edges(data=True)]
-    types = [edge[2] for edge in edges] if any(edge[2] is not None for edge in edges) else None
-    return build_graph(pa.Table.from_pylist(rows), [edge[0] for edge in edges], [edge[1] for edge in edges], types)
+    types = [as_text(edge[2]) for edge in edges] if any(edge[2] is not None for edge in edges) else None
+    return build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types)
 
 
 def to_pyg(graph: TextGraph) -> "torch_geometric.data.Data":

@@ -3,7 +3,8 @@
 Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), B centres, K neighbours of a centre.
 
 A node lies in one piece in one row; the slot of a token says which of the row's nodes it belongs to, C that it is padding. Every
-row takes the longest nodes that still fit, so that rows are full but for the last ones.
+row takes the longest nodes that still fit, so that rows are full but for the last ones. A node that reads its neighbourhood has
+one place more, in front of its [CLS], for the graph token; what stands there is written by the network.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -19,7 +20,7 @@ from graphformers.data.tokens import TokenCache
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "nodes_RC")
+ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
 Batch = TypeVar("Batch", "PackedBatch", "PackedNeighborhoods")
 
 
@@ -31,8 +32,9 @@ class PackedBatch:
     positions_RW: "Tensor"  # int64: the place of each token in its node, from 0
     slots_RW: "Tensor"  # int64: 0..C-1, C for padding
     cls_RC: "Tensor"  # int64: where in the row the [CLS] of each slot stands
-    nodes_RC: "Tensor"  # int64: the node in each slot, any node where there is none
+    is_graph_RW: "Tensor"  # bool: whether this is the place of a graph token
     places_N: "Tensor"  # int64: where the nodes lie among the R * C slots, in the order they were given
+    graph_N: "Tensor"  # int64: where the graph tokens lie among the R * W places, in the same order; empty without graph tokens
 
     @property
     def num_nodes(self) -> int:
@@ -43,8 +45,8 @@ class PackedBatch:
         return self.cls_RC.shape[1]
 
     def fullness(self) -> float:
-        """The share of tokens that are not padding."""
-        return float((self.slots_RW < self.num_slots).float().mean())
+        """The share of places that hold tokens of a text."""
+        return float(((self.slots_RW < self.num_slots) & ~self.is_graph_RW).float().mean())
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class PackedNeighborhoods:
     def centers(self) -> PackedBatch:
         """The centres alone."""
         rows = {name: getattr(self.nodes, name)[: self.center_rows] for name in ROW_FIELDS}
-        return PackedBatch(**rows, places_N=self.nodes.places_N[: self.num_centers])
+        few = slice(self.num_centers)
+        return PackedBatch(**rows, places_N=self.nodes.places_N[few], graph_N=self.nodes.graph_N[few])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -80,29 +83,34 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, **moved)
 
 
-def pack_nodes(flat: Array, indptr: Array, row_width: int, slots: int, pad_token: int, row_multiple: int = 1) -> PackedBatch:
+def pack_nodes(
+    flat: Array, indptr: Array, row_width: int, slots: int, pad_token: int, *, graph_tokens: bool = False, row_multiple: int = 1
+) -> PackedBatch:
     """Packs sequences (flat tokens and where each starts, as `TokenCache.read` gives them) into rows."""
-    lengths = np.diff(indptr)
-    assert len(lengths) == 0 or lengths.max() <= row_width, "no sequence is longer than a row"
-    order, rows_N, slots_N, starts_N = _fill_rows(lengths, row_width, slots)
+    lengths, front = np.diff(indptr), int(graph_tokens)
+    assert len(lengths) == 0 or lengths.max() + front <= row_width, "no sequence is longer than a row"
+    order, rows_N, slots_N, starts_N = _fill_rows(lengths + front, row_width, slots)
     num_rows = -(-(int(rows_N[-1]) + 1) // row_multiple) * row_multiple if len(order) else 0
-    ordered = lengths[order]
-    places_T = ranges(rows_N * row_width + starts_N, ordered)
+    ordered, begins = lengths[order], rows_N * row_width + starts_N  # where in all rows a node begins, its graph token first
+    places_T = ranges(begins + front, ordered)
     tokens = np.full(num_rows * row_width, pad_token, dtype=np.int64)
     positions = np.zeros(num_rows * row_width, dtype=np.int64)
     slot_of = np.full(num_rows * row_width, slots, dtype=np.int64)
+    is_graph = np.zeros(num_rows * row_width, dtype=bool)
     cls = np.zeros(num_rows * slots, dtype=np.int64)
-    nodes = np.zeros(num_rows * slots, dtype=np.int64)
     tokens[places_T] = flat[ranges(indptr[:-1][order], ordered)]
     positions[places_T] = ranges(np.zeros(len(order), dtype=np.int64), ordered)
-    slot_of[places_T] = np.repeat(slots_N, ordered)
-    cls[rows_N * slots + slots_N] = starts_N
-    nodes[rows_N * slots + slots_N] = order
-    places_N = np.empty(len(order), dtype=np.int64)
-    places_N[order] = rows_N * slots + slots_N
-    shaped = [array.reshape(num_rows, row_width) for array in (tokens, positions, slot_of)]
-    shaped += [array.reshape(num_rows, slots) for array in (cls, nodes)]
-    return PackedBatch(*map(torch.from_numpy, [*shaped, places_N]))
+    slot_of[ranges(begins, ordered + front)] = np.repeat(slots_N, ordered + front)
+    cls[rows_N * slots + slots_N] = starts_N + front
+    places_N, graph_N = np.empty((2, len(order)), dtype=np.int64)
+    places_N[order], graph_N[order] = rows_N * slots + slots_N, begins
+    graph_N = graph_N if graph_tokens else graph_N[:0]
+    is_graph[graph_N] = True
+    shapes = [(tokens, row_width), (positions, row_width), (slot_of, row_width), (cls, slots), (is_graph, row_width)]
+    return PackedBatch(
+        *(torch.from_numpy(array.reshape(num_rows, width)) for array, width in shapes),
+        *map(torch.from_numpy, (places_N, graph_N)),
+    )
 
 
 def _fill_rows(lengths: Array, row_width: int, slots: int) -> tuple[Array, Array, Array, Array]:
@@ -150,15 +158,18 @@ class Packer:
     row_width: int = 128  # at least max_tokens
     slots: int = 16
     row_multiple: int = 1
+    nested: bool = True  # centres have graph tokens (and, one copy per neighbourhood, neighbours too)
 
     def __post_init__(self) -> None:
-        if self.max_tokens > self.row_width:  # rows are as wide as the longest sequence, rounded for the GPU's sake
-            object.__setattr__(self, "row_width", -(-self.max_tokens // 8) * 8)
+        needed = self.max_tokens + int(self.nested)
+        if needed > self.row_width:  # rows are as wide as the longest sequence, rounded for the GPU's sake
+            object.__setattr__(self, "row_width", -(-needed // 8) * 8)
 
-    def pack(self, tokens: TokenCache, nodes: Array) -> PackedBatch:
+    def pack(self, tokens: TokenCache, nodes: Array, *, graph_tokens: bool = False) -> PackedBatch:
         """The texts of some nodes."""
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
-        return pack_nodes(flat, indptr, self.row_width, self.slots, self.pad_token, self.row_multiple)
+        sizes = (self.row_width, self.slots, self.pad_token)
+        return pack_nodes(flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple)
 
     def pack_neighborhoods(self, tokens: TokenCache, neighborhood: Neighborhood) -> PackedNeighborhoods:
         """The texts of some centres and of their neighbours."""
@@ -169,9 +180,9 @@ class Packer:
             first = index
         index_BK, open_BK = ragged_index(neighborhood.indptr, index)
         places = np.flatnonzero(open_BK)[first]
-        centers = self.pack(tokens, neighborhood.centers)
+        centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested)
         return PackedNeighborhoods(
-            _stack(centers, self.pack(tokens, neighbors)),
+            _stack(centers, self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct)),
             len(neighborhood),
             len(centers.tokens_RW),
             torch.from_numpy(index_BK),
@@ -183,8 +194,8 @@ class Packer:
 def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     """The rows and nodes of two batches, one after the other."""
     rows = {name: torch.cat([getattr(upper, name), getattr(lower, name)]) for name in ROW_FIELDS}
-    rows["nodes_RC"][len(upper.nodes_RC) :] += upper.num_nodes
-    return PackedBatch(**rows, places_N=torch.cat([upper.places_N, lower.places_N + upper.cls_RC.numel()]))
+    places_N = torch.cat([upper.places_N, lower.places_N + upper.cls_RC.numel()])
+    return PackedBatch(**rows, places_N=places_N, graph_N=torch.cat([upper.graph_N, lower.graph_N + upper.tokens_RW.numel()]))
 
 
 def ragged_index(indptr: Array, index: Array) -> tuple[Array, Array]:

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from graphformers.data.arrays import Array
-from graphformers.data.builder import GraphBuilder, Locate
+from graphformers.data.builder import GraphBuilder
+from graphformers.data.columns import make_column
+from graphformers.data.problems import Locate
 
 BATCH = 65_536
 
@@ -46,7 +48,7 @@ class Records:
         if not self._nodes:
             return
         lines, ids, texts, values = zip(*self._nodes, strict=True)
-        columns = {name: pa.array([row[i] for row in values]) for i, name in enumerate(self._column_names)}
+        columns = {name: make_column([row[i] for row in values]) for i, name in enumerate(self._column_names)}
         self._builder.add_nodes(pa.array(ids), pa.array(texts), columns, self._locate(np.array(lines)))
         self._nodes = []
 

@@ -16,8 +16,11 @@ from graphformers.progress import Progress, progress
 
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 OPENERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
-BROKEN_COMPRESSION = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 LINES_PER_UPDATE = 4096
+
+
+class BrokenStreamError(Exception):
+    """A compressed stream that ends early or is damaged."""
 
 
 def file_kind(path: Path) -> str:
@@ -60,7 +63,14 @@ class Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._file.read1(len(buffer))
+        try:
+            data = self._file.read1(len(buffer))
+        except (EOFError, zlib.error, lzma.LZMAError) as error:
+            raise BrokenStreamError(str(error)) from error
+        except OSError as error:
+            if error.errno is not None:  # the disk's error, not the data's: bz2 and gzip raise theirs without a number
+                raise
+            raise BrokenStreamError(str(error)) from error
         buffer[: len(data)] = data
         return len(data)
 
@@ -94,26 +104,31 @@ def read_lines(path: Path, problems: Problems, title: str | None = None) -> Iter
                     if number % LINES_PER_UPDATE == 0:
                         task.advance(0, LINES_PER_UPDATE)
                     try:
-                        yield number, line.rstrip(b"\r\n").decode()
-                    except UnicodeDecodeError as error:
-                        problems.add("wrong encoding", path, number, describe_bad_bytes(error))
-        except BROKEN_COMPRESSION as error:
+                        text = line.rstrip(b"\r\n").decode()
+                    except UnicodeDecodeError:
+                        problems.add("wrong encoding", path, number, bad_bytes(line) or "")
+                    else:
+                        yield number, text
+        except BrokenStreamError as error:
             report_broken(path, number, error, problems)
 
 
-def report_broken(path: Path, number: int, error: Exception, problems: Problems) -> None:
+def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:
     """A compressed file that ends early or is damaged after line `number`."""
+    problems.add("broken compression", path, f"after line {number}", broken_words(path, error))
+
+
+def broken_words(path: Path, error: BrokenStreamError) -> str:
+    """What is wrong with a compressed file and what to do."""
     method = COMPRESSED.get(path.suffix, path.suffix)
-    problems.add(
-        "broken compression",
-        path,
-        f"after line {number}",
-        f"the {method} stream is cut short or damaged ({error}), expected a complete file; fetch it again",
-    )
+    return f"the {method} stream is cut short or damaged ({error}), expected a complete file; fetch it again"
 
 
-def describe_bad_bytes(error: UnicodeDecodeError) -> str:
-    """What a wrong byte is, where it stands in its line, and what to type."""
-    byte = error.object[error.start]
-    advice = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
-    return f"byte 0x{byte:02x} at position {error.start + 1} is not UTF-8, expected UTF-8 text; {advice}"
+def bad_bytes(data: bytes) -> str | None:
+    """What is wrong with bytes that should be UTF-8, where, and what to type; None for those that are."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        advice = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
+        return f"byte 0x{data[error.start]:02x} at position {error.start + 1} is not UTF-8, expected UTF-8 text; {advice}"
+    return None

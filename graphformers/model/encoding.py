@@ -81,9 +81,9 @@ class GraphFormers(nn.Module):
 
     def packer(self, row_multiple: int = 1) -> Packer:
         """Packs batches as this model wants them."""
-        return Packer(
-            self.config.max_tokens, self.config.pad_token, distinct=not self.is_bidirectional, row_multiple=row_multiple
-        )
+        nested = self.config.method == "graphformers"
+        distinct = not self.is_bidirectional
+        return Packer(self.config.max_tokens, self.config.pad_token, distinct, nested=nested, row_multiple=row_multiple)
 
     def encode(self, texts: Sequence[str], neighbors: Sequence[Sequence[str]] | None = None) -> Array:
         """(len(texts), D) float32 vectors of texts, in order, each in the light of its neighbours' texts where they are given.
@@ -151,7 +151,7 @@ class GraphFormers(nn.Module):
             near = [state[self._tensor(np.searchsorted(needed, distinct))] for state in states]
             index_BK, open_BK = map(self._tensor, ragged_index(own.indptr, index))
             if nested:
-                centers = to_device(self.packer().pack(tokens, own.centers), self.device)
+                centers = to_device(self.packer().pack(tokens, own.centers, graph_tokens=True), self.device)
                 yield part, network.center_vectors(centers, near, index_BK, open_BK)
             else:
                 center_BD = states[0][self._tensor(np.searchsorted(needed, own.centers))]

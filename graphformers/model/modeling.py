@@ -4,14 +4,13 @@ The whole network, to be read from top to bottom: settings, text embedding, Tran
 the GraphFormers of the paper (https://arxiv.org/abs/2105.02605, section 3).
 
 Shapes, as suffixes of tensor names:
-    R rows, W tokens of a row, C slots of a row (nodes that share it), S = W or W + C keys of a row
+    R rows, W tokens of a row, C slots of a row (nodes that share it)
     B centres, K neighbours of a centre, N = 1 + K nodes of a neighbourhood (the centre first), M neighbours in all
     L layers, D hidden, H heads, d = D / H
 """
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -87,14 +86,14 @@ class RelativeBias(nn.Module):
         self.tokens = nn.Embedding(config.relative_buckets, config.num_heads)
         self.graph_token = nn.Parameter(torch.zeros(config.num_heads))
 
-    def forward(self, positions_RW: Tensor) -> Tensor:
-        """(R, H, W, W): what is added to the score of query i and key j, by j - i."""
+    def forward(self, positions_RW: Tensor, is_graph_RW: Tensor) -> Tensor:
+        """(R, H, W, W): what is added to the score of query i and key j, by j - i, or for a graph token at j."""
         width = positions_RW.shape[1]
         distances = torch.arange(1 - width, width, device=positions_RW.device)
         by_distance = self.tokens(distance_buckets(distances, self.tokens.num_embeddings, self.distance))
         offsets_RWW = positions_RW[:, None, :] - positions_RW[:, :, None] + (width - 1)
-        bias: Tensor = by_distance[offsets_RWW].permute(0, 3, 1, 2)
-        return bias
+        bias_RHWW = by_distance[offsets_RWW].permute(0, 3, 1, 2)
+        return torch.where(is_graph_RW[:, None, None, :], self.graph_token[:, None, None].to(bias_RHWW.dtype), bias_RHWW)
 
 
 def distance_buckets(distances: Tensor, num_buckets: int, max_distance: int) -> Tensor:
@@ -108,7 +107,7 @@ def distance_buckets(distances: Tensor, num_buckets: int, max_distance: int) -> 
 
 
 class TransformerLayer(nn.Module):
-    """One post-norm Transformer layer; its attention may see graph tokens that only keys and values are made of."""
+    """One post-norm Transformer layer of a BERT-like model."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -124,10 +123,11 @@ class TransformerLayer(nn.Module):
         self.norm = nn.LayerNorm(size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden_RWD: Tensor, mask: "Mask", graph_ND: Tensor | None = None, cls_RC: Tensor | None = None) -> Tensor:
-        """Eqs. 3 and 4. Q = H; K, V = H and, in the rows that have them, the graph tokens `graph_ND` of the nodes.
+    def forward(self, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_RC: Tensor | None = None) -> Tensor:
+        """Eqs. 3 and 4.
 
-        With `cls_RC` only these tokens are computed: queries and MLP for [CLS] alone, where nothing else is read afterwards.
+        With `cls_RC` only these tokens are computed, and the mask has a row for each of them: queries and MLP for [CLS] alone,
+        where nothing else is read afterwards.
         """
         size = hidden_RWD.shape[-1]
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
@@ -138,52 +138,21 @@ class TransformerLayer(nn.Module):
             residual = take_tokens(hidden_RWD, cls_RC)
             query = F.linear(residual, weight[:size], bias[:size])
             key, value = F.linear(hidden_RWD, weight[size:], bias[size:]).chunk(2, -1)
-        dropout = self.attention_dropout if self.training else 0.0
-        if graph_ND is None:
-            attended = attend(query, key, value, mask.tokens, self.num_heads, dropout)
-        else:
-            rows = len(mask.nodes_RC)
-            graph_RCD = F.linear(graph_ND, weight[size:], bias[size:])[mask.nodes_RC]
-            graph_key, graph_value = graph_RCD.chunk(2, -1)
-            with_graph = torch.cat([key[:rows], graph_key], 1), torch.cat([value[:rows], graph_value], 1)
-            attended = attend(query[:rows], *with_graph, mask.with_graph, self.num_heads, dropout)
-            if rows < len(query):
-                below = attend(query[rows:], key[rows:], value[rows:], mask.tokens[rows:], self.num_heads, dropout)
-                attended = torch.cat([attended, below])
+        attended = attend(query, key, value, mask_RHWW, self.num_heads, self.attention_dropout if self.training else 0.0)
         hidden = self.attention_norm(residual + self.dropout(self.attended(attended)))
         result: Tensor = self.norm(hidden + self.dropout(self.down(F.gelu(self.up(hidden), approximate=self.approximate))))
         return result
-
-
-class Mask(NamedTuple):
-    """What the tokens of R rows may see; -inf where they may not, the relative position bias, if any, where they may."""
-
-    tokens: Tensor  # (R, 1 or H, W, W): tokens of the same node; padding sees padding, so that no softmax is empty
-    with_graph: Tensor  # (G, 1 or H, W, W + C): the same for the first G rows, with the graph tokens of the row behind
-    nodes_RC: Tensor  # (G, C): which node's graph token stands in each slot
-
-    def at(self, cls_RC: Tensor) -> "Mask":
-        """The rows of the mask that belong to the tokens at `cls_RC`."""
-        return Mask(take_rows(self.tokens, cls_RC), take_rows(self.with_graph, cls_RC[: len(self.with_graph)]), self.nodes_RC)
-
-    def first(self, rows: int) -> "Mask":
-        """That of the first rows."""
-        return Mask(self.tokens[:rows], self.with_graph[:rows], self.nodes_RC[:rows])
-
-    def after(self, rows: int, nodes: int) -> "Mask":
-        """That of the other rows, which hold the other nodes."""
-        return Mask(self.tokens[rows:], self.with_graph[rows:], self.nodes_RC[rows:] - nodes)
-
-
-def take_rows(mask_RHWS: Tensor, cls_RC: Tensor) -> Tensor:
-    """(R, 1 or H, C, S)."""
-    return mask_RHWS.gather(2, cls_RC[:, None, :, None].expand(-1, mask_RHWS.shape[1], -1, mask_RHWS.shape[-1]))
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, num_heads: int, dropout: float) -> Tensor:
     """Multi-head scaled dot-product attention of (…, Q, D) over (…, S, D); the mask is added to the scores."""
     q, k, v = (x.view(*x.shape[:-1], num_heads, -1).transpose(1, 2) for x in (query, key, value))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
+
+
+def take_rows(mask_RHWW: Tensor, cls_RC: Tensor) -> Tensor:
+    """(R, 1 or H, C, W): the rows of a mask that belong to the tokens at `cls_RC`."""
+    return mask_RHWW.gather(2, cls_RC[:, None, :, None].expand(-1, mask_RHWW.shape[1], -1, mask_RHWW.shape[-1]))
 
 
 def take_tokens(hidden_RWD: Tensor, cls_RC: Tensor) -> Tensor:
@@ -253,30 +222,29 @@ class TextEncoder(nn.Module):
         embedded: Tensor = self.embedding(batch.tokens_RW, batch.positions_RW)
         return embedded
 
-    def mask(self, batch: PackedBatch, graph_rows: int = 0) -> Mask:
-        """What tokens may see; the nodes of the first `graph_rows` have graph tokens."""
-        slots_RW = batch.slots_RW
-        open_RWW = slots_RW[:, :, None] == slots_RW[:, None, :]
-        slots_C = torch.arange(batch.num_slots, device=slots_RW.device)
-        open_RWC = slots_RW[:graph_rows, :, None] == slots_C
-        bias = to_graph = self.embedding.norm.weight.new_zeros(1)
+    def masks(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """(R, 1 or H, W, W) for the first layer and for the others: a token sees the tokens of its own node.
+
+        -inf where it must not look, the relative position bias, if any, elsewhere. The first layer does not see graph tokens:
+        nothing has been written there yet. Padding sees padding, so that no row of the softmax is empty.
+        """
+        open_RWW = batch.slots_RW[:, :, None] == batch.slots_RW[:, None, :]
+        bias = self.embedding.norm.weight.new_zeros(1)
         if self.relative_bias is not None:
-            bias = self.relative_bias(batch.positions_RW)
-            to_graph = self.relative_bias.graph_token[:, None, None].to(bias.dtype)
-        tokens = torch.where(open_RWW[:, None], bias, -math.inf)
-        graph = torch.where(open_RWC[:, None], to_graph, -math.inf)
-        return Mask(tokens, torch.cat([tokens[:graph_rows], graph], -1), batch.nodes_RC[:graph_rows])
+            bias = self.relative_bias(batch.positions_RW, batch.is_graph_RW)
+        later = torch.where(open_RWW[:, None], bias, -math.inf)
+        return later.masked_fill(batch.is_graph_RW[:, None, None, :], -math.inf), later
 
     def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
         """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
-        hidden, mask = self.embed(batch), self.mask(batch)
+        hidden, (mask, _) = self.embed(batch), self.masks(batch)
         found = []
         for layer in self.layers[: num_layers - 1]:
             hidden = layer(hidden, mask)
             found.append(node_states(take_tokens(hidden, batch.cls_RC), batch))
-        last_RCD = self.layers[num_layers - 1](hidden, mask.at(batch.cls_RC), None, batch.cls_RC)
+        last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
         return [*found, node_states(last_RCD, batch)]
 
 
@@ -285,8 +253,20 @@ def node_states(states_RCD: Tensor, batch: PackedBatch) -> Tensor:
     return states_RCD.flatten(0, 1)[batch.places_N]
 
 
+def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Tensor:
+    """`hidden_RWD` with tokens written at the given places among its R * W; in place where no gradient is wanted."""
+    flat = hidden_RWD.flatten(0, 1)
+    written = flat.index_copy(0, places_N, tokens_ND) if torch.is_grad_enabled() else flat.index_copy_(0, places_N, tokens_ND)
+    return written.view_as(hidden_RWD)
+
+
 class GraphFormersNetwork(nn.Module):
-    """Algorithm 1: layer 0 reads texts on their own; before every later layer the nodes of a neighbourhood exchange states."""
+    """Algorithm 1: layer 0 reads texts on their own; before every later layer the nodes of a neighbourhood exchange states.
+
+    The graph token has a place of its own in the row, in front of the node's [CLS], and is written anew before every layer. So
+    keys and values are made of [graph token; H], as in the paper's asymmetric attention; the query that is made of it as well
+    is read by nobody.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -294,15 +274,15 @@ class GraphFormersNetwork(nn.Module):
         self.text = TextEncoder(config)
         self.gnn = nn.ModuleList(GraphAttention(config) for _ in range(1 if config.share_gnn else config.num_layers - 1))
 
-    def graph_attention(self, layer: int) -> GraphAttention:
-        """The graph aggregation that precedes Transformer layer 1..L-1."""
-        return self._gnns()[self._shared(layer)]
+    def graph_masks(self, open_BK: Tensor, num_queries: int) -> list[Tensor]:
+        """The mask of each graph attention, in the order of `self.gnn`."""
+        return [gnn.mask(open_BK, num_queries) for gnn in self.gnn if isinstance(gnn, GraphAttention)]
 
-    def _gnns(self) -> list[GraphAttention]:
-        return [gnn for gnn in self.gnn if isinstance(gnn, GraphAttention)]
-
-    def _shared(self, layer: int) -> int:
-        return 0 if self.config.share_gnn else layer - 1
+    def aggregate(self, layer: int, states_ND: Tensor, index_BN: Tensor, masks: list[Tensor]) -> Tensor:
+        """(B, Q, D): the graph aggregation that precedes Transformer layer 1..L-1."""
+        which = 0 if self.config.share_gnn else layer - 1
+        graph_BQD: Tensor = self.gnn[which](states_ND, index_BN, masks[which])
+        return graph_BQD
 
     def forward(self, batch: PackedNeighborhoods) -> Tensor:
         """(B, D) float32: the vectors of the centres, everything read from scratch.
@@ -310,46 +290,40 @@ class GraphFormersNetwork(nn.Module):
         Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' [CLS] is
         read, of the one before only the neighbours' [CLS]: nothing else is computed there.
         """
-        nodes, rows, last = batch.nodes, batch.center_rows, self.config.num_layers - 1
+        nodes, rows, count, last = batch.nodes, batch.center_rows, batch.num_centers, self.config.num_layers - 1
         everyone = self.config.direction == "bidirectional"
-        mask = self.text.mask(nodes, len(nodes.tokens_RW) if everyone else rows)
         index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
-        graph_masks = [gnn.mask(batch.open_BK, index_BN.shape[1] if everyone else 1) for gnn in self._gnns()]
+        masks = self.graph_masks(batch.open_BK, index_BN.shape[1] if everyone else 1)
+        mask, later = self.text.masks(nodes)
         hidden = self.text.embed(nodes)
-        states_ND = graph_ND = None
+        states_ND = hidden.new_zeros(0)
         for layer in range(last + 1):
             if layer > 0:
-                states_ND = self._cls_states(hidden, batch) if layer < last else states_ND
-                assert states_ND is not None
-                graph_BND = self.graph_attention(layer)(states_ND, index_BN, graph_masks[self._shared(layer)])
-                graph_ND = graph_BND[:, 0]
+                if layer < last:
+                    states_ND = node_states(take_tokens(hidden, nodes.cls_RC), nodes)
+                graph_BQD, mask = self.aggregate(layer, states_ND, index_BN, masks), later
+                graph_ND, places = graph_BQD[:, 0], nodes.graph_N[:count]
                 if everyone and layer < last:
-                    graph_ND = torch.cat([graph_ND, graph_BND[:, 1:].flatten(0, 1)[batch.places_M]])
+                    graph_ND, places = torch.cat([graph_ND, graph_BQD[:, 1:].flatten(0, 1)[batch.places_M]]), nodes.graph_N
+                hidden = write_tokens(hidden, graph_ND, places)
             if layer < last - 1:
-                hidden = self.text.layers[layer](hidden, mask, graph_ND)
+                hidden = self.text.layers[layer](hidden, mask)
             elif layer == last - 1:
-                hidden, states_ND = self._part(layer, hidden, mask, graph_ND, batch)
+                hidden, states_ND = self._part(layer, hidden, mask, batch)
             else:
                 cls_RC = nodes.cls_RC[:rows]
-                hidden = self.text.layers[layer](hidden[:rows], mask.first(rows).at(cls_RC), graph_ND, cls_RC)
-        return hidden.flatten(0, 1)[nodes.places_N[: batch.num_centers]].float()
+                hidden = self.text.layers[layer](hidden[:rows], take_rows(mask[:rows], cls_RC), cls_RC)
+        return hidden.flatten(0, 1)[nodes.places_N[:count]].float()
 
-    def _cls_states(self, hidden: Tensor, batch: PackedNeighborhoods) -> Tensor:
-        """(B + M, D): the [CLS] states of centres and neighbours."""
-        return node_states(take_tokens(hidden, batch.nodes.cls_RC), batch.nodes)
-
-    def _part(
-        self, layer: int, hidden: Tensor, mask: Mask, graph_ND: Tensor | None, batch: PackedNeighborhoods
-    ) -> tuple[Tensor, Tensor]:
-        """The last layer of the neighbours, [CLS] alone, apart from the centres': their tokens, and everyone's [CLS] states."""
+    def _part(self, layer: int, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
+        """The neighbours' last layer, [CLS] alone, apart from the centres': the centres' tokens, and everyone's [CLS] states."""
         nodes, rows, count = batch.nodes, batch.center_rows, batch.num_centers
-        above = self.text.layers[layer](hidden[:rows], mask.first(rows), graph_ND)
+        above = self.text.layers[layer](hidden[:rows], mask[:rows])
         center_BD = take_tokens(above, nodes.cls_RC[:rows]).flatten(0, 1)[nodes.places_N[:count]]
         if rows == len(hidden):  # nobody has a neighbour
             return above, center_BD
         below_RC = nodes.cls_RC[rows:]
-        neighbor_graph = graph_ND[count:] if graph_ND is not None and len(mask.nodes_RC) > rows else None
-        states_RCD = self.text.layers[layer](hidden[rows:], mask.after(rows, count).at(below_RC), neighbor_graph, below_RC)
+        states_RCD = self.text.layers[layer](hidden[rows:], take_rows(mask[rows:], below_RC), below_RC)
         neighbor_MD = states_RCD.flatten(0, 1)[nodes.places_N[count:] - rows * nodes.num_slots]
         return above, torch.cat([center_BD, neighbor_MD])
 
@@ -359,15 +333,17 @@ class GraphFormersNetwork(nn.Module):
 
     def center_vectors(self, batch: PackedBatch, states: list[Tensor], index_BK: Tensor, open_BK: Tensor) -> Tensor:
         """(B, D) float32: centres read in the light of their neighbours' states, known from before (eq. 5, g = x)."""
-        mask, last = self.text.mask(batch, len(batch.tokens_RW)), self.config.num_layers - 1
+        last = self.config.num_layers - 1
         index_BN = neighborhood_index(index_BK, open_BK)
-        hidden, graph_BD = self.text.embed(batch), None
+        masks = self.graph_masks(open_BK, 1)
+        mask, later = self.text.masks(batch)
+        hidden = self.text.embed(batch)
         for layer in range(last + 1):
             if layer > 0:
-                gnn = self.graph_attention(layer)
                 center_BD = node_states(take_tokens(hidden, batch.cls_RC), batch)
                 states_ND = torch.cat([center_BD, states[layer - 1].to(center_BD.dtype)])
-                graph_BD = gnn(states_ND, index_BN, gnn.mask(open_BK, 1))[:, 0]
-            cls_RC = batch.cls_RC if layer == last else None
-            hidden = self.text.layers[layer](hidden, mask if cls_RC is None else mask.at(cls_RC), graph_BD, cls_RC)
-        return node_states(hidden, batch).float()
+                graph_BD, mask = self.aggregate(layer, states_ND, index_BN, masks)[:, 0], later
+                hidden = write_tokens(hidden, graph_BD, batch.graph_N)
+            if layer < last:
+                hidden = self.text.layers[layer](hidden, mask)
+        return node_states(self.text.layers[last](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC), batch).float()

@@ -52,6 +52,16 @@ def test_dblp_bad_rows(tmp_path: Path) -> None:
     assert graph.summary["skipped"] == {"malformed row": 1, "empty text": 1}
 
 
+def test_dblp_years_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches without a year, and years that no column of numbers holds."""
+    monkeypatch.setattr("graphformers.data.records.BATCH", 1)
+    rows = [f'{{"id":{i},"title":"Paper {i}"' for i in range(3)]
+    path = write(tmp_path / "dblp.json", rows[0] + "}\n" + rows[1] + ',"year":2001}\n' + rows[2] + "}")
+    assert read("dblp", path).column("year").to_pylist() == [None, 2001, None]
+    path = write(tmp_path / "dblp.json", rows[0] + "}\n" + rows[1] + f',"year":{2**70}}}')
+    assert read("dblp", path).column("year").to_pylist() == [None, str(2**70)]
+
+
 def test_wikidata5m(tmp_path: Path) -> None:
     texts = write(
         tmp_path / "text.txt",
@@ -66,6 +76,10 @@ def test_wikidata5m(tmp_path: Path) -> None:
     bad = write(tmp_path / "bad.txt", "Q1\tP31\tQ2\nQ1\tP31\n")
     with pytest.raises(InputError, match=re.escape(f"{bad}:2: 2 fields ('Q1\\tP31'), expected head<TAB>relation<TAB>tail")):
         read("wikidata5m", texts, bad)
+    late = write(tmp_path / "late.txt", "\nno tab at all\nQ1\tP31\tQ2\n")
+    with pytest.raises(InputError, match=re.escape(f"{late}:2: 1 fields separated by tabs, expected 2 (id, text) or 3")):
+        read("wikidata5m", texts, late)
+    assert read("wikidata5m", texts, late, skip_bad=True).summary["skipped"] == {"malformed row": 1}
     unknown = write(tmp_path / "unknown.txt", "Q1\tP31\tQ77\n")
     with pytest.raises(InputError, match=r"unknown.txt:1: an edge to 'Q77'"):
         read("wikidata5m", texts, unknown)
@@ -165,66 +179,8 @@ def test_dependency_fields() -> None:
     assert dependencies("") == []
 
 
-ITEMS = "id,title\ni1,Shoes\ni2,Socks\ni3,Hat\ni4,Glove\n"
-LOG = """user,time,item
-u1,2024-05-01 12:00:00,i1
-u1,2024-05-01 12:20:00,i2
-u1,2024-05-01 12:45:00,i3
-u1,2024-05-01 12:21:00,i2
-u2,2024-05-01 12:10:00,i2
-u2,2024-05-01 12:00:00,i1
-u2,2024-05-02 12:00:00,i4
-"""
-
-
-def naive_sessions(views: list[tuple[str, float, str]], window: float, min_count: int) -> set[frozenset[str]]:
-    users: dict[frozenset[str], set[str]] = {}
-    for user, time, item in views:
-        for other_user, other_time, other in views:
-            if user == other_user and item != other and abs(time - other_time) <= window * 60:
-                users.setdefault(frozenset((item, other)), set()).add(user)
-    return {pair for pair, seen in users.items() if len(seen) >= min_count}
-
-
-def links(graph: TextGraph) -> set[frozenset[str]]:
-    return {frozenset(graph.ids_of(pair)) for pair in graph.pairs()}
-
-
-def test_sessions(tmp_path: Path) -> None:
-    items, log = write(tmp_path / "items.csv", ITEMS), write(tmp_path / "log.csv", LOG)
-    assert links(read("sessions", items, log)) == {frozenset(("i1", "i2")), frozenset(("i2", "i3"))}
-    assert links(read("sessions", log, items, window=60)) == {frozenset(p) for p in (("i1", "i2"), ("i2", "i3"), ("i1", "i3"))}
-    assert links(read("sessions", items, log, min_count=2)) == {frozenset(("i1", "i2"))}
-
-
-@pytest.mark.parametrize("unit", ["s", "ms", "iso"])
-def test_sessions_are_those_of_a_naive_count(tmp_path: Path, unit: str) -> None:
-    draw = np.random.default_rng(0)
-    views = [
-        (f"u{draw.integers(4)}", float(1_700_000_000 + draw.integers(200) * 60), f"i{draw.integers(1, 9)}") for _ in range(150)
-    ]
-    items = write(tmp_path / "items.csv", "id,title\n" + "".join(f"i{i},Item {i}\n" for i in range(1, 9)))
-    shown = {"s": lambda t: f"{t:.0f}", "ms": lambda t: f"{t * 1000:.0f}", "iso": lambda t: str(np.datetime64(int(t), "s"))}[unit]
-    log = write(tmp_path / "log.csv", "user,time,item\n" + "".join(f"{u},{shown(t)},{i}\n" for u, t, i in views))
-    for window, min_count in ((5, 1), (30, 2), (30, 3)):
-        found = links(read("sessions", items, log, window=window, min_count=min_count))
-        assert found == naive_sessions(views, window, min_count)
-
-
-def test_sessions_bad_rows(tmp_path: Path) -> None:
-    items = write(tmp_path / "items.csv", ITEMS)
-    log = write(tmp_path / "log.csv", "user,time,item\nu1,1000,i1\nu1,yesterday,i2\nu1,1100,i9\nu1,1200,i3\n")
-    with pytest.raises(InputError, match=re.escape(f"{log}:3: the time 'yesterday', expected a number of seconds")):
-        read("sessions", items, log)
-    graph = read("sessions", items, log, skip_bad=True)
-    assert links(graph) == {frozenset(("i1", "i3"))}
-    assert graph.summary["skipped"] == {"malformed row": 1, "unknown node": 1}
-    with pytest.raises(InputError, match="a log with the columns user, time, item is missing among"):
-        read("sessions", items)
-
-
 def test_pairs(tmp_path: Path) -> None:
-    path = write(tmp_path / "train.tsv", "cats|'|dogs|'||'|mice\tdogs|'|cats\nbirds|'|\tcats\n")
+    path = write(tmp_path / "train.tsv", "cats|'|dogs|'||'|mice\tdogs|'|cats\n\nbirds|'|\tcats\n \n")
     graph = read("pairs", path)
     assert graph.texts.to_pylist() == ["cats", "dogs", "mice", "birds"]
     assert sorted(graph.texts_of(graph.neighbors_of(0))) == ["birds", "dogs", "mice"]

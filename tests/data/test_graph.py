@@ -13,7 +13,6 @@ from graphformers.data.describe import describe_graph
 from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
 from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError, InputError
-from tests.conftest import make_graph
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,6 +93,27 @@ def test_networkx_without_text_is_refused() -> None:
     assert from_networkx(other, text="title").text("a") == "A title"
 
 
+def test_networkx_attributes_of_any_kind() -> None:
+    other = networkx.DiGraph()
+    other.add_node(1, title="First", text="other", id=7)
+    other.add_node(2, title="Second", year=1999, mixed="x")
+    other.add_node(3, title="Third", mixed=3)
+    other.add_edge(1, 2, type=5)
+    other.add_edge(2, 3)
+    found = from_networkx(other, text="title")
+    assert found.texts.to_pylist() == ["First", "Second", "Third"]
+    kept = {name: found.column(name).to_pylist() for name in found.column_names}
+    assert kept == {
+        "text_": ["other", None, None],
+        "id_": [7, None, None],
+        "year": [None, 1999, None],
+        "mixed": [None, "x", "3"],
+    }
+    assert found.type_names == ("5", "")
+    with pytest.raises(InputError, match="the networkx graph has no nodes, expected at least one with a text"):
+        from_networkx(networkx.Graph())
+
+
 def test_pyg_there_and_back(graph: TextGraph) -> None:
     data = to_pyg(graph)
     assert data.validate()
@@ -131,6 +151,11 @@ def test_unknown_column_lists_the_known(graph: TextGraph) -> None:
         graph.column("venue")
 
 
-def test_ids_need_not_be_in_order() -> None:
-    one, other = make_graph(seed=5), make_graph(seed=5)
-    assert np.array_equal(one.indices, other.indices)
+def test_the_order_of_nodes_changes_no_neighbours(graph: TextGraph) -> None:
+    order = random.Random(1).sample(range(graph.num_nodes), graph.num_nodes)
+    ids = graph.ids.to_pylist()
+    sources, targets = ([ids[node] for node in ends] for ends in graph.edges.tolist())
+    other = build_graph(graph.nodes.take(pa.array(order)), sources, targets)
+    assert other.ids.to_pylist() != ids
+    for name in ids:
+        assert sorted(other.neighbors(name)) == sorted(graph.neighbors(name))

@@ -10,15 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import graphformers.data.tables as tables
-from graphformers.data.graph import TextGraph
-from graphformers.data.problems import Problems
+from graphformers.data import delimited, tables
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
-from graphformers.data.tables import read_table
 from graphformers.errors import GraphFormersError, InputError
 
 NODES = [("p1", "Attention, is all", 2017), ("p2", 'A "quoted" title', 2018), ("p3", "Two\nlines", 2019), ("p4", "Ünïcode", 2020)]
@@ -196,11 +191,20 @@ def test_a_truncated_gzip_is_named_or_read_as_far_as_it_goes(tmp_path: Path) -> 
         ("n.csv", b"\xff\xfei\x00d\x00", "UTF-16 text, expected UTF-8"),
         ("n.csv", b"id,id,text\n", "the column 'id' stands twice"),
         ("n.csv.gz", b"id,text\n", "the gzip stream is cut short or damaged"),
+        ("n.csv.bz2", b"id,text\n", "the bzip2 stream is cut short or damaged"),
+        ("n.jsonl.bz2", b'{"id": 1}', "the bzip2 stream is cut short or damaged"),
+        ("n.csv.xz", b"id,text\n", "the xz stream is cut short or damaged"),
+        ("n.csv", b"id,text\ra,First\r", "n.csv:1: a carriage return that ends no line"),
+        ("n.csv", b'id,"text\na,First\n', "n.csv:1: a field opened with a quote here is never closed"),
         ("n.parquet", b"PAR1 not really", "not a Parquet file or cut short"),
         ("n.xlsx", b"PK", "cannot tell the format from the name, expected .csv"),
         ("n.jsonl", b'{"id": "a", "text": "x"}\n{"id": \n', ":2: .*expected one JSON object per line"),
         ("n.jsonl", b'{"id": "a", "text": "x"}\n{"id": "b"}\n', ":2: no field 'text' in this record"),
         ("n.jsonl", b"[1, 2]\n", ":1: .*expected one JSON object per line"),
+        ("n.jsonl", b"\n\n", "no records, expected one JSON object per line"),
+        ("n.jsonl", b'{"id": "a", "text": ["x"]}\n', r":1: the field 'text' is \['x'\], expected text or a number"),
+        ("n.jsonl", b'{"id": {"n": 1}, "text": "x"}\n', r":1: the field 'id' is \{'n': 1\}, expected text or a number"),
+        ("n.jsonl", b'{"id": "a", "text": ' + b"[" * 5000, ":1: .*expected one JSON object per line"),
     ],
 )
 def test_files_that_are_something_else(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -231,42 +235,111 @@ def test_many_bad_rows_are_counted_and_some_listed(tmp_path: Path) -> None:
     graph = read_graph(path, settings=SKIP)
     assert graph.num_nodes == 500
     assert graph.summary["skipped"] == {"empty text": 500}
-    assert len(graph.summary["skipped_examples"]) == 20
+    assert len(graph.summary["skipped_examples"]) == 5
 
 
-def columns_of(path: Path, problems: Problems) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for batch in read_table(path, problems):
-        rows += zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
-    return rows
-
-
-FIELD = st.text(st.sampled_from(list('ab ,"\n\r\té')), max_size=6)
-
-
-@settings(max_examples=150, deadline=None)
-@given(rows=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=8))
-def test_the_fast_and_the_careful_reader_agree(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
-    """What Python's csv module writes, both of our readers read alike."""
-    path = tmp_path_factory.mktemp("agree") / "t.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("id", "text"), *rows])
-    fast = columns_of(path, Problems(strict=True))
-    table = tables.TextTable(path, header=True, quotes=True)
-    task = tables.Progress("", None, "B")
-    careful: list[tuple[str, ...]] = []
-    for batch in tables._read_carefully(table, ["id", "text"], None, Problems(strict=True), task, 0):
-        careful += zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
-    assert fast == careful == rows
-
-
-def test_a_bad_row_late_in_a_file_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast reader hands over to the careful one in the middle of the file: no row is lost, none read twice."""
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 4096)
-    rows = [f"n{i},text {i}" for i in range(3000)]
-    rows[2500] = "n2500,text,2500"
+def test_every_reason_has_its_examples_and_one_reading_finds_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 256)
+    rows = [f"n{i},{'' if i % 3 == 1 else 'word'}" if i % 3 else f"x,word {i}" for i in range(300)]
     path = write_csv(tmp_path / "n.csv", "id,text\n" + "\n".join(rows))
-    with pytest.raises(InputError, match=re.escape(f"{path}:2502: 3 fields")):
+    opened: list[Path] = []
+    real = delimited.open_stream
+    monkeypatch.setattr(delimited, "open_stream", lambda path, task: (opened.append(path), real(path, task))[1])
+    summary = read_graph(path, settings=SKIP).summary
+    assert summary["skipped"] == {"empty text": 100, "duplicate id": 99}
+    expected = [f"{path}:{3 + 3 * i}: the text of node 'n{3 * i + 1}' is empty, expected some words" for i in range(5)]
+    expected += [f"{path}:{5 + 3 * i}: the id 'x' stands already at {path}:2, expected unique ids" for i in range(5)]
+    assert summary["skipped_examples"] == expected
+    assert len(opened) == 4  # the header twice, the rows, the lines
+
+
+def write_records(path: Path, *records: object) -> Path:
+    return write_csv(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_json_records_may_differ_in_what_is_not_asked_for(tmp_path: Path) -> None:
+    nodes = write_records(
+        tmp_path / "n.jsonl",
+        {"id": "a", "text": "First"},
+        *({"id": f"n{i}", "text": "word"} for i in range(tables.RECORDS_AHEAD)),
+        {"id": 2**70, "text": "Huge", "late": 2**70},
+    )
+    edges = write_records(tmp_path / "e.jsonl", {"src": "a", "dst": "n1"}, {"src": "n1", "dst": str(2**70), "type": "cites"})
+    graph = read_graph(nodes, edges)
+    assert graph.column("late").to_pylist()[-2:] == [None, str(2**70)]
+    assert graph.type_names == ("", "cites")
+    assert read_graph(nodes, settings=ImportSettings(keep=("late",))).column_names == ["late"]
+    assert read_graph(nodes, settings=ImportSettings(keep=())).column_names == []
+    with pytest.raises(InputError, match="--keep lat: no node file has a column of that name"):
+        read_graph(nodes, settings=ImportSettings(keep=("lat",)))
+
+
+def test_json_texts_of_which_one_is_there(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "n.jsonl", {"id": 1, "a": "x"}, {"id": 2, "b": "y"}, {"id": 3})
+    chosen = ImportSettings(columns={"text": "a,b"}, skip_bad=True)
+    graph = read_graph(path, settings=chosen)
+    assert graph.texts.to_pylist() == ["x", "y"]
+    assert graph.summary["skipped"] == {"empty text": 1}
+
+
+def test_a_bad_first_record_is_skipped_like_any_other(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.jsonl", '{"id": \n{"id": "a", "text": ["x"]}\n{"id": "b", "text": "Second"}\n')
+    graph = read_graph(path, settings=SKIP)
+    assert graph.ids.to_pylist() == ["b"]
+    assert graph.summary["skipped"] == {"malformed row": 2}
+    assert f"{path}:2: the field 'text' is ['x']" in graph.summary["skipped_examples"][1]
+
+
+def test_parquet_texts_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "n.parquet"
+    texts = pa.array([b"First", b"S\xe9cond", b"Third"], pa.binary())
+    note = pa.Array.from_buffers(pa.string(), 3, pa.array([b"x", b"y", b"\xff"], pa.binary()).buffers())
+    parquet.write_table(pa.table({"id": [1, 2, 3], "text": texts, "note": note, "raw": texts}), path)
+    with pytest.raises(InputError, match=re.escape(f"{path}, row 2: the column 'text': byte 0xe9 at position 2 is not UTF-8")):
         read_graph(path)
-    graph: TextGraph = read_graph(path, settings=SKIP)
-    assert graph.ids.to_pylist() == [f"n{i}" for i in range(3000) if i != 2500]
+    graph = read_graph(path, settings=SKIP)
+    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (["1"], ["First"])
+    assert graph.summary["skipped"] == {"wrong encoding": 2}
+    assert graph.column("raw").to_pylist() == [b"First"]
+    parquet.write_table(pa.table({"id": [1], "text": [["a", "list"]]}), path)
+    with pytest.raises(InputError, match=r"the column 'text' holds values of type list.*expected text or numbers"):
+        read_graph(path)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "n.parquet"
+    names = [f"n{i}" for i in range(20_000)]
+    parquet.write_table(pa.table({"id": names, "text": names}), path)
+    whole = path.read_bytes()
+    for place in range(100, len(whole) // 2, len(whole) // 40):
+        path.write_bytes(whole[:place] + b"\xff" * 64 + whole[place + 64 :])
+        try:
+            read_graph(path, settings=SKIP)
+        except InputError as error:
+            assert str(path) in str(error)  # noqa: PT017
+
+
+def test_tables_of_several_kinds_and_types(tmp_path: Path) -> None:
+    """A column's type is that of all files together; nothing that differs between them stops an import."""
+    parquet.write_table(pa.table({"id": ["a"], "text": ["x"], "year": [2000], "tags": [["t"]]}), tmp_path / "1.parquet")
+    parquet.write_table(pa.table({"id": ["b"], "text": ["y"], "year": [2000.5], "tags": [[1]]}), tmp_path / "2.parquet")
+    write_csv(tmp_path / "3.csv", "id,text,year,tags\n")
+    write_csv(tmp_path / "4.csv", "id,text,year,tags\nd,z,1999,none\n")
+    graph = read_graph(sorted(tmp_path.iterdir()))
+    assert graph.column("year").to_pylist() == [2000.0, 2000.5, 1999.0]
+    assert graph.column("tags").to_pylist() == ['["t"]', "[1]", "none"]
+    assert read_graph([tmp_path / "1.parquet", tmp_path / "3.csv"]).column("year").to_pylist() == [2000]
+
+
+def test_names_that_clash_with_ours_or_each_other(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", "key,title,id,id_,text\na,First,1,2,3\n")
+    graph = read_graph(path, settings=ImportSettings(columns={"id": "key", "text": "title"}))
+    kept = {name: graph.column(name).to_pylist() for name in graph.column_names}
+    assert kept == {"id__": [1], "id_": [2], "text_": [3]}
+
+
+def test_a_kept_column_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
+    one, two = write_csv(tmp_path / "1.csv", "id,text,year\na,x,1999\n"), write_csv(tmp_path / "2.csv", "id,text\nb,y\n")
+    with pytest.raises(InputError, match="--keep yaer: no node file has a column of that name, the nearest is 'year' of: "):
+        read_graph([one, two], settings=ImportSettings(keep=("yaer",)))
+    assert read_graph([one, two], settings=ImportSettings(keep=("year",))).column("year").to_pylist() == [1999, None]

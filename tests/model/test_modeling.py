@@ -263,23 +263,27 @@ def test_settings_are_checked() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 12), max_size=60), st.integers(12, 50), st.integers(1, 8), st.integers(1, 4))
-def test_rows_hold_every_token_once(lengths: list[int], width: int, slots: int, multiple: int) -> None:
+@given(st.lists(st.integers(1, 12), max_size=60), st.integers(13, 50), st.integers(1, 8), st.integers(1, 4), st.booleans())
+def test_rows_hold_every_token_once(lengths: list[int], width: int, slots: int, multiple: int, graph: bool) -> None:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     flat = np.arange(indptr[-1]) + 100
-    batch = pack_nodes(flat, indptr, width, slots, 7, multiple)
+    batch = pack_nodes(flat, indptr, width, slots, 7, graph_tokens=graph, row_multiple=multiple)
     assert batch.tokens_RW.shape[0] % multiple == 0
     rows, found = batch.cls_RC.shape[0], []
     for node, length in enumerate(lengths):
         row, slot = divmod(int(batch.places_N[node]), slots)
-        assert int(batch.nodes_RC[row, slot]) == node
         start = int(batch.cls_RC[row, slot])
-        own = batch.slots_RW[row] == slot
+        own = (batch.slots_RW[row] == slot) & ~batch.is_graph_RW[row]
+        if graph:
+            assert divmod(int(batch.graph_N[node]), width) == (row, start - 1)
+            assert batch.is_graph_RW[row, start - 1]
+            assert int(batch.slots_RW[row, start - 1]) == slot
         assert own.nonzero().flatten().tolist() == list(range(start, start + length))
         assert batch.positions_RW[row][own].tolist() == list(range(length))
         found += batch.tokens_RW[row][own].tolist()
     assert found == flat.tolist()
-    padding = batch.slots_RW == slots
+    assert int(batch.is_graph_RW.sum()) == len(batch.graph_N) == graph * len(lengths)
+    padding = (batch.slots_RW == slots) | batch.is_graph_RW
     assert int((~padding).sum()) == len(flat)
     assert (batch.tokens_RW[padding] == 7).all()
     assert (rows >= 1) == (len(lengths) > 0)

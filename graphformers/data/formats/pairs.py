@@ -26,6 +26,8 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
     for path in nodes + edges:
         with Records(builder, path) as records:
             for line, row in read_lines(path, builder.problems):
+                if not row.strip():
+                    continue
                 sides = [[text.strip() for text in side.split(SEPARATOR)] for side in row.split("\t")]
                 if len(sides) != 2:
                     expected = f"two sides separated by a tab, each text{SEPARATOR}neighbour{SEPARATOR}…"

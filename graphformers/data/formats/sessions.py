@@ -11,13 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, one_chunk
-from graphformers.data.builder import RESOLVE_ROWS, GraphBuilder, Locate
+from graphformers.data.builder import RESOLVE_ROWS, GraphBuilder
+from graphformers.data.columns import as_strings
 from graphformers.data.formats.tables import read_nodes
+from graphformers.data.problems import Locate
 from graphformers.data.settings import ImportSettings, guess_column, require_column
 from graphformers.data.tables import TableBatch, read_table, table_columns
 from graphformers.errors import InputError
 from graphformers.progress import progress
 
+TIME = "a number of seconds or a date and time such as 2024-05-01 12:30:00"
 MOST_PAIRS = 50_000_000  # co-views held before equal ones are merged
 
 
@@ -25,7 +28,7 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
     logs: list[Path] = []
     items: list[Path] = []
     for path in nodes + edges:
-        names = table_columns(path, header=settings.header, quotes=settings.quotes)
+        names = table_columns(path, settings)
         is_log = all(guess_column(role, names, settings) for role in ("user", "time", "item"))
         (logs if is_log else items).append(path)
     if not logs or not items:
@@ -33,9 +36,7 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
         raise InputError(
             f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with --column user=NAME and so on"
         )
-    for path in items:
-        read_nodes(path, builder, settings)
-    builder.seal_nodes()
+    read_nodes(items, builder, settings)
     users, times, items_viewed = _read_logs(logs, builder, settings)
     builder.add_resolved_edges(*_co_views(users, times, items_viewed, settings))
 
@@ -47,53 +48,83 @@ def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSetting
     items: list[Array] = []
     waiting: list[tuple[pa.Array, Locate]] = []
     for path in paths:
-        names = table_columns(path, header=settings.header, quotes=settings.quotes)
-        user, time, item = (require_column(role, names, settings, path) for role in ("user", "time", "item"))
-        for batch in read_table(path, builder.problems, header=settings.header, quotes=settings.quotes, only=[user, time, item]):
-            users.append(batch.columns[user].cast(pa.large_string()).dictionary_encode())
-            times.append(_seconds(batch, time, builder))
+        names = table_columns(path, settings)
+        user, time, item = only = [require_column(role, names, settings, path) for role in ("user", "time", "item")]
+        for batch in read_table(path, builder.problems, settings, only=only, texts=[user, item], required=only):
+            users.append(_encode_users(batch, user, builder))
+            times.append(_seconds(batch, time, path, builder))
             waiting.append((batch.columns[item], batch.locate))
             if sum(len(ids) for ids, _ in waiting) >= RESOLVE_ROWS:
                 items.append(builder.lookup(waiting))
                 waiting = []
     if waiting:
         items.append(builder.lookup(waiting))
-    codes = np.asarray(one_chunk(pa.chunked_array(users).unify_dictionaries()).indices)
+    if not items:
+        return np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32)
+    joined = one_chunk(pa.chunked_array(users).unify_dictionaries())
+    codes = np.asarray(pc.fill_null(joined.indices, -1))
     all_times, all_items = np.concatenate(times), np.concatenate(items)
-    kept = np.isfinite(all_times) & (all_items >= 0)
+    kept = (codes >= 0) & np.isfinite(all_times) & (all_items >= 0)
     return codes[kept], all_times[kept], all_items[kept]
 
 
-def _seconds(batch: TableBatch, name: str, builder: GraphBuilder) -> Array:
-    """The times of a batch in seconds: numbers are seconds (milliseconds when they are too large for that), text is ISO 8601."""
+def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Array:
+    """The users of a batch as a dictionary; those without a name are bad rows and null."""
+    users = batch.columns[name]
+    users = pc.if_else(pc.equal(pc.utf8_trim_whitespace(users), ""), None, users)
+    nobody = np.asarray(users.is_null().to_numpy(zero_copy_only=False))
+    builder.problems.report("empty user", nobody, batch.locate, lambda i: f"the {name} is empty, expected who viewed the item")
+    return users.dictionary_encode()
+
+
+def _seconds(batch: TableBatch, name: str, path: Path, builder: GraphBuilder) -> Array:
+    """The times of a batch in seconds; what is no time is a bad row and not a number."""
     column = batch.columns[name]
     try:
         seconds = _parse_times(column)
-    except pa.ArrowInvalid:
-        seconds = np.concatenate([_parse_one(column[i : i + 1]) for i in range(len(column))])
+    except pa.ArrowNotImplementedError as error:
+        raise InputError(f"{path}: the column {name!r} holds values of type {column.type}, expected {TIME}") from error
     bad = ~np.isfinite(seconds)
-    expected = "a number of seconds or a date and time such as 2024-05-01 12:30:00"
-    builder.report("malformed row", bad, batch.locate, lambda i: f"the time {column[i].as_py()!r}, expected {expected}")
+    builder.problems.report("malformed row", bad, batch.locate, lambda i: f"the time {column[i].as_py()!r}, expected {TIME}")
     return seconds
 
 
 def _parse_times(column: pa.Array) -> Array:
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        try:
-            column = column.cast(pa.float64())
-        except pa.ArrowInvalid:
-            column = column.cast(pa.timestamp("us"))
-    if pa.types.is_temporal(column.type):
-        return np.asarray(column.cast(pa.timestamp("us"))).astype("datetime64[us]").astype(np.int64) / 1e6
-    numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")))
-    return np.where(numbers > 1e11, numbers / 1000, numbers)
-
-
-def _parse_one(value: pa.Array) -> Array:
+    """Seconds since 1970, nan where a value is no time. A column with one that is none is halved until that one is alone."""
     try:
-        return _parse_times(value)
+        if pa.types.is_temporal(column.type):
+            return _since_epoch(column)
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            return _scaled(column)
+        try:
+            return _scaled(column.cast(pa.float64()))
+        except pa.ArrowInvalid:
+            return _parse_dates(as_strings(column))
     except pa.ArrowInvalid:
-        return np.array([np.nan])
+        half = len(column) // 2
+        return np.concatenate([_parse_times(column[:half]), _parse_times(column[half:])]) if half else np.array([np.nan])
+
+
+def _parse_dates(text: pa.Array) -> Array:
+    """ISO 8601; a time without an offset is taken as UTC."""
+    text = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"(\.[0-9]{6})[0-9]+", r"\1")  # Arrow takes no more digits
+    with_offset = pc.fill_null(pc.match_substring_regex(text, r":[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"), False)
+    seconds = np.full(len(text), np.nan)
+    for mask, kind in ((with_offset, pa.timestamp("us", "UTC")), (pc.invert(with_offset), pa.timestamp("us"))):
+        seconds[np.asarray(mask)] = _since_epoch(text.filter(mask).cast(kind))
+    return seconds
+
+
+def _since_epoch(times: pa.Array) -> Array:
+    moments = times.cast(pa.timestamp("us"), safe=False)
+    return np.asarray(pc.fill_null(pc.divide(moments.cast(pa.int64()).cast(pa.float64()), 1e6), np.nan))
+
+
+def _scaled(column: pa.Array) -> Array:
+    """Numbers in seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by their size."""
+    numbers = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
+    size = np.abs(numbers)
+    return np.asarray(numbers / np.select([size >= 1e17, size >= 1e14, size >= 1e11], [1e9, 1e6, 1e3], 1.0))
 
 
 def _co_views(users: Array, times: Array, items: Array, settings: ImportSettings) -> tuple[Array, Array]:

@@ -1,22 +1,23 @@
 """Node and edge tables: .csv .tsv .jsonl .parquet, several files per side, column names guessed or given."""
 
+from collections.abc import Collection
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.builder import GraphBuilder
+from graphformers.data.columns import ColumnNames
 from graphformers.data.settings import ImportSettings, guess_column, require_column
-from graphformers.data.sources import file_kind
-from graphformers.data.tables import DELIMITERS, read_table, table_columns
+from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
+from graphformers.errors import InputError
 
 
 def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
     """Reads the node files, then the edge files."""
-    for path in nodes:
-        read_nodes(path, builder, settings)
-    builder.seal_nodes()
+    read_nodes(nodes, builder, settings)
     for path in edges:
         _read_edges(path, builder, settings)
 
@@ -26,38 +27,63 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
     nodes: list[Path] = []
     edges: list[Path] = []
     for path in paths:
-        names = table_columns(path, header=settings.header, quotes=settings.quotes)
+        names = table_columns(path, settings)
         is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
         (edges if is_edges else nodes).append(path)
     return nodes, edges
 
 
-def read_nodes(path: Path, builder: GraphBuilder, settings: ImportSettings) -> None:
+def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+    """Reads the files of nodes, all of them: the builder is told so."""
+    columns = {path: table_columns(path, settings) for path in paths}
+    names = ColumnNames(name for found in columns.values() for name in found)
+    if all(map(names_all_columns, paths)):
+        _check_kept(names, settings)
+    for path, found in columns.items():
+        _read_node_file(path, found, names, builder, settings)
+    _check_kept(names, settings)
+    builder.seal_nodes()
+
+
+def _read_node_file(path: Path, found: list[str], names: ColumnNames, builder: GraphBuilder, settings: ImportSettings) -> None:
     """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full stop."""
-    names = table_columns(path, header=settings.header, quotes=settings.quotes)
     parts = settings.columns.get("text", "").split(",")
     if len(parts) > 1:
-        texts = [require_column("text", names, _with_text(settings, part), path) for part in parts]
+        texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
     else:
-        texts = [require_column("text", names, settings, path)]
-    id_name = require_column("id", [name for name in names if name not in texts] or names, settings, path)
-    kept = [name for name in names if name not in (id_name, *texts) and (settings.keep is None or name in settings.keep)]
-    if file_kind(path) in DELIMITERS:
-        builder.untyped_columns.update(kept)
-    only = [id_name, *(text for text in texts if text != id_name), *kept]
-    for batch in read_table(path, builder.problems, header=settings.header, quotes=settings.quotes, only=only):
-        columns = {_column_name(name): batch.columns[name] for name in kept}
-        builder.add_nodes(batch.columns[id_name], _join([batch.columns[text] for text in texts]), columns, batch.locate)
+        texts = [require_column("text", found, settings, path)]
+    id_name = require_column("id", [name for name in found if name not in texts] or found, settings, path)
+    roles = list(dict.fromkeys([id_name, *texts]))
+    only = None
+    if settings.keep is not None:
+        known = found if names_all_columns(path) else settings.keep
+        only = [*roles, *(name for name in known if name in settings.keep and name not in roles)]
+    required = roles if len(texts) == 1 else [id_name]  # of several texts one is enough
+    for batch in read_table(path, builder.problems, settings, only=only, texts=roles, required=required):
+        # A column asked for that the records of a .jsonl lack comes as nulls without a type.
+        others = [name for name in batch.columns if name not in roles]
+        columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
+        text = _join([batch.columns[name] for name in texts])
+        builder.add_nodes(batch.columns[id_name], text, columns, batch.locate, plain=is_plain(path))
+
+
+def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
+    for name in settings.keep or ():
+        if name not in names:
+            near = get_close_matches(name, names, n=1, cutoff=0)
+            raise InputError(
+                f"--keep {name}: no node file has a column of that name, the nearest is {near[0]!r} of: {', '.join(names)}"
+            )
 
 
 def _read_edges(path: Path, builder: GraphBuilder, settings: ImportSettings) -> None:
-    names = table_columns(path, header=settings.header, quotes=settings.quotes)
+    names = table_columns(path, settings)
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
     type_name = guess_column("type", names, settings)
     if "type" in settings.columns:
         type_name = require_column("type", names, settings, path)
     only = [source, target] + ([type_name] if type_name else [])
-    for batch in read_table(path, builder.problems, header=settings.header, quotes=settings.quotes, only=only):
+    for batch in read_table(path, builder.problems, settings, only=only, texts=only, required=[source, target]):
         types = batch.columns[type_name] if type_name else None
         builder.add_edges(batch.columns[source], batch.columns[target], types, batch.locate)
 
@@ -66,14 +92,11 @@ def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
     return replace(settings, columns=settings.columns | {"text": name.strip()})
 
 
-def _column_name(name: str) -> str:
-    """A user's column may not be called like one of ours."""
-    return f"{name}_" if name in ("id", "text") else name
-
-
 def _join(texts: list[pa.Array]) -> pa.Array:
-    if len(texts) == 1:
-        return texts[0]
-    strings = [text.cast(pa.large_string()) for text in texts]
-    present = [pc.if_else(pc.equal(text, ""), None, text) for text in strings]
-    return pc.binary_join_element_wise(*present, pa.scalar(". ", pa.large_string()), null_handling="skip")
+    """The texts of each row with a full stop between those that are there. (Arrow's own skipping of nulls loses rows of them.)"""
+    joined, *others = texts
+    for text in others:
+        joined, text = pc.fill_null(joined, ""), pc.fill_null(text, "")
+        gap = pc.if_else(pc.and_(pc.not_equal(joined, ""), pc.not_equal(text, "")), ". ", "").cast(pa.large_string())
+        joined = pc.binary_join_element_wise(joined, gap, text, pa.scalar("", pa.large_string()))
+    return joined

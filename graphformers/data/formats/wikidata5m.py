@@ -32,7 +32,7 @@ def first_sentence(text: str) -> str:
 
 
 def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
-    widths = {path: _num_fields(path) for path in nodes + edges}
+    widths = {path: _num_fields(path, settings) for path in nodes + edges}
     for wanted in (2, 3):
         for path in (path for path, width in widths.items() if width == wanted):
             with Records(builder, path) as records:
@@ -55,10 +55,14 @@ def _read_file(path: Path, width: int, builder: GraphBuilder, records: Records) 
             records.add_edge(line, fields[0], fields[2], fields[1])
 
 
-def _num_fields(path: Path) -> int:
-    for _, text in read_lines(path, Problems(strict=True)):
+def _num_fields(path: Path, settings: ImportSettings) -> int:
+    """The number of fields of the first line; with --skip-bad of the first one that is sound."""
+    for line, text in read_lines(path, Problems(strict=not settings.skip_bad)):
         width = text.count("\t") + 1
         if width in (2, 3):
             return width
-        raise InputError(f"{path}:1: {width} fields separated by tabs, expected 2 (id, text) or 3 (head, relation, tail)")
-    raise InputError(f"{path}: empty file, expected id<TAB>text or head<TAB>relation<TAB>tail lines")
+        if text and not settings.skip_bad:
+            raise InputError(
+                f"{path}:{line}: {width} fields separated by tabs, expected 2 (id, text) or 3 (head, relation, tail)"
+            )
+    raise InputError(f"{path}: no rows, expected id<TAB>text or head<TAB>relation<TAB>tail lines")

@@ -1,0 +1,154 @@
+"""Node columns: values of any kind as Arrow arrays, the chunks of several files as one column, names that do not clash."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphformers.data.arrays import one_chunk
+
+OURS = ("id", "text")
+# A number as programs write it: no leading zero, no trailing one but in "1.0".
+_NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.0|\.[0-9]*[1-9])?(?:[eE][+-]?[0-9]+)?$"
+MOST_DIGITS = 15  # significant ones that a 64-bit float keeps
+
+
+class ColumnNames(dict[str, str]):
+    """The names under which users' columns are kept: none is called like ours, nor like another. New ones may turn up late."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        super().__init__()
+        for name in sorted(dict.fromkeys(names), key=lambda name: name in OURS):  # a column already called id_ stays that
+            self[name]
+
+    def __missing__(self, name: str) -> str:
+        kept = f"{name}_" if name in OURS else name
+        while kept in self.values():
+            kept += "_"
+        self[name] = kept
+        return kept
+
+
+def as_text(value: Any) -> str | None:
+    """A value as text: strings as they are, whole numbers without ".0", lists and the like as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except TypeError:  # keys that JSON does not have
+        return str(value)
+
+
+def text_column(values: Iterable[Any]) -> pa.Array:
+    """An array of strings."""
+    return pa.array([as_text(value) for value in values], pa.large_string())
+
+
+def make_column(values: Sequence[Any]) -> pa.Array:
+    """An array of the type of the values; text where they are of several types or too large for one."""
+    kinds = set(map(type, values)) - {type(None)}
+    if bool in kinds and len(kinds) > 1:  # Arrow would take False for 0.0
+        return text_column(values)
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return text_column(values)
+
+
+def as_strings(column: pa.Array) -> pa.Array:
+    """A column as strings with 64-bit offsets."""
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
+
+
+def join_column(chunks: list[pa.Array | None], lengths: list[int], plain: list[bool]) -> pa.Array:
+    """One array from the chunks of a column; None where a file lacks it, `plain` where it came as untyped text.
+
+    The type is that of all chunks together, however they were cut: numbers of both kinds are floats, types that differ otherwise
+    are widened by Arrow's rules, and what has no common type becomes text.
+    """
+    blanks = [_without_blanks(chunk) if flag and chunk is not None else None for chunk, flag in zip(chunks, plain, strict=True)]
+    guessed = _guess_type([blank for blank in blanks if blank is not None])
+    typed = [chunk if blank is None else _cast(blank, guessed) for chunk, blank in zip(chunks, blanks, strict=True)]
+    kind = _common_type([chunk.type for chunk in typed if chunk is not None])
+    if kind is not None:
+        try:
+            return _concatenate(typed, lengths, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a whole number that no float holds
+            pass
+    texts = [
+        chunk if blank is None else blank for chunk, blank in zip(typed, blanks, strict=True)
+    ]  # plain text as it was written
+    return _concatenate([None if text is None else _as_text_column(text) for text in texts], lengths, pa.large_string())
+
+
+def _concatenate(chunks: list[pa.Array | None], lengths: list[int], kind: pa.DataType) -> pa.Array:
+    filled = [
+        pa.nulls(length, kind) if chunk is None else _cast(chunk, kind) for chunk, length in zip(chunks, lengths, strict=True)
+    ]
+    return one_chunk(pa.chunked_array(filled, kind))
+
+
+def _cast(chunk: pa.Array, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(len(chunk), kind) if chunk.null_count == len(chunk) else chunk.cast(kind)
+
+
+def _as_text_column(chunk: pa.Array) -> pa.Array:
+    if pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type):
+        return as_strings(chunk)
+    return text_column(chunk.to_pylist())
+
+
+def _common_type(kinds: list[pa.DataType]) -> pa.DataType | None:
+    """The type that holds all; None when there is none."""
+    found = list(dict.fromkeys(_enlarged(kind) for kind in kinds if not pa.types.is_null(kind)))
+    if not found:
+        return pa.large_string()
+    try:
+        return pa.unify_schemas([pa.schema([("", kind)]) for kind in found], promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None
+
+
+def _enlarged(kind: pa.DataType) -> pa.DataType:
+    """With 64-bit offsets: chunks of strings with 32-bit ones cannot be joined beyond 2 GB."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    if pa.types.is_binary(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.large_list(_enlarged(kind.value_type))
+    return kind
+
+
+def _without_blanks(text: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(text, ""), None, text)
+
+
+def _guess_type(chunks: list[pa.Array]) -> pa.DataType:
+    """Columns of CSV files have no type: whole numbers, then numbers, then text, whichever can be written back as it was."""
+    if all(chunk.null_count == len(chunk) for chunk in chunks):
+        return pa.null()
+    if all(map(_are_whole, chunks)):
+        return pa.int64()
+    return pa.float64() if all(map(_are_numbers, chunks)) else pa.large_string()
+
+
+def _are_whole(text: pa.Array) -> bool:
+    try:
+        return bool(text.cast(pa.int64()).cast(text.type).equals(text))
+    except pa.ArrowInvalid:
+        return False
+
+
+def _are_numbers(text: pa.Array) -> bool:
+    try:
+        numbers = text.cast(pa.float64())  # before the patterns: it stops at the first word
+    except pa.ArrowInvalid:
+        return False
+    digits = pc.utf8_ltrim(pc.replace_substring_regex(text, r"[eE].*|[-.]", ""), "0")
+    checks = (pc.is_finite(numbers), pc.match_substring_regex(text, _NUMBER), pc.less_equal(pc.utf8_length(digits), MOST_DIGITS))
+    return all(pc.all(check, min_count=0).as_py() for check in checks)
