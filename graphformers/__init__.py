@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from graphformers.data.settings import ImportSettings
     from graphformers.data.split import LinkSplit, SplitSettings, split_links
     from graphformers.errors import GraphFormersError
+    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.modeling import ModelConfig
 
 __version__ = "0.1.0"
 
 _HOMES = {  # where each public name lives; a module is imported when its name is first used, so that --help stays fast
+    "GraphFormers": "model.encoding",
     "GraphFormersError": "errors",
     "ImportSettings": "data.settings",
     "LinkSplit": "data.split",
+    "ModelConfig": "model.modeling",
     "NeighborSampler": "data.sampling",
     "Neighborhood": "data.sampling",
     "SplitSettings": "data.split",
@@ -33,9 +37,11 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
 }
 
 __all__ = [
+    "GraphFormers",
     "GraphFormersError",
     "ImportSettings",
     "LinkSplit",
+    "ModelConfig",
     "NeighborSampler",
     "Neighborhood",
     "SplitSettings",

@@ -111,6 +111,9 @@ def import_command(
     min_count: Annotated[
         int, typer.Option(metavar="NUMBER", help="sessions: how many users must have viewed two items together.")
     ] = 1,
+    max_views: Annotated[
+        int, typer.Option(metavar="NUMBER", help="sessions: users with more views in a window are robots.")
+    ] = 500,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,6 +136,7 @@ def import_command(
         skip_bad=skip_bad,
         window=window,
         min_count=min_count,
+        max_views=max_views,
     )
     check_writable(output, "graph", force=force)
     node_files, edge_files = list(nodes or []), list(edges or [])
@@ -189,6 +193,32 @@ def split_command(
     split = split_links(TextGraph.load(graph), settings).save(output, force=force)
     print(f"{output}: written", file=sys.stderr)
     _print_split(split, as_json)
+
+
+@app.command("convert")
+def convert_command(
+    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, or a folder with one.")],
+    output: Output,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A folder, tokenizer.json or vocab.txt; by default beside the weights.")
+    ] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean or att.")] = "graphformers",
+    max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
+    force: Force = False,
+) -> None:
+    """Turn foreign weights into a model folder: a language model's, or a checkpoint of the 2021 code.
+
+    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run.
+
+    graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.model.backbones import convert
+
+    check_writable(output, "model", force=force)
+    model = convert(weights, tokenizer, method, max_tokens=max_tokens)
+    model.save_pretrained(output, force=force)
+    print(f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} parameters")
 
 
 @app.command("info")
@@ -254,6 +284,8 @@ def _print_import(graph: "TextGraph", output: Path, as_json: bool) -> None:
         print(json.dumps({"output": str(output), **summary, **graph.summary}, ensure_ascii=False))
         return
     print(f"{output}: {graph.num_nodes:,} nodes, {graph.num_pairs:,} linked pairs")
+    if not graph.num_pairs:
+        print("  warning: no two nodes are linked; a graph without links cannot be split or trained on", file=sys.stderr)
     for what, number in graph.summary["left_aside"].items():
         print(f"  left aside, as is normal for this format: {number:,} {what}")
     for what, number in graph.summary["skipped"].items():

@@ -189,10 +189,15 @@ class GraphBuilder:
                 i: int, ends: tuple[pa.Array, pa.Array] = (batch_sources, batch_targets), unknown: Array = from_unknown
             ) -> str:
                 name = ends[0 if unknown[i] else 1][i].as_py()
-                return f"an edge to {name!r}, expected the id of a node"
+                end = f"{'from' if unknown[i] else 'to'} {name!r}" if name else "with an empty end"
+                return f"an edge {end}, expected the id of a node{self._an_id()}"
 
             self.problems.report("edge to an unknown node", rows, locate, detail)
             start += len(batch_sources)
+
+    def _an_id(self) -> str:
+        """What ids look like here, for messages: 1 and 1.0 and 001 are three ids."""
+        return f" such as {self._known[0].as_py()!r}" if self._known is not None and len(self._known) else ""
 
     def build(self) -> TextGraph:
         """The graph of everything added."""
@@ -200,7 +205,9 @@ class GraphBuilder:
             self.seal_nodes()
         self._resolve()
         if not len(self._hashes):
-            raise InputError("no nodes were read, so there is no graph; check the files and the column names")
+            skipped = "; ".join(self.problems.summary()["skipped_examples"][:3])
+            advice = f"every row was skipped: {skipped}" if skipped else "check the files and the column names"
+            raise InputError(f"no nodes were read, so there is no graph; {advice}")
         sources, targets = (np.concatenate([e[end] for e in self._edges] or [np.zeros(0, np.int32)]) for end in (0, 1))
         types = self._join_types()
         self._edges = []

@@ -31,7 +31,7 @@ BATCH_ROWS = 65_536
 LONGEST_FIELD = 1 << 24  # characters; longer ones are an unclosed quote
 # From so many whole lines on, each with as many fields as a row, a quoted field is taken for one that a stray quote opened: prose
 # with commas may look like rows for a while, prose with tabs hardly.
-LINES_LIKE_ROWS = {",": 20, "\t": 2}
+LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
 LIKE_ROWS = "rows, expected a closing quote (--no-quotes reads quotes as plain characters; .jsonl takes any text)"
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
@@ -48,7 +48,12 @@ class TextTable:
 
     @cached_property
     def delimiter(self) -> str:
-        return DELIMITERS[file_kind(self.path)]
+        """The suffix's own; another one where the first line has that and not the suffix's (semicolons of European Excel)."""
+        usual = DELIMITERS[file_kind(self.path)]
+        with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
+            first = stream.readline()
+        found = [other for other in (",", "\t", ";", "|") if other.encode() in first]
+        return usual if usual in found or not found else found[0]
 
     def rows(self, lines: Iterable[bytes]) -> Any:
         """Python's reader over lines. Bytes that are not UTF-8 come as lone surrogates."""
@@ -342,8 +347,10 @@ class CarefulReader:
 def _explain(error: csv.Error) -> str:
     words = str(error)
     advice = "(--no-quotes reads quotes as plain characters)"
-    if "end of data" in words or "field limit" in words:
+    if "end of data" in words:
         return f"a field opened with a quote here is never closed {advice}"
+    if "field limit" in words:
+        return f"a field of more than {LONGEST_FIELD:,} characters, or a quote that is never closed {advice}"
     if "expected after" in words:
         return f"a field opened with a quote here goes on after the quote that closes it {advice}"
     if "new-line character" in words:

@@ -6,6 +6,7 @@ A format is a module of `formats/` with a function `read(nodes, edges, builder, 
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.graph import TextGraph
@@ -17,12 +18,13 @@ from graphformers.errors import InputError
 Paths = str | Path | Sequence[str | Path]
 
 
-def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None) -> TextGraph:
-    """Reads a graph from node files and edge files.
+def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any) -> TextGraph:
+    """Reads a graph from node files and edge files: `read_graph("papers.csv", "citations.csv", columns={"text": "abstract"})`.
 
-    Formats whose files hold both (dblp, amazon, …) take them all as `nodes`; "python" takes the names of packages.
+    Formats whose files hold both (dblp, amazon, …) take them all as `nodes`; "python" takes the names of packages. `changes`
+    are settings of ImportSettings.
     """
-    settings = settings or ImportSettings()
+    settings = settings or ImportSettings(**changes)
     node_files, edge_files = _listed(nodes), _listed(edges)
     if settings.format != "python":
         check_files(node_files + edge_files)

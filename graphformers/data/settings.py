@@ -42,6 +42,7 @@ class ImportSettings:
     skip_bad: bool = False  # leave bad rows out, counted and listed, instead of stopping at the first
     window: float = 30.0  # sessions: minutes within which two views by one user link their items
     min_count: int = 1  # sessions: how many users must have viewed two items together
+    max_views: int = 500  # sessions: users with more views than this within one window are robots and left aside
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -49,6 +50,8 @@ class ImportSettings:
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
             raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
+        if self.max_views < 2:
+            raise GraphFormersError(f"max_views={self.max_views} given, expected at least 2")
         if self.window <= 0 or self.min_count < 1:
             raise GraphFormersError(
                 f"window {self.window} and min_count {self.min_count} given, expected more than 0 minutes and at least 1 user"

@@ -250,7 +250,7 @@ def test_every_reason_has_its_examples_and_one_reading_finds_their_lines(tmp_pat
     expected = [f"{path}:{3 + 3 * i}: the text of node 'n{3 * i + 1}' is empty, expected some words" for i in range(5)]
     expected += [f"{path}:{5 + 3 * i}: the id 'x' stands already at {path}:2, expected unique ids" for i in range(5)]
     assert summary["skipped_examples"] == expected
-    assert len(opened) == 4  # the header twice, the rows, the lines
+    assert len(opened) == 6  # separator and header twice, the rows, the lines
 
 
 def write_records(path: Path, *records: object) -> Path:
@@ -343,3 +343,29 @@ def test_a_kept_column_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--keep yaer: no node file has a column of that name, the nearest is 'year' of: "):
         read_graph([one, two], settings=ImportSettings(keep=("yaer",)))
     assert read_graph([one, two], settings=ImportSettings(keep=("year",))).column("year").to_pylist() == [1999, None]
+
+
+def test_semicolons_and_tabs_are_seen_in_the_header(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id;title;year\r\na;First, with a comma;2001\r\nb;Second;2002\r\n")
+    edges = write_csv(tmp_path / "e.csv", "source\ttarget\na\tb\n")
+    graph = read_graph(nodes, edges)
+    assert graph.texts.to_pylist() == ["First, with a comma", "Second"]
+    assert graph.num_pairs == 1
+
+
+def test_an_unknown_source_says_what_ids_look_like(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text\n001,First\n002,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "src,dst\n1,002\n")
+    with pytest.raises(InputError, match=r"e.csv:2: an edge from '1', expected the id of a node such as '001'"):
+        read_graph(nodes, edges)
+
+
+def test_files_that_hold_only_edges_or_both_are_said(tmp_path: Path) -> None:
+    from graphformers.data.formats.tables import sort_inputs
+
+    edges = write_csv(tmp_path / "e.csv", "source,target\na,b\n")
+    with pytest.raises(InputError, match=r"edges by the columns, and there is no table of nodes"):
+        sort_inputs([edges], ImportSettings())
+    both = write_csv(tmp_path / "b.csv", "id,title,source,target\na,A,x,y\n")
+    with pytest.raises(InputError, match=r"both nodes and edges by its columns"):
+        sort_inputs([both], ImportSettings())

@@ -10,6 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from graphformers.data.graph import TextGraph
+from graphformers.data.readers import read_graph
 from graphformers.errors import InputError
 from tests.data.test_formats import read, write
 
@@ -137,3 +138,17 @@ def test_a_log_without_views_links_nothing(tmp_path: Path) -> None:
     items, log = write(tmp_path / "items.csv", ITEMS), write(tmp_path / "log.csv", "user,time,item\n")
     graph = read("sessions", items, log)
     assert (graph.num_nodes, graph.num_pairs) == (4, 0)
+
+
+def test_robots_are_left_aside(tmp_path: Path) -> None:
+    """A robot that views everything at once would link everything to everything, and take for ever."""
+    items = tmp_path / "items.csv"
+    items.write_text("id,title\n" + "".join(f"i{i},Item {i}\n" for i in range(20_000)))
+    log = tmp_path / "log.csv"
+    views = [f"bot,{i * 0.05:.2f},i{i}" for i in range(20_000)] + ["ann,0,i1", "ann,60,i2"]
+    log.write_text("user,time,item\n" + "\n".join(views) + "\n")
+    graph = read_graph([items, log], format="sessions")
+    assert graph.num_pairs == 1
+    assert graph.neighbors("i1") == ["i2"]
+    assert graph.summary["left_aside"] == {"views by users with more than 500 in one window": 20_000}
+    assert read_graph([items, log], format="sessions", window=0.01, max_views=20).num_pairs > 100_000

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,20 @@ def test_a_checkpoint_of_2021_gives_what_its_formula_gives(tmp_path: Path, wrapp
         assert np.abs(expected.numpy() - vector).max() <= CLOSE
     model.save_pretrained(tmp_path / "converted.model")
     assert np.array_equal(from_pretrained(tmp_path / "converted.model").encode(texts, neighbors), model.encode(texts, neighbors))
+
+
+def test_the_convert_command(tmp_path: Path) -> None:
+    torch.save(checkpoint_2021(), tmp_path / "checkpoint.bin")
+    (tmp_path / "tokenizer.json").write_text(make_tokenizer().to_str())
+    command = [sys.executable, "-m", "graphformers", "convert", "checkpoint.bin", "-o", "old.model", "--max-tokens", "20"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("old.model: graphformers, ")
+    assert from_pretrained(tmp_path / "old.model").config.relative_buckets == 8
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.stderr == "error: old.model: exists already; --force (force=True) replaces it\n"
+    shown = subprocess.run([*command[:3], "info", "old.model"], cwd=tmp_path, capture_output=True, text=True)
+    assert '"method": "graphformers"' in shown.stdout
 
 
 def test_convert_reads_a_bin_and_never_runs_one(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
         )
     read_nodes(items, builder, settings)
     users, times, items_viewed = _read_logs(logs, builder, settings)
-    builder.add_resolved_edges(*_co_views(users, times, items_viewed, settings))
+    order = _without_robots(users, times, builder, settings)
+    builder.add_resolved_edges(*_co_views(users[order], times[order], items_viewed[order], settings))
 
 
 def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSettings) -> tuple[Array, Array, Array]:
@@ -127,13 +128,27 @@ def _scaled(column: pa.Array) -> Array:
     return np.asarray(numbers / np.select([size >= 1e17, size >= 1e14, size >= 1e11], [1e9, 1e6, 1e3], 1.0))
 
 
-def _co_views(users: Array, times: Array, items: Array, settings: ImportSettings) -> tuple[Array, Array]:
-    """(sources, targets) of the item pairs that at least `min_count` users viewed within the window."""
+def _without_robots(users: Array, times: Array, builder: GraphBuilder, settings: ImportSettings) -> Array:
+    """The views in the order of user and time, without those of users who viewed more than a person can within a window."""
     order = np.lexsort((times, users))
-    users, times, items = users[order], times[order], items[order].astype(np.uint64)
+    if not len(order):
+        return order
+    span = times.max() - times.min() + 2 * settings.window * 60
+    moments = users[order] * span + (times[order] - times.min())  # one axis on which users do not overlap
+    within = np.searchsorted(moments, moments + settings.window * 60, "right") - np.arange(len(order))
+    robots = np.unique(users[order][within > settings.max_views])
+    kept = ~np.isin(users[order], robots)
+    if len(robots):
+        builder.problems.normal[f"views by users with more than {settings.max_views} in one window"] += int((~kept).sum())
+    return order[kept]
+
+
+def _co_views(users: Array, times: Array, items: Array, settings: ImportSettings) -> tuple[Array, Array]:
+    """(sources, targets) of the item pairs that at least `min_count` users viewed within the window; views come in order."""
+    items = items.astype(np.uint64)
     window = settings.window * 60
     found: list[tuple[Array, Array]] = []
-    held = 0
+    held, limit = 0, MOST_PAIRS
     first = np.arange(len(users))
     with progress("Linking items viewed together", None, "co-views") as task:
         for step in range(1, len(users)):
@@ -147,9 +162,10 @@ def _co_views(users: Array, times: Array, items: Array, settings: ImportSettings
             found.append(_pair_keys(users[first[other]], items[first[other]], items[second[other]]))
             held += len(found[-1][0])
             task.advance(len(first))
-            if held > MOST_PAIRS:
+            if held > limit:
                 found = [_merge(found)]
                 held = len(found[0][0])
+                limit = max(MOST_PAIRS, 2 * held)  # merging pays when the list has doubled
     keys = _merge(found)[1] if found else np.zeros(0, np.uint64)
     keys, counts = np.unique(keys, return_counts=True)
     keys = keys[counts >= settings.min_count]

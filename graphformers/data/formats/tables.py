@@ -29,7 +29,14 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
     for path in paths:
         names = table_columns(path, settings)
         is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
+        if is_edges and "id" in names and {"text", "title"} & set(names):
+            raise InputError(
+                f"{path}: both nodes and edges by its columns ({', '.join(names)}); say which with --nodes or --edges"
+            )
         (edges if is_edges else nodes).append(path)
+    if edges and not nodes:
+        listed = ", ".join(map(str, edges))
+        raise InputError(f"{listed}: edges by the columns, and there is no table of nodes (id, text); name one with --nodes FILE")
     return nodes, edges
 
 
