@@ -34,7 +34,7 @@ class PackedBatch:
     cls_RC: "Tensor"  # int64: where in the row the [CLS] of each slot stands
     is_graph_RW: "Tensor"  # bool: whether this is the place of a graph token
     places_N: "Tensor"  # int64: where the nodes lie among the R * C slots, in the order they were given
-    graph_N: "Tensor"  # int64: where the graph tokens lie among the R * W places, in the same order; empty without graph tokens
+    cls_N: "Tensor"  # int64: where their [CLS] stand among the R * W places of all rows; a graph token stands just before
 
     @property
     def num_nodes(self) -> int:
@@ -68,7 +68,7 @@ class PackedNeighborhoods:
         """The centres alone."""
         rows = {name: getattr(self.nodes, name)[: self.center_rows] for name in ROW_FIELDS}
         few = slice(self.num_centers)
-        return PackedBatch(**rows, places_N=self.nodes.places_N[few], graph_N=self.nodes.graph_N[few])
+        return PackedBatch(**rows, places_N=self.nodes.places_N[few], cls_N=self.nodes.cls_N[few])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -102,15 +102,12 @@ def pack_nodes(
     positions[places_T] = ranges(np.zeros(len(order), dtype=np.int64), ordered)
     slot_of[ranges(begins, ordered + front)] = np.repeat(slots_N, ordered + front)
     cls[rows_N * slots + slots_N] = starts_N + front
-    places_N, graph_N = np.empty((2, len(order)), dtype=np.int64)
-    places_N[order], graph_N[order] = rows_N * slots + slots_N, begins
-    graph_N = graph_N if graph_tokens else graph_N[:0]
-    is_graph[graph_N] = True
+    places_N, cls_N = np.empty((2, len(order)), dtype=np.int64)
+    places_N[order], cls_N[order] = rows_N * slots + slots_N, begins + front
+    is_graph[begins if graph_tokens else begins[:0]] = True
     shapes = [(tokens, row_width), (positions, row_width), (slot_of, row_width), (cls, slots), (is_graph, row_width)]
-    return PackedBatch(
-        *(torch.from_numpy(array.reshape(num_rows, width)) for array, width in shapes),
-        *map(torch.from_numpy, (places_N, graph_N)),
-    )
+    rows = [array.reshape(num_rows, width) for array, width in shapes]
+    return PackedBatch(*map(torch.from_numpy, [*rows, places_N, cls_N]))
 
 
 def _fill_rows(lengths: Array, row_width: int, slots: int) -> tuple[Array, Array, Array, Array]:
@@ -195,7 +192,7 @@ def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     """The rows and nodes of two batches, one after the other."""
     rows = {name: torch.cat([getattr(upper, name), getattr(lower, name)]) for name in ROW_FIELDS}
     places_N = torch.cat([upper.places_N, lower.places_N + upper.cls_RC.numel()])
-    return PackedBatch(**rows, places_N=places_N, graph_N=torch.cat([upper.graph_N, lower.graph_N + upper.tokens_RW.numel()]))
+    return PackedBatch(**rows, places_N=places_N, cls_N=torch.cat([upper.cls_N, lower.cls_N + upper.tokens_RW.numel()]))
 
 
 def ragged_index(indptr: Array, index: Array) -> tuple[Array, Array]:

@@ -243,9 +243,14 @@ class TextEncoder(nn.Module):
         found = []
         for layer in self.layers[: num_layers - 1]:
             hidden = layer(hidden, mask)
-            found.append(node_states(take_tokens(hidden, batch.cls_RC), batch))
+            found.append(cls_states(hidden, batch))
         last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
         return [*found, node_states(last_RCD, batch)]
+
+
+def cls_states(hidden_RWD: Tensor, batch: PackedBatch) -> Tensor:
+    """(num_nodes, D): the [CLS] states, in the order in which the nodes were given."""
+    return hidden_RWD.flatten(0, 1)[batch.cls_N]
 
 
 def node_states(states_RCD: Tensor, batch: PackedBatch) -> Tensor:
@@ -300,12 +305,12 @@ class GraphFormersNetwork(nn.Module):
         for layer in range(last + 1):
             if layer > 0:
                 if layer < last:
-                    states_ND = node_states(take_tokens(hidden, nodes.cls_RC), nodes)
+                    states_ND = cls_states(hidden, nodes)
                 graph_BQD, mask = self.aggregate(layer, states_ND, index_BN, masks), later
-                graph_ND, places = graph_BQD[:, 0], nodes.graph_N[:count]
+                graph_ND = graph_BQD[:, 0]
                 if everyone and layer < last:
-                    graph_ND, places = torch.cat([graph_ND, graph_BQD[:, 1:].flatten(0, 1)[batch.places_M]]), nodes.graph_N
-                hidden = write_tokens(hidden, graph_ND, places)
+                    graph_ND = torch.cat([graph_ND, graph_BQD[:, 1:].flatten(0, 1)[batch.places_M]])
+                hidden = write_tokens(hidden, graph_ND, nodes.cls_N[: len(graph_ND)] - 1)
             if layer < last - 1:
                 hidden = self.text.layers[layer](hidden, mask)
             elif layer == last - 1:
@@ -319,7 +324,7 @@ class GraphFormersNetwork(nn.Module):
         """The neighbours' last layer, [CLS] alone, apart from the centres': the centres' tokens, and everyone's [CLS] states."""
         nodes, rows, count = batch.nodes, batch.center_rows, batch.num_centers
         above = self.text.layers[layer](hidden[:rows], mask[:rows])
-        center_BD = take_tokens(above, nodes.cls_RC[:rows]).flatten(0, 1)[nodes.places_N[:count]]
+        center_BD = above.flatten(0, 1)[nodes.cls_N[:count]]
         if rows == len(hidden):  # nobody has a neighbour
             return above, center_BD
         below_RC = nodes.cls_RC[rows:]
@@ -340,10 +345,10 @@ class GraphFormersNetwork(nn.Module):
         hidden = self.text.embed(batch)
         for layer in range(last + 1):
             if layer > 0:
-                center_BD = node_states(take_tokens(hidden, batch.cls_RC), batch)
+                center_BD = cls_states(hidden, batch)
                 states_ND = torch.cat([center_BD, states[layer - 1].to(center_BD.dtype)])
                 graph_BD, mask = self.aggregate(layer, states_ND, index_BN, masks)[:, 0], later
-                hidden = write_tokens(hidden, graph_BD, batch.graph_N)
+                hidden = write_tokens(hidden, graph_BD, batch.cls_N - 1)
             if layer < last:
                 hidden = self.text.layers[layer](hidden, mask)
         return node_states(self.text.layers[last](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC), batch).float()

@@ -274,15 +274,15 @@ def test_rows_hold_every_token_once(lengths: list[int], width: int, slots: int, 
         row, slot = divmod(int(batch.places_N[node]), slots)
         start = int(batch.cls_RC[row, slot])
         own = (batch.slots_RW[row] == slot) & ~batch.is_graph_RW[row]
+        assert divmod(int(batch.cls_N[node]), width) == (row, start)
         if graph:
-            assert divmod(int(batch.graph_N[node]), width) == (row, start - 1)
             assert batch.is_graph_RW[row, start - 1]
             assert int(batch.slots_RW[row, start - 1]) == slot
         assert own.nonzero().flatten().tolist() == list(range(start, start + length))
         assert batch.positions_RW[row][own].tolist() == list(range(length))
         found += batch.tokens_RW[row][own].tolist()
     assert found == flat.tolist()
-    assert int(batch.is_graph_RW.sum()) == len(batch.graph_N) == graph * len(lengths)
+    assert int(batch.is_graph_RW.sum()) == graph * len(lengths)
     padding = (batch.slots_RW == slots) | batch.is_graph_RW
     assert int((~padding).sum()) == len(flat)
     assert (batch.tokens_RW[padding] == 7).all()
