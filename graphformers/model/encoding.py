@@ -26,6 +26,13 @@ BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
 MOST_PLACES = 65_536  # centres times neighbours of a batch: a centre with 10,000 neighbours comes with few others
 
 
+def best_device() -> str:
+    """A GPU where there is one."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 class GraphFormers(nn.Module):
     """A model of textual graphs: `encode` texts, with or without neighbours, or the nodes of a graph.
 
@@ -46,18 +53,23 @@ class GraphFormers(nn.Module):
         self._is_compiled = False
 
     @staticmethod
-    def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> "GraphFormers":
-        """A model on a language model's weights: a folder, "minilm", or a name on the hub. See `backbones.from_backbone`."""
+    def from_backbone(
+        source: str | Path, method: str = "graphformers", *, seed: int = 42, device: str | None = None, **changes: Any
+    ) -> "GraphFormers":
+        """A model on a language model's weights: a folder, "minilm", or a name on the hub; on the best device there is.
+
+        See `backbones.from_backbone`; `changes` are settings of ModelConfig.
+        """
         from graphformers.model.backbones import from_backbone  # backbones builds models, so it stands above this module
 
-        return from_backbone(source, method, seed=seed, **changes)
+        return from_backbone(source, method, seed=seed, **changes).to(device or best_device())
 
     @staticmethod
-    def from_pretrained(path: str | Path) -> "GraphFormers":
-        """A model from a folder that `save_pretrained` wrote."""
+    def from_pretrained(path: str | Path, *, device: str | None = None) -> "GraphFormers":
+        """A model from a folder that `save_pretrained` wrote, on the best device there is."""
         from graphformers.model.backbones import from_pretrained
 
-        return from_pretrained(path)
+        return from_pretrained(path).to(device or best_device())
 
     def save_pretrained(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the model as a folder."""
