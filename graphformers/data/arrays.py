@@ -101,3 +101,20 @@ def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
     indptr = np.zeros(num_nodes + 1, dtype=np.int64)
     np.cumsum(np.bincount(rows[keep], minlength=num_nodes), out=indptr[1:])
     return indptr, columns[keep]
+
+
+def are_linked(indptr: Array, indices: Array, nodes: Array, others_QC: Array) -> Array:
+    """(Q, C) whether others_QC[q, c] stands in the compressed row of nodes[q]: a binary search in all rows at once."""
+    low = np.broadcast_to(indptr[nodes][:, None], others_QC.shape).copy()
+    end = np.broadcast_to(indptr[nodes + 1][:, None], others_QC.shape)
+    high = end.copy()
+    last = len(indices) - 1
+    if last < 0 or not low.size:
+        return np.zeros(others_QC.shape, dtype=bool)
+    for _ in range(int((high - low).max()).bit_length()):
+        middle = (low + high) // 2
+        below = (middle < high) & (indices[np.minimum(middle, last)] < others_QC)
+        low = np.where(below, middle + 1, low)
+        high = np.where(below, high, middle)
+    found: Array = (low < end) & (indices[np.minimum(low, last)] == others_QC)
+    return found

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array
+from graphformers.data.arrays import Array, are_linked
 from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError
 from graphformers.progress import progress
@@ -75,28 +75,13 @@ def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array, same_text: Ar
     """(Q, C) marks negatives that are the anchor, linked to it, of the positive's text, or a repetition in their row."""
     anchors, positives = pairs[:, :1], pairs[:, 1:]
     wrong: Array = (negatives == anchors) | (same_text[negatives] == same_text[positives])
-    wrong |= _are_linked(graph, pairs[:, 0], negatives)
+    wrong |= are_linked(graph.indptr, graph.indices, pairs[:, 0], negatives)
     order = np.argsort(negatives, axis=1, kind="stable")
     ordered = np.take_along_axis(negatives, order, axis=1)
     repeated = np.zeros_like(wrong)
     np.put_along_axis(repeated, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
     wrong |= repeated
     return wrong
-
-
-def _are_linked(graph: TextGraph, anchors: Array, others: Array) -> Array:
-    """(Q, C) whether others[q, c] is a neighbour of anchors[q]: a binary search in all rows at once."""
-    low = np.broadcast_to(graph.indptr[anchors][:, None], others.shape).copy()
-    end = np.broadcast_to(graph.indptr[anchors + 1][:, None], others.shape)
-    high = end.copy()
-    last = len(graph.indices) - 1
-    for _ in range(int((high - low).max()).bit_length()):
-        middle = (low + high) // 2
-        below = (middle < high) & (graph.indices[np.minimum(middle, last)] < others)
-        low = np.where(below, middle + 1, low)
-        high = np.where(below, high, middle)
-    found: Array = (low < end) & (graph.indices[np.minimum(low, last)] == others)
-    return found
 
 
 def _draw_from_list(

@@ -1,0 +1,1 @@
+"""Training: link prediction, on polluted text first, then on clean text."""
