@@ -43,7 +43,17 @@ class Tokenizer:
         file = Path(folder) / "tokenizer.json"
         if not file.is_file():
             raise GraphFormersError(f"{folder}: no tokenizer.json in this folder, expected one beside the model's weights")
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(file)))
+        return Tokenizer.from_file(file)
+
+    @staticmethod
+    def from_file(file: Path) -> "Tokenizer":
+        """Reads a tokenizer.json."""
+        try:
+            return Tokenizer(tokenizers.Tokenizer.from_file(str(file)))
+        except GraphFormersError:
+            raise
+        except Exception as error:  # the library raises plain exceptions
+            raise GraphFormersError(f"{file}: not a tokenizer.json ({error})") from error
 
     def to_json(self) -> str:
         """The content of a tokenizer.json."""
@@ -101,7 +111,8 @@ class TokenCache:
 
 def tokenize(texts: list[str], tokenizer: Tokenizer) -> TokenCache:
     """Tokens of a few texts, in memory."""
-    tokens, lengths = tokenizer.encode(texts)
+    parts = [tokenizer.encode(texts[i : i + BATCH]) for i in range(0, max(len(texts), 1), BATCH)]
+    tokens, lengths = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     return TokenCache(tokens, np.concatenate([[0], np.cumsum(lengths)]), tokenizer.prefix, tokenizer.suffix)
 
 

@@ -5,6 +5,7 @@ Weights are safetensors; `convert` alone reads .bin and .pt files, with `weights
 
 import importlib.util
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from difflib import get_close_matches
@@ -37,7 +38,7 @@ def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int
     `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig.
     """
     folder = find_backbone(source)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings = _read_json(folder / "config.json")
     theirs = read_safetensors(folder)
     config = make_config(read_settings(settings) | {"method": method} | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
@@ -45,11 +46,28 @@ def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int
     return assemble(config, read_tokenizer(folder), {f"text.{name}": tensor for name, tensor in weights.items()}, seed)
 
 
-def assemble(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor], seed: int) -> GraphFormers:
-    """A model with the given weights; parameters they do not mention are the new ones of the graph part."""
-    with torch.random.fork_rng(devices=[]):
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise GraphFormersError(f"{file}: no such file, expected the settings of a language model")
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise GraphFormersError(f"{file}: not a JSON object ({error})") from error
+
+
+def _new_model(config: ModelConfig, tokenizer: Tokenizer, seed: int) -> GraphFormers:
+    """A model with new weights; the random numbers that others draw are not disturbed."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
-        model = GraphFormers(config, tokenizer)
+        return GraphFormers(config, tokenizer)
+
+
+def assemble(
+    config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor], seed: int, *, complete: bool = False
+) -> GraphFormers:
+    """A model with the given weights; parameters they do not mention are the new ones of the graph part, unless `complete`."""
+    model = _new_model(config, tokenizer, seed)
     known = model.network.state_dict()
     for name, tensor in weights.items():
         if name not in known or known[name].shape != tensor.shape:
@@ -58,7 +76,7 @@ def assemble(config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Te
                 f"the weights do not fit the configuration: {name} has shape {tuple(tensor.shape)}, expected {expected}"
             )
     new = [name for name in known if name not in weights]
-    misfits = [name for name in new if name.startswith("text.") and name != "text.relative_bias.graph_token"]
+    misfits = [name for name in new if complete or (name.startswith("text.") and name != "text.relative_bias.graph_token")]
     if misfits:
         raise GraphFormersError(f"tensors missing from the weights: {', '.join(misfits[:8])}")
     model.network.load_state_dict(dict(weights), strict=False)
@@ -92,10 +110,10 @@ def find_backbone(source: str | Path) -> Path:
                 f"{folder}: no config.json in this folder, expected a language model's config, weights and tokenizer"
             )
         return folder
-    if folder.exists() or str(source).count("/") != 1:
+    if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
         names = ", ".join(INSTALLED)
         raise GraphFormersError(
-            f"{source}: no such backbone; expected a folder, {names}, or a name on the hub such as google/bert-base"
+            f"{source}: no such backbone; expected a folder, {names}, or a name on the hub such as google-bert/bert-base-uncased"
         )
     return _fetch_from_hub(str(source))
 
@@ -113,7 +131,7 @@ def _fetch_from_hub(name: str) -> Path:
 
 def read_safetensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, one file or many."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = [folder / "model.safetensors"] if (folder / "model.safetensors").is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
         foreign = [*folder.glob("*.bin"), *folder.glob("*.pt")]
         advice = f"; convert them first: graphformers convert {folder} -o NAME.model" if foreign else ""
@@ -121,9 +139,13 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
-            tensors |= load_file(file)
+            loaded = load_file(file)
         except Exception as error:  # safetensors has an error type of its own that is no OSError
             raise GraphFormersError(f"{file}: not a safetensors file or damaged ({error})") from error
+        twice = tensors.keys() & loaded.keys()
+        if twice:
+            raise GraphFormersError(f"{file}: {min(twice)} stands in another file of the folder too, expected one set of weights")
+        tensors |= loaded
     return tensors
 
 
@@ -133,22 +155,26 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer.from_folder(folder)
     if not (folder / "vocab.txt").is_file():
         raise GraphFormersError(f"{folder}: neither tokenizer.json nor vocab.txt in this folder")
-    return wordpiece_tokenizer(folder / "vocab.txt", lowercase=_is_uncased(folder))
+    return wordpiece_tokenizer(folder / "vocab.txt")
 
 
-def _is_uncased(folder: Path) -> bool:
-    file = folder / "tokenizer_config.json"
-    return bool(json.loads(file.read_text(encoding="utf-8")).get("do_lower_case", True)) if file.is_file() else True
-
-
-def wordpiece_tokenizer(vocab: Path, *, lowercase: bool) -> Tokenizer:
-    """BERT's tokenizer over a vocab.txt."""
+def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
+    """BERT's tokenizer over a vocab.txt, with what the tokenizer_config.json beside it says."""
+    beside = vocab.parent / "tokenizer_config.json"
+    told = _read_json(beside) if beside.is_file() else {}
+    kind = str(told.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    if kind not in ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"):
+        raise GraphFormersError(f"{beside}: a {kind}, which a vocab.txt alone does not define; expected a tokenizer.json")
     words = {word: i for i, word in enumerate(vocab.read_text(encoding="utf-8").rstrip("\n").split("\n"))}
     missing = [word for word in ("[CLS]", "[SEP]", "[UNK]") if word not in words]
     if missing:
         raise GraphFormersError(f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's has")
     made = tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]", max_input_chars_per_word=100))
-    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    made.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(told.get("do_lower_case", True)),
+        strip_accents=told.get("strip_accents"),
+        handle_chinese_chars=bool(told.get("tokenize_chinese_chars", True)),
+    )
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.BertProcessing(("[SEP]", words["[SEP]"]), ("[CLS]", words["[CLS]"]))
     special = [word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in words]
@@ -171,14 +197,13 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
     artifact.file("tokenizer.json")
-    model = GraphFormers(config, Tokenizer.from_folder(artifact.path))
+    model = _new_model(config, Tokenizer.from_folder(artifact.path), seed=0)
     tensors = load_file(artifact.file("model.safetensors"))
     known = model.network.state_dict()
     wrong = sorted(set(known) ^ set(tensors)) or [name for name in known if known[name].shape != tensors[name].shape]
     if wrong:
         raise GraphFormersError(f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}")
     model.network.load_state_dict(tensors)
-    model.fingerprint = artifact.fingerprint
     return model.eval()
 
 
@@ -194,12 +219,15 @@ def convert(
     theirs = _read_foreign(file)
     reader = _tokenizer_at(Path(tokenizer) if tokenizer else file.parent)
     if is_2021(theirs):
+        if method != "graphformers":
+            raise GraphFormersError(f"{file}: a GraphFormers of the 2021 code, method={method!r} was asked for")
         settings, weights = read_2021(theirs)
-        return assemble(make_config(_settings_beside(file) | settings | changes), reader, weights, seed=42)
+        config = make_config(_settings_beside(file) | settings | changes)
+        return assemble(config, reader, weights, seed=42, complete=True)
     config_file = file.parent / "config.json"
     if not config_file.is_file():
         raise GraphFormersError(f"{file.parent}: no config.json beside {file.name}, which a backbone's weights need")
-    settings = json.loads(config_file.read_text(encoding="utf-8"))
+    settings = _read_json(config_file)
     config = make_config(read_settings(settings) | {"method": method} | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
     check_leftovers(theirs, used)
@@ -229,7 +257,7 @@ def _read_foreign(file: Path) -> dict[str, Tensor]:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch wraps whatever the file made it raise
         raise GraphFormersError(
-            f"{file}: not a file of plain tensors, so it is not read ({str(error).splitlines()[0]})"
+            f"{file}: not a file of plain tensors, so it is not read ({(str(error).splitlines() or [type(error).__name__])[0]})"
         ) from error
     state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
     state = state.get("model_state_dict") or state.get("state_dict") or state
@@ -243,7 +271,7 @@ def _tokenizer_at(place: Path) -> Tokenizer:
     if place.is_dir():
         return read_tokenizer(place)
     if place.suffix == ".json" and place.is_file():
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(place)))
+        return Tokenizer.from_file(place)
     if place.is_file():
-        return wordpiece_tokenizer(place, lowercase=True)
+        return wordpiece_tokenizer(place)
     raise GraphFormersError(f"{place}: no tokenizer there, expected a folder, a tokenizer.json or a vocab.txt")

@@ -98,6 +98,7 @@ HEADS = (
     "lm_head",
     "classifier",
     "qa_outputs",
+    "pre_classifier",
     "vocab_transform",
     "vocab_layer_norm",
     "vocab_projector",
@@ -121,11 +122,8 @@ def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings of a backbone from its config.json."""
     name = family_name(settings)
     family = FAMILIES[name]
-    missing = [
-        theirs
-        for ours, theirs in family.config.items()
-        if theirs not in settings and ours in ("vocab_size", "hidden_size", "num_layers")
-    ]
+    needed = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
+    missing = [family.config[ours] for ours in needed if family.config[ours] not in settings]
     if missing:
         raise GraphFormersError(f"config.json of the family {name} has no {missing[0]!r}; is it the right file?")
     found = dict(family.defaults) | {ours: settings[theirs] for ours, theirs in family.config.items() if theirs in settings}

@@ -4,7 +4,9 @@ One class serves GraphFormers and every baseline; `config.method` says which net
 """
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from graphformers.model.cascaded import CascadedNetwork
 from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, TransformerLayer
 from graphformers.progress import progress
 
+_MODES = threading.Lock()  # held for the moment in which a model changes between training and encoding
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
+MOST_TOGETHER = 4000  # neighbours of one centre in a bidirectional model, whose attention grows with their square
 MOST_PLACES = 65_536  # centres times neighbours of a batch: a centre with 10,000 neighbours comes with few others
 
 
@@ -45,12 +49,15 @@ class GraphFormers(nn.Module):
             raise GraphFormersError(
                 f"the tokenizer has {tokenizer.vocab_size:,} tokens, the weights {config.vocab_size:,}: they do not fit"
             )
+        if not tokenizer.prefix:
+            raise GraphFormersError("this tokenizer puts no [CLS] before a text, but that is the token whose state is the node's")
         self.config = config
         self.tokenizer = tokenizer
         self.network = GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
-        self.fingerprint: str | None = None  # of the folder it was read from
-        self._copy: tuple[Any, nn.Module] | None = None
+        self._copy: nn.Module | None = None
         self._is_compiled = False
+        self._num_encoding = 0
+        self._modes: list[tuple[nn.Module, bool]] = []
 
     @staticmethod
     def from_backbone(
@@ -87,7 +94,7 @@ class GraphFormers(nn.Module):
 
     def compile_layers(self) -> "GraphFormers":
         """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for long work."""
-        self._is_compiled = True
+        self._is_compiled, self._copy = True, None
         _compile(self.network)
         return self
 
@@ -105,6 +112,8 @@ class GraphFormers(nn.Module):
         """
         if isinstance(texts, str):
             raise GraphFormersError("encode takes a list of texts, one text was given: encode([text])[0]")
+        if neighbors is not None and any(isinstance(around, str) for around in neighbors):
+            raise GraphFormersError("neighbors takes a list of texts for each text, a single text was given: neighbors=[[text]]")
         given = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
         if len(given) != len(texts):
             raise GraphFormersError(f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each")
@@ -126,26 +135,27 @@ class GraphFormers(nn.Module):
     @torch.inference_mode()
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
         """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one."""
-        network, was_training = self._inference_network(), self.training
-        self.eval()
         result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
-        try:
-            with progress("Encoding", len(neighborhood), "nodes") as task:
-                if self.is_bidirectional:
-                    batches = self._encode_together(network, tokens, neighborhood)
-                else:
-                    batches = self._encode_in_two_passes(network, tokens, neighborhood)
-                for part, vectors in batches:
-                    result[part] = vectors.float().cpu().numpy()
-                    task.advance(len(vectors))
-        finally:
-            self.train(was_training)
+        with self._evaluating(), progress("Encoding", len(neighborhood), "nodes") as task:
+            network = self._inference_network()
+            if self.is_bidirectional:
+                batches = self._encode_together(network, tokens, neighborhood)
+            else:
+                batches = self._encode_in_two_passes(network, tokens, neighborhood)
+            for part, vectors in batches:
+                result[part] = vectors.float().cpu().numpy()
+                task.advance(len(vectors))
         return result
 
     def _encode_together(self, network: Any, tokens: TokenCache, neighborhood: Neighborhood) -> Iterator[tuple[slice, Tensor]]:
         lengths = np.concatenate([[0], np.cumsum(tokens.lengths(neighborhood.neighbors, self.config.max_tokens))])
         sizes = tokens.lengths(neighborhood.centers, self.config.max_tokens) + np.diff(lengths[neighborhood.indptr])
-        for part in self._batches(sizes, np.diff(neighborhood.indptr)):
+        counts = np.diff(neighborhood.indptr)
+        if counts.max(initial=0) > MOST_TOGETHER:
+            raise GraphFormersError(
+                f"a node with {counts.max():,} neighbours; a bidirectional model reads at most {MOST_TOGETHER:,}, sample fewer"
+            )
+        for part in self._batches(sizes, (counts + 1) ** 2):  # everybody looks at everybody
             batch = self.packer().pack_neighborhoods(tokens, _slice(neighborhood, part))
             yield part, network(to_device(batch, self.device))
 
@@ -175,15 +185,18 @@ class GraphFormers(nn.Module):
     def _states(self, network: Any, tokens: TokenCache, nodes: Array) -> list[Tensor]:
         """What `neighbor_states` gives for all these nodes, batch by batch."""
         lengths = tokens.lengths(nodes, self.config.max_tokens)
-        found = []
+        result: list[Tensor] = []
         with progress("Reading texts", len(nodes), "texts") as task:
             for part in self._batches(lengths, np.zeros(len(nodes), dtype=np.int64)):
                 batch: PackedBatch = to_device(self.packer().pack(tokens, nodes[part]), self.device)
-                found.append(network.neighbor_states(batch))
+                found = network.neighbor_states(batch)
+                result = result or [state.new_empty(len(nodes), state.shape[-1]) for state in found]
+                for state, rows in zip(result, found, strict=True):
+                    state[part] = rows
                 task.advance(part.stop - part.start)
-        if not found:
+        if not result:
             return list(network.neighbor_states(to_device(self.packer().pack(tokens, nodes), self.device)))
-        return [torch.cat(layer) for layer in zip(*found, strict=True)]
+        return result
 
     def _batches(self, lengths: Array, num_neighbors: Array) -> Iterator[slice]:
         """Consecutive slices of at most BATCH_TOKENS tokens and MOST_PLACES places, at least one node each."""
@@ -197,17 +210,35 @@ class GraphFormers(nn.Module):
             yield slice(start, stop)
             start = stop
 
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Without dropout while anybody encodes; every module back in its own mode when the last one is done."""
+        with _MODES:
+            if not self._num_encoding:
+                self._modes = [(module, module.training) for module in self.modules()]
+                self.eval()
+            self._num_encoding += 1
+        try:
+            yield
+        finally:
+            with _MODES:
+                self._num_encoding -= 1
+                for module, mode in self._modes if not self._num_encoding else []:
+                    module.training = mode
+
     def _inference_network(self) -> Any:
-        """The network to encode with: itself on a CPU, a bfloat16 copy on a GPU, made again when the weights have changed."""
+        """The network to encode with: itself on a CPU, a bfloat16 copy on a GPU.
+
+        The copy takes over the weights of the moment at every call: optimizers do not always tell that they changed them.
+        """
         if self.device.type != "cuda" or next(self.parameters()).dtype != torch.float32:
             return self.network
-        key = [(parameter.data_ptr(), parameter._version) for parameter in self.network.parameters()]
-        if self._copy is None or self._copy[0] != key:
-            half = copy.deepcopy(self.network).to(torch.bfloat16).eval()
+        if self._copy is None:
+            self._copy = copy.deepcopy(self.network).to(torch.bfloat16).eval()
             if self._is_compiled:
-                _compile(half)
-            self._copy = (key, half)
-        return self._copy[1]
+                _compile(self._copy)
+        torch._foreach_copy_(list(self._copy.parameters()), list(self.network.parameters()))
+        return self._copy
 
 
 def _compile(network: nn.Module) -> None:

@@ -48,6 +48,8 @@ class ModelConfig:
     num_neighbors: int = 5  # neighbours sampled for a node
 
     def __post_init__(self) -> None:
+        self._require(self.num_layers >= 1, "num_layers", "at least 1")
+        self._require(self.relative_buckets == 0 or self.relative_buckets >= 4, "relative_buckets", "0 or at least 4")
         self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
         self._require(self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
         self._require(self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
@@ -261,6 +263,7 @@ def node_states(states_RCD: Tensor, batch: PackedBatch) -> Tensor:
 def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Tensor:
     """`hidden_RWD` with tokens written at the given places among its R * W; in place where no gradient is wanted."""
     flat = hidden_RWD.flatten(0, 1)
+    tokens_ND = tokens_ND.to(flat.dtype)  # under autocast they differ
     written = flat.index_copy(0, places_N, tokens_ND) if torch.is_grad_enabled() else flat.index_copy_(0, places_N, tokens_ND)
     return written.view_as(hidden_RWD)
 

@@ -92,7 +92,7 @@ def minilm() -> Path:
 def test_parity_with_real_weights(minilm: Path, graph: Any) -> None:
     theirs = transformers.AutoModel.from_pretrained(minilm).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
-    model = GraphFormers.from_backbone("minilm", method="plm", max_tokens=32)
+    model = GraphFormers.from_backbone("minilm", method="plm", max_tokens=32, device="cpu")
     texts = ["Attention is all you need", "", "Graph neural networks: a review of methods and applications", "läßt 数据 😀 " * 30]
     inputs = tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
     with torch.inference_mode():
@@ -303,7 +303,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(GraphFormersError, match="not a safetensors file or damaged"):
         from_backbone(tmp_path)
     with pytest.raises(GraphFormersError, match="no such backbone; expected a folder, minilm"):
-        from_backbone("nowhere")
+        from_backbone("no/where/at/all")
 
 
 def test_the_hub_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,13 +323,53 @@ def test_vocab_txt_serves_where_there_is_no_tokenizer_json(tmp_path: Path, minil
         assert one.tolist() == other.tolist()
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     assert read_tokenizer(tmp_path).encode(texts)[0].tolist() != found.encode(texts)[0].tolist()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertJapaneseTokenizer"}))
+    with pytest.raises(GraphFormersError, match=r"a BertJapaneseTokenizer, which a vocab.txt alone does not define"):
+        read_tokenizer(tmp_path)
+
+
+def test_files_that_are_broken_say_so(tmp_path: Path) -> None:
+    write_backbone(tmp_path, "bert")
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("num_attention_heads", "max_position_embeddings"):
+        (tmp_path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != name}))
+        with pytest.raises(GraphFormersError, match=f"has no '{name}'"):
+            from_backbone(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(GraphFormersError, match=r"config.json: not a JSON object"):
+        from_backbone(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(GraphFormersError, match=r"tokenizer.json: not a tokenizer.json"):
+        from_backbone(tmp_path)
+    (tmp_path / "empty.pt").write_bytes(b"")
+    with pytest.raises(GraphFormersError, match="not a file of plain tensors"):
+        convert(tmp_path / "empty.pt")
+
+
+def test_a_checkpoint_of_2021_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
+    torch.save(checkpoint_2021(), tmp_path / "checkpoint.pt")
+    (tmp_path / "tokenizer.json").write_text(make_tokenizer().to_str())
+    with pytest.raises(GraphFormersError, match="method='plm' was asked for"):
+        convert(tmp_path / "checkpoint.pt", method="plm", max_tokens=20)
+    with pytest.raises(GraphFormersError, match=r"tensors missing from the weights: gnn.1"):
+        convert(tmp_path / "checkpoint.pt", share_gnn=False, max_tokens=20)
+
+
+def test_loading_does_not_disturb_random_numbers(tmp_path: Path) -> None:
+    make_model().save_pretrained(tmp_path / "a.model")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    from_pretrained(tmp_path / "a.model")
+    assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_saved_model_is_the_same(tmp_path: Path, method: str) -> None:
     model = make_model(method=method)
     model.save_pretrained(tmp_path / "a.model")
-    loaded = GraphFormers.from_pretrained(tmp_path / "a.model")
+    loaded = GraphFormers.from_pretrained(tmp_path / "a.model", device="cpu")
     texts = make_texts(5)
     assert loaded.config == model.config
     assert np.array_equal(loaded.encode(texts, [texts] * 5), model.encode(texts, [texts] * 5))

@@ -1,6 +1,7 @@
 """The network against the paper, and the properties that packing and caching stand on."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -200,8 +201,32 @@ def test_dropout_is_off_when_encoding_and_training_is_restored(texts: list[str])
     model = make_model(dropout=0.5, attention_dropout=0.5)
     expected = model.encode(texts)
     model.train()
+    model.network.text.eval()  # a part that is frozen
     assert np.array_equal(model.encode(texts), expected)
     assert model.training
+    assert model.network.training
+    assert not model.network.text.training
+
+
+def test_threads_that_encode_a_model_in_training_agree(texts: list[str]) -> None:
+    model = make_model(dropout=0.5, attention_dropout=0.5)
+    expected = model.encode(texts)
+    model.train()
+    with ThreadPoolExecutor(3) as threads:
+        assert all(np.array_equal(found, expected) for found in threads.map(lambda _: model.encode(texts), range(6)))
+    assert model.training
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_autocast_serves_training_and_encoding(texts: list[str], direction: str) -> None:
+    model = make_model(direction=direction)
+    neighbors = draw_neighbors(texts, 4)
+    expected = model.encode(texts, neighbors)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.encode(texts, neighbors)
+        assert max(gradients(model, texts[:5], neighbors[:5]).values()) > 0
+    assert np.abs(found - expected).max() < 0.3
+    assert (found * expected).sum() / np.linalg.norm(found) / np.linalg.norm(expected) > 0.999
 
 
 def test_edges_of_what_can_be_encoded() -> None:
@@ -221,6 +246,10 @@ def test_edges_of_what_can_be_encoded() -> None:
         model.encode(["a"], [[], []])
     with pytest.raises(GraphFormersError, match="encode takes a list of texts"):
         model.encode("graph")
+    with pytest.raises(GraphFormersError, match="neighbors takes a list of texts for each text"):
+        model.encode(["graph"], ["node link"])
+    with pytest.raises(GraphFormersError, match="a bidirectional model reads at most 4,000"):
+        make_model(direction="bidirectional").encode(["graph"], [["node"] * 5000])
 
 
 def test_ten_thousand_neighbours() -> None:
