@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint format docs clean
+.PHONY: demo test test-slow test-gpu lint format docs clean
 demo: $(VENV)/.run
 	$(BIN)/graphformers demo
 
@@ -12,6 +12,9 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --output-format concise

@@ -226,6 +226,7 @@ class GraphFormers(nn.Module):
                 for module, mode in self._modes if not self._num_encoding else []:
                     module.training = mode
 
+    @torch.inference_mode()
     def _inference_network(self) -> Any:
         """The network to encode with: itself on a CPU, a bfloat16 copy on a GPU.
 
