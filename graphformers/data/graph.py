@@ -70,6 +70,11 @@ class TextGraph:
         return one_chunk(self.nodes["text"])
 
     @cached_property
+    def text_groups(self) -> Array:
+        """(N,) a number for each distinct text: nodes with equal texts have equal numbers."""
+        return np.asarray(pc.dictionary_encode(self.texts).indices)
+
+    @cached_property
     def _by_hash(self) -> Array:
         return np.argsort(self.id_hashes, kind="stable")
 

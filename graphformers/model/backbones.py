@@ -38,12 +38,18 @@ def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int
     `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig.
     """
     folder = find_backbone(source)
-    settings = _read_json(folder / "config.json")
-    theirs = read_safetensors(folder)
-    config = make_config(read_settings(settings) | {"method": method} | changes)
+    theirs = _read_json(folder / "config.json"), read_safetensors(folder)
+    return _on_backbone(*theirs, read_tokenizer(folder), seed, {"method": method} | changes)
+
+
+def _on_backbone(
+    settings: dict[str, Any], theirs: Mapping[str, Tensor], tokenizer: Tokenizer, seed: int, changes: dict[str, Any]
+) -> GraphFormers:
+    """A model on a language model's own settings and weights."""
+    config = make_config(read_settings(settings) | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
     check_leftovers(theirs, used)
-    return assemble(config, read_tokenizer(folder), {f"text.{name}": tensor for name, tensor in weights.items()}, seed)
+    return assemble(config, tokenizer, {f"text.{name}": tensor for name, tensor in weights.items()}, seed)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -227,11 +233,7 @@ def convert(
     config_file = file.parent / "config.json"
     if not config_file.is_file():
         raise GraphFormersError(f"{file.parent}: no config.json beside {file.name}, which a backbone's weights need")
-    settings = _read_json(config_file)
-    config = make_config(read_settings(settings) | {"method": method} | changes)
-    weights, used = read_weights(family_name(settings), theirs, config.num_layers)
-    check_leftovers(theirs, used)
-    return assemble(config, reader, {f"text.{name}": tensor for name, tensor in weights.items()}, seed=42)
+    return _on_backbone(_read_json(config_file), theirs, reader, 42, {"method": method} | changes)
 
 
 def _settings_beside(file: Path) -> dict[str, Any]:
@@ -240,7 +242,7 @@ def _settings_beside(file: Path) -> dict[str, Any]:
     if not place.is_file():
         return {}
     wanted = ("layer_norm_eps", "dropout", "attention_dropout", "activation", "relative_distance")
-    return {name: value for name, value in read_settings(json.loads(place.read_text(encoding="utf-8"))).items() if name in wanted}
+    return {name: value for name, value in read_settings(_read_json(place)).items() if name in wanted}
 
 
 def _foreign_file(source: Path) -> Path:

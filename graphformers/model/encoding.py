@@ -245,7 +245,7 @@ class GraphFormers(nn.Module):
 def _compile(network: nn.Module) -> None:
     """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
 
-    There are as many graphs as kinds of calls: with or without graph tokens, [CLS] alone or all tokens, few or many rows.
+    There are as many graphs as kinds of calls: [CLS] alone or all tokens, few or many rows.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     for module in network.modules():

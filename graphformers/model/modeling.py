@@ -224,30 +224,34 @@ class TextEncoder(nn.Module):
         embedded: Tensor = self.embedding(batch.tokens_RW, batch.positions_RW)
         return embedded
 
-    def masks(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """(R, 1 or H, W, W) for the first layer and for the others: a token sees the tokens of its own node.
+    def mask(self, batch: PackedBatch) -> Tensor:
+        """(R, 1 or H, W, W): a token sees the tokens of its own node, its graph token included.
 
-        -inf where it must not look, the relative position bias, if any, elsewhere. The first layer does not see graph tokens:
-        nothing has been written there yet. Padding sees padding, so that no row of the softmax is empty.
+        -inf where it must not look, the relative position bias, if any, elsewhere. Padding sees padding, so that no row of the
+        softmax is empty.
         """
         open_RWW = batch.slots_RW[:, :, None] == batch.slots_RW[:, None, :]
         bias = self.embedding.norm.weight.new_zeros(1)
         if self.relative_bias is not None:
             bias = self.relative_bias(batch.positions_RW, batch.is_graph_RW)
-        later = torch.where(open_RWW[:, None], bias, -math.inf)
-        return later.masked_fill(batch.is_graph_RW[:, None, None, :], -math.inf), later
+        return torch.where(open_RWW[:, None], bias, -math.inf)
 
     def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
         """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
-        hidden, (mask, _) = self.embed(batch), self.masks(batch)
+        hidden, mask = self.embed(batch), self.mask(batch)
         found = []
         for layer in self.layers[: num_layers - 1]:
             hidden = layer(hidden, mask)
             found.append(cls_states(hidden, batch))
         last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
         return [*found, node_states(last_RCD, batch)]
+
+
+def without_graph_tokens(mask_RHWW: Tensor, batch: PackedBatch) -> Tensor:
+    """The mask of the first layer, before which nothing has been written in the places of graph tokens."""
+    return mask_RHWW.masked_fill(batch.is_graph_RW[:, None, None, :], -math.inf)
 
 
 def cls_states(hidden_RWD: Tensor, batch: PackedBatch) -> Tensor:
@@ -302,7 +306,8 @@ class GraphFormersNetwork(nn.Module):
         everyone = self.config.direction == "bidirectional"
         index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
         masks = self.graph_masks(batch.open_BK, index_BN.shape[1] if everyone else 1)
-        mask, later = self.text.masks(nodes)
+        later = self.text.mask(nodes)
+        mask = without_graph_tokens(later, nodes)
         hidden = self.text.embed(nodes)
         states_ND = hidden.new_zeros(0)
         for layer in range(last + 1):
@@ -344,7 +349,8 @@ class GraphFormersNetwork(nn.Module):
         last = self.config.num_layers - 1
         index_BN = neighborhood_index(index_BK, open_BK)
         masks = self.graph_masks(open_BK, 1)
-        mask, later = self.text.masks(batch)
+        later = self.text.mask(batch)
+        mask = without_graph_tokens(later, batch)
         hidden = self.text.embed(batch)
         for layer in range(last + 1):
             if layer > 0:

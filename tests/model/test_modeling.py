@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,15 @@ def draw_neighbors(texts: list[str], seed: int, most: int = 5) -> list[list[str]
     return [draw.sample(texts, draw.randint(0, most)) for _ in texts]
 
 
+def assert_close_to(formula: Any, model: GraphFormers, texts: list[str], neighbors: list[list[str]]) -> None:
+    """Encoding gives what a naive formula gives, one neighbourhood at a time; in float64, so that only the formula counts."""
+    model.double()
+    weights = dict(model.network.state_dict())
+    for text, around, vector in zip(texts, neighbors, model.encode(texts, neighbors), strict=True):
+        expected = formula(model.config, weights, sequences(model, [text, *around]))
+        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+
+
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 @pytest.mark.parametrize("share_gnn", [True, False])
 @pytest.mark.parametrize("position_bias", [True, False])
@@ -40,42 +50,28 @@ def test_the_network_is_algorithm_1(direction: str, share_gnn: bool, position_bi
         relative_buckets=relative_buckets,
         relative_distance=16,
     )
-    model.double()  # so that only the formula counts, not the rounding
-    weights = dict(model.network.state_dict())
     texts = make_texts(8)
     neighbors = draw_neighbors(texts, 1)
     neighbors[0] = []
-    vectors = model.encode(texts, neighbors)
-    for text, around, vector in zip(texts, neighbors, vectors, strict=True):
-        expected = naive.graphformers(model.config, weights, sequences(model, [text, *around]))
-        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+    assert_close_to(naive.graphformers, model, texts, neighbors)
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_the_baselines_are_their_formulas(method: str) -> None:
     model = make_model(method=method)
-    model.double()  # so that only the formula counts, not the rounding
-    weights = dict(model.network.state_dict())
     texts = make_texts(6)
     neighbors = draw_neighbors(texts, 2)
     neighbors[0] = []
-    vectors = model.encode(texts, neighbors)
-    for text, around, vector in zip(texts, neighbors, vectors, strict=True):
-        expected = naive.cascaded(model.config, weights, sequences(model, [text, *around]))
-        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+    assert_close_to(naive.cascaded, model, texts, neighbors)
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 def test_shallow_networks(num_layers: int, direction: str) -> None:
     model = make_model(num_layers=num_layers, direction=direction)
-    model.double()  # so that only the formula counts, not the rounding
-    weights = dict(model.network.state_dict())
     texts = make_texts(5)
     neighbors = draw_neighbors(texts, 3)
-    for text, around, vector in zip(texts, neighbors, model.encode(texts, neighbors), strict=True):
-        expected = naive.graphformers(model.config, weights, sequences(model, [text, *around]))
-        assert np.abs(expected.numpy() - vector).max() <= CLOSE
+    assert_close_to(naive.graphformers, model, texts, neighbors)
 
 
 @settings(max_examples=25, deadline=None)
