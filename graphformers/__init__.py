@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from graphformers.data.settings import ImportSettings
     from graphformers.data.split import LinkSplit, SplitSettings, split_links
     from graphformers.errors import GraphFormersError
+    from graphformers.evaluation.ranking import Evaluation, evaluate
     from graphformers.model.encoding import GraphFormers
     from graphformers.model.modeling import ModelConfig
+    from graphformers.train.settings import TrainConfig
+    from graphformers.train.trainer import Trainer
 
 __version__ = "0.1.0"
 
 _HOMES = {  # where each public name lives; a module is imported when its name is first used, so that --help stays fast
+    "Evaluation": "evaluation.ranking",
     "GraphFormers": "model.encoding",
     "GraphFormersError": "errors",
     "ImportSettings": "data.settings",
@@ -27,7 +31,10 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
     "Neighborhood": "data.sampling",
     "SplitSettings": "data.split",
     "TextGraph": "data.graph",
+    "TrainConfig": "train.settings",
+    "Trainer": "train.trainer",
     "build_graph": "data.builder",
+    "evaluate": "evaluation.ranking",
     "from_networkx": "data.exchange",
     "from_pyg": "data.exchange",
     "read_graph": "data.readers",
@@ -37,6 +44,7 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
 }
 
 __all__ = [
+    "Evaluation",
     "GraphFormers",
     "GraphFormersError",
     "ImportSettings",
@@ -46,7 +54,10 @@ __all__ = [
     "Neighborhood",
     "SplitSettings",
     "TextGraph",
+    "TrainConfig",
+    "Trainer",
     "build_graph",
+    "evaluate",
     "from_networkx",
     "from_pyg",
     "read_graph",

@@ -8,16 +8,12 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from graphformers import __version__
-from graphformers.errors import GraphFormersError
-
-if TYPE_CHECKING:
-    from graphformers.data.graph import TextGraph
-    from graphformers.data.split import LinkSplit
+from graphformers.errors import GraphFormersError, StoppedError
 
 app = typer.Typer(
     name="graphformers",
@@ -52,6 +48,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(128 + error.signum)
     except GraphFormersError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
@@ -126,6 +125,7 @@ def import_command(
     from graphformers.data.readers import read_graph
     from graphformers.data.settings import ImportSettings
     from graphformers.data.sources import check_files
+    from graphformers.printing import print_import
 
     settings = ImportSettings(
         format=format,
@@ -148,7 +148,7 @@ def import_command(
     else:
         node_files += given
     graph = read_graph(node_files, edge_files, settings).save(output, force=force)
-    _print_import(graph, output, as_json)
+    print_import(graph, output, as_json)
 
 
 @app.command("split")
@@ -187,12 +187,62 @@ def split_command(
     from graphformers.artifact import check_writable
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import SplitSettings, split_links
+    from graphformers.printing import print_split
 
     settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
     check_writable(output, "split", force=force)
     split = split_links(TextGraph.load(graph), settings).save(output, force=force)
     print(f"{output}: written", file=sys.stderr)
-    _print_split(split, as_json)
+    print_split(split, as_json)
+
+
+@app.command("train")
+def train_command(
+    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
+    output: Output,
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="BACKBONE", help="A backbone (folder, minilm, name on the hub), or a model to train on."),
+    ] = "minilm",
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="graphformers (default), plm, gat, max, mean or att.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A single setting, stronger than the recipe. Repeatable."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Try a few steps and tell what the run would take; nothing is written.")
+    ] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model to find links. The same command continues a run that was stopped.
+
+    graphformers train papers.split --config recipes/minilm.toml -o papers.model
+
+    Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.data.split import LinkSplit
+    from graphformers.printing import print_forecast, print_training
+    from graphformers.train.runs import forecast, make_trainer
+    from graphformers.train.settings import parse_settings, read_recipe
+
+    settings = ({} if config is None else read_recipe(config)) | parse_settings(set or [])
+    if not dry_run:
+        check_writable(output, "model", force=force)
+    trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
+    if dry_run:
+        print_forecast(forecast(trainer), as_json)
+        return
+    result = trainer.train(force=force)
+    if trainer.world.is_first:
+        print_training(result, output, as_json)
 
 
 @app.command("convert")
@@ -234,15 +284,16 @@ def info_command(
     from graphformers.artifact import open_artifact
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import LinkSplit
+    from graphformers.printing import print_graph, print_split
 
     found = open_artifact(artifact, None, None)
     if verify:
         found.verify()
         print(f"{artifact}: all {len(found.files)} files match their checksums", file=sys.stderr)
     if found.kind == "graph":
-        _print_graph(TextGraph.load(artifact), as_json)
+        print_graph(TextGraph.load(artifact), as_json)
     elif found.kind == "split":
-        _print_split(LinkSplit.load(artifact), as_json)
+        print_split(LinkSplit.load(artifact), as_json)
     else:
         print(
             json.dumps(
@@ -264,9 +315,10 @@ def demo_command(
     graphformers demo
     """
     from graphformers.demo import run_demo
+    from graphformers.printing import print_graph
 
     graph = run_demo(folder)
-    _print_graph(graph, as_json)
+    print_graph(graph, as_json)
     if graph.artifact is not None and not as_json:
         print(f"\nThe graph is in {graph.artifact.path}. Next: graphformers split {graph.artifact.path} -o {folder}/demo.split")
 
@@ -276,85 +328,3 @@ def _parse_column(word: str) -> tuple[str, str]:
     if not equals or not name:
         raise typer.BadParameter(f"{word!r} given, expected ROLE=NAME such as text=title", param_hint="--column")
     return role, name
-
-
-def _print_import(graph: "TextGraph", output: Path, as_json: bool) -> None:
-    summary = {"nodes": graph.num_nodes, "pairs": graph.num_pairs, "edges": graph.edges.shape[1]}
-    if as_json:
-        print(json.dumps({"output": str(output), **summary, **graph.summary}, ensure_ascii=False))
-        return
-    print(f"{output}: {graph.num_nodes:,} nodes, {graph.num_pairs:,} linked pairs")
-    if not graph.num_pairs:
-        print("  warning: no two nodes are linked; a graph without links cannot be split or trained on", file=sys.stderr)
-    for what, number in graph.summary["left_aside"].items():
-        print(f"  left aside, as is normal for this format: {number:,} {what}")
-    for what, number in graph.summary["skipped"].items():
-        print(f"  skipped: {number:,} × {what}")
-    for example in graph.summary["skipped_examples"]:
-        print(f"    {example}")
-
-
-def _print_graph(graph: "TextGraph", as_json: bool) -> None:
-    from graphformers.data.describe import describe_graph
-
-    found = describe_graph(graph)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-        return
-    facts: dict[str, Any] = {name: f"{found[name]:,}" for name in ("nodes", "pairs", "edges", "isolated", "mean_degree")}
-    facts |= {what: f"{number:,}" for what, number in (found["left_aside"] | found["skipped"]).items()}
-    facts["node columns"] = ", ".join(f"{name} ({type})" for name, type in found["columns"].items()) or "none"
-    types = sorted(found["edge_types"].items(), key=lambda item: -item[1])
-    facts["edge types"] = (
-        ", ".join(f"{name or 'untyped'} {count:,}" for name, count in types[:6]) + (" …" if len(types) > 6 else "") or "none"
-    )
-    _print_rows([(name.replace("_", " "), value) for name, value in facts.items()])
-    percents = list(found["degree_percentiles"])
-    rows = [(name, *(f"{found[f'{name}_percentiles'][p]:,}" for p in percents)) for name in ("degree", "words")]
-    _print_rows(rows, ["percentile", *percents])
-    for sample in found["samples"]:
-        print(f"\n{_shorten(sample['id'])}: {_shorten(sample['text'])}  [{sample['degree']} neighbours]")
-        for neighbor in sample["neighbors"]:
-            print(f"    {_shorten(neighbor['id'])}: {_shorten(neighbor['text'])}")
-
-
-def _print_split(split: "LinkSplit", as_json: bool) -> None:
-    table = split.table()
-    facts = {
-        "held_out": split.settings.held_out,
-        "held_out_nodes": len(split.held_out_nodes),
-        "candidates": split.test.candidates.shape[1],
-        "seed": split.settings.seed,
-        "graph": "" if split.graph.artifact is None else str(split.graph.artifact.path),
-        "notes": list(split.notes),
-    }
-    if as_json:
-        print(json.dumps({**table, **facts}, ensure_ascii=False))
-        return
-    _print_rows([tuple(f"{value:,}" for value in table.values())], list(table))
-    print("#N: neighbours per node that models may see, on average")
-    print(f"held out: {split.settings.held_out}; {facts['candidates']} candidates per question; seed {split.settings.seed}")
-    print(f"graph: {facts['graph']}")
-    for note in split.notes:
-        print(f"note: {note}")
-
-
-def _print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*(header or ["", ""]), show_header=header is not None, box=None, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*(Text(_plain(cell)) for cell in row))
-    Console(soft_wrap=True, highlight=False).print(table)
-
-
-def _plain(text: str) -> str:
-    """Without control characters: a text may hold anything, the terminal should not obey it."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def _shorten(text: str, width: int = 100) -> str:
-    text = _plain(text)
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -19,3 +19,11 @@ class MissingExtraError(GraphFormersError):
     def __init__(self, package: str, purpose: str, extra: str | None = None) -> None:
         what = f"graphformers[{extra}]" if extra else package
         super().__init__(f"{purpose} needs the package {package}, which is not installed: pip install '{what}'")
+
+
+class StoppedError(GraphFormersError):
+    """A signal asked long work to stop; it did, and can be continued."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum

@@ -15,13 +15,19 @@ class Progress:
     def __init__(self, title: str, total: float | None, unit: str) -> None:
         self.title, self.total, self.unit = title, total, unit
         self.done = 0.0
+        self.found_done = 0.0  # before this began, so that the rate is not counted from it
         self.records = 0
+        self.note = ""  # what else there is to say, at the end of the line
         self._started = self._shown = time.monotonic()
         self._bar: _Bar | None = None
 
     def advance(self, amount: float = 1, records: int = 0) -> None:
         """Adds `amount` units; `records` are counted beside them (lines of a file measured in bytes)."""
         self.update(self.done + amount, records)
+
+    def skip(self, amount: float) -> None:
+        """Counts work that was done before."""
+        self.done = self.found_done = amount
 
     def update(self, done: float, records: int = 0) -> None:
         """Sets the units done so far and adds `records`."""
@@ -39,14 +45,16 @@ class Progress:
 
     def line(self, seconds: float) -> str:
         """Share, amount, rate and time left, in words."""
-        rate = self.done / max(seconds, 1e-9)
+        rate = (self.done - self.found_done) / max(seconds, 1e-9)
         parts = [f"{_amount(self.done, self.unit)}", f"{_amount(rate, self.unit)}/s"]
         if self.records:
             parts.insert(0, f"{self.records:,} records")
         if self.total:
             parts.insert(0, f"{100 * self.done / self.total:.0f} %")
             left = (self.total - self.done) / max(rate, 1e-9)
-            parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
+            parts.append(f"{clock(left)} left")
+        if self.note:
+            parts.append(self.note)
         return ", ".join(parts)
 
     def close(self) -> None:
@@ -75,6 +83,12 @@ class _Bar:
 
     def close(self) -> None:
         self._rich.stop()
+
+
+def clock(seconds: float) -> str:
+    """As 1:02:03 or 2:03."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -7,7 +7,8 @@ row takes the longest nodes that still fit, so that rows are full but for the la
 one place more, in front of its [CLS], for the graph token; what stands there is written by the network.
 """
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -44,9 +45,14 @@ class PackedBatch:
     def num_slots(self) -> int:
         return self.cls_RC.shape[1]
 
+    @property
+    def num_tokens(self) -> int:
+        """Of texts; graph tokens are not counted."""
+        return int(((self.slots_RW < self.num_slots) & ~self.is_graph_RW).sum())
+
     def fullness(self) -> float:
         """The share of places that hold tokens of a text."""
-        return float(((self.slots_RW < self.num_slots) & ~self.is_graph_RW).float().mean())
+        return self.num_tokens / max(self.slots_RW.numel(), 1)
 
 
 @dataclass(frozen=True)
@@ -73,14 +79,19 @@ class PackedNeighborhoods:
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with all its tensors on a device; from pinned memory the copy goes on in the background."""
-    moved: dict[str, Any] = {}
-    for entry in fields(batch):
-        value = getattr(batch, entry.name)
-        if isinstance(value, PackedBatch):
-            moved[entry.name] = to_device(value, device)
-        elif isinstance(value, torch.Tensor):
-            moved[entry.name] = value.to(device, non_blocking=True)
-    return replace(batch, **moved)
+    moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    return moved
+
+
+def map_tensors(value: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
+    """A copy of nested dataclasses, lists and tuples with `function` applied to everything of one kind in them."""
+    if isinstance(value, kind):
+        return function(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{entry.name: map_tensors(getattr(value, entry.name), function, kind) for entry in fields(value)})
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(entry, function, kind) for entry in value)
+    return value
 
 
 def pack_nodes(

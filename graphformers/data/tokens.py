@@ -55,6 +55,15 @@ class Tokenizer:
         except Exception as error:  # the library raises plain exceptions
             raise GraphFormersError(f"{file}: not a tokenizer.json ({error})") from error
 
+    @property
+    def special_tokens(self) -> tuple[int, ...]:
+        """[CLS], [PAD], [MASK] and their like."""
+        return tuple(sorted(i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special))
+
+    def find(self, *names: str) -> int | None:
+        """The number of the first of these tokens that there is."""
+        return next((found for name in names if (found := self._tokenizer.token_to_id(name)) is not None), None)
+
     def to_json(self) -> str:
         """The content of a tokenizer.json."""
         return str(self._tokenizer.to_str())

@@ -3,6 +3,7 @@
 Weights are safetensors; `convert` alone reads .bin and .pt files, with `weights_only=True`, so that nothing is ever unpickled.
 """
 
+import errno
 import importlib.util
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import tokenizers
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import models, normalizers, pre_tokenizers, processors
 from torch import Tensor
@@ -188,12 +190,33 @@ def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
     return Tokenizer(made)
 
 
-def save_pretrained(model: GraphFormers, path: str | Path, *, force: bool = False) -> None:
-    """Writes a model folder: config.json, model.safetensors, tokenizer.json."""
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a .safetensors file; a disk that is full is an OSError, as everywhere."""
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        code = re.search(r"code: (\d+)", str(error))
+        raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error
+
+
+def save_pretrained(
+    model: GraphFormers,
+    path: str | Path,
+    *,
+    force: bool = False,
+    weights: Mapping[str, Tensor] | None = None,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a model folder: config.json, model.safetensors, tokenizer.json; and training.json, how it was made.
+
+    `weights` are written instead of the model's own.
+    """
     with write_artifact(path, KIND, VERSION, force=force) as draft:
+        if training is not None:
+            draft.path("training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
         draft.path("config.json").write_text(json.dumps(asdict(model.config), indent=1) + "\n", encoding="utf-8")
-        tensors = {name: tensor.detach().cpu().float().contiguous() for name, tensor in model.network.state_dict().items()}
-        save_file(tensors, draft.path("model.safetensors"))
+        tensors = {name: tensor.float() for name, tensor in (weights or model.network.state_dict()).items()}
+        save_tensors(draft.path("model.safetensors"), tensors)
         draft.path("tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
         draft.summary = {"method": model.config.method, "parameters": sum(tensor.numel() for tensor in tensors.values())}
 

@@ -44,6 +44,10 @@ class CascadedNetwork(nn.Module):
         text_ND = self.neighbor_states(batch.nodes)[0]
         return self.aggregate(text_ND[: batch.num_centers], text_ND[batch.num_centers :], batch.index_BK, batch.open_BK)
 
+    def center_vectors(self, batch: PackedBatch, states: list[Tensor], index_BK: Tensor, open_BK: Tensor) -> Tensor:
+        """(B, D) float32: centres aggregated with their neighbours' text vectors, known from before."""
+        return self.aggregate(self.neighbor_states(batch)[0], states[0], index_BK, open_BK)
+
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
         """The text vectors (M, D) of nodes read on their own, as a list of one: the last layer's [CLS]."""
         return self.text.states(batch, self.config.num_layers)[-1:]

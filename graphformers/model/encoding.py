@@ -95,7 +95,7 @@ class GraphFormers(nn.Module):
     def compile_layers(self) -> "GraphFormers":
         """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for long work."""
         self._is_compiled, self._copy = True, None
-        _compile(self.network)
+        compile_network(self.network)
         return self
 
     def packer(self, row_multiple: int = 1) -> Packer:
@@ -237,12 +237,12 @@ class GraphFormers(nn.Module):
         if self._copy is None:
             self._copy = copy.deepcopy(self.network).to(torch.bfloat16).eval()
             if self._is_compiled:
-                _compile(self._copy)
+                compile_network(self._copy)
         torch._foreach_copy_(list(self._copy.parameters()), list(self.network.parameters()))
         return self._copy
 
 
-def _compile(network: nn.Module) -> None:
+def compile_network(network: nn.Module) -> None:
     """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
 
     There are as many graphs as kinds of calls: [CLS] alone or all tokens, few or many rows.

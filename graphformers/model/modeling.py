@@ -46,12 +46,14 @@ class ModelConfig:
     position_bias: bool = True  # a learnable bias for centre-centre, centre-neighbour and neighbour-neighbour attention
     max_tokens: int = 32  # texts are cut here, special tokens included
     num_neighbors: int = 5  # neighbours sampled for a node
+    similarity: str = "dot"  # or "cosine": how the model's vectors are compared, in training and after
 
     def __post_init__(self) -> None:
         self._require(self.num_layers >= 1, "num_layers", "at least 1")
         self._require(self.relative_buckets == 0 or self.relative_buckets >= 4, "relative_buckets", "0 or at least 4")
         self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
         self._require(self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
+        self._require(self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
         self._require(self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
         self._require(self.hidden_size % self.num_heads == 0, "hidden_size", f"a multiple of num_heads, {self.num_heads}")
         self._require(
@@ -61,6 +63,15 @@ class ModelConfig:
     def _require(self, holds: bool, name: str, expected: str) -> None:
         if not holds:
             raise GraphFormersError(f"{name}={getattr(self, name)!r} given, expected {expected}")
+
+
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """What hidden states are kept in: the tensor's own type, but under autocast its lower precision.
+
+    (Autocast computes norms in float32 and would leave their results so, at twice the memory and traffic.)
+    """
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
 class TextEmbedding(nn.Module):
@@ -76,7 +87,7 @@ class TextEmbedding(nn.Module):
     def forward(self, tokens_RW: Tensor, positions_RW: Tensor) -> Tensor:
         embedded_RWD = self.words(tokens_RW) + self.positions(positions_RW)
         result: Tensor = self.dropout(self.norm(embedded_RWD))
-        return result
+        return result.to(working_dtype(result))
 
 
 class RelativeBias(nn.Module):
@@ -141,9 +152,9 @@ class TransformerLayer(nn.Module):
             query = F.linear(residual, weight[:size], bias[:size])
             key, value = F.linear(hidden_RWD, weight[size:], bias[size:]).chunk(2, -1)
         attended = attend(query, key, value, mask_RHWW, self.num_heads, self.attention_dropout if self.training else 0.0)
-        hidden = self.attention_norm(residual + self.dropout(self.attended(attended)))
+        hidden = self.attention_norm(residual + self.dropout(self.attended(attended))).to(residual.dtype)
         result: Tensor = self.norm(hidden + self.dropout(self.down(F.gelu(self.up(hidden), approximate=self.approximate))))
-        return result
+        return result.to(residual.dtype)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, num_heads: int, dropout: float) -> Tensor:
@@ -234,7 +245,7 @@ class TextEncoder(nn.Module):
         bias = self.embedding.norm.weight.new_zeros(1)
         if self.relative_bias is not None:
             bias = self.relative_bias(batch.positions_RW, batch.is_graph_RW)
-        return torch.where(open_RWW[:, None], bias, -math.inf)
+        return torch.where(open_RWW[:, None], bias.to(working_dtype(bias)), -math.inf)
 
     def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
         """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""

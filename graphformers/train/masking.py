@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphformers.data.arrays import Array, mix, ranges
+from graphformers.data.tokens import TokenCache, Tokenizer
 from graphformers.errors import GraphFormersError
 
 
@@ -34,6 +35,16 @@ class SpanMasking:
             )
         if len(set(self.special_tokens)) >= self.vocab_size:
             raise GraphFormersError(f"all {self.vocab_size} tokens are special, expected some to draw from")
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, share: float, seed: int) -> "SpanMasking":
+        """With the special tokens of a tokenizer."""
+        mask = tokenizer.find("[MASK]", "<mask>")
+        if mask is None:
+            raise GraphFormersError(
+                "this tokenizer has no [MASK] token, so texts cannot be polluted: two_stage=false trains without"
+            )
+        return SpanMasking(mask, tokenizer.vocab_size, tokenizer.special_tokens, share=share, seed=seed)
 
     def pollute(self, flat: Array, indptr: Array, id_hashes: Array, epoch: int) -> Array:
         """A polluted copy of sequences (flat tokens, where each starts), `id_hashes` those of their nodes.
@@ -89,6 +100,24 @@ class SpanMasking:
         result = flat.copy()
         result[places] = np.where(choice < 0.8, self.mask_token, np.where(choice < 0.9, drawn, flat[places]))
         return result
+
+
+@dataclass(frozen=True)
+class PollutedTokens(TokenCache):
+    """The tokens of a graph, polluted as in one epoch whenever they are read."""
+
+    masking: SpanMasking
+    id_hashes: Array  # of all nodes
+    epoch: int
+
+    @staticmethod
+    def of(tokens: TokenCache, masking: SpanMasking, id_hashes: Array, epoch: int) -> "PollutedTokens":
+        return PollutedTokens(tokens.tokens, tokens.offsets, tokens.prefix, tokens.suffix, masking, id_hashes, epoch)
+
+    def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
+        """As `TokenCache.read`."""
+        flat, indptr = super().read(nodes, max_tokens)
+        return self.masking.pollute(flat, indptr, self.id_hashes[nodes], self.epoch), indptr
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,158 @@
+"""Training steps of BERT-base and MiniLM shape on real texts, against the 2021 code; prints JSON.
+
+    python benchmarks/train.py arxiv.split debian.split --tokenizer tokenizer.json --reference reference.jsonl
+
+Weights are random: speed does not depend on them. Everything that a run does in its first stage is done: sampling, pollution,
+packing in worker processes, bf16, gradients through neighbours, dropout 0.1, all parameters trained by Adam. Timed is a stretch
+of steps by the wall clock after as many steps as compiling takes. `--reference` holds what the 2021 code reached on the same card
+(one JSON object per line, with "what": "reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
+
+Useful work counts real tokens only: forward as in encode.py, and twice that for the way back. The ceiling is one large matrix
+product in bf16.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphformers.data.split import LinkSplit
+from graphformers.data.tokens import Tokenizer
+from graphformers.model.encoding import GraphFormers, best_device
+from graphformers.model.modeling import ModelConfig
+from graphformers.train.batches import Counts
+from graphformers.train.checkpoint import Recent
+from graphformers.train.journal import Journal
+from graphformers.train.settings import TrainConfig
+from graphformers.train.trainer import Trainer
+
+SHAPES = {
+    "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
+    "small": {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
+}
+
+
+def make_trainer(
+    split: LinkSplit, tokenizer: Tokenizer, shape: str, max_tokens: int, method: str, config: TrainConfig
+) -> Trainer:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_positions": 512, "max_tokens": max_tokens, **SHAPES[shape]}
+    model = GraphFormers(ModelConfig(method=method, **sizes), tokenizer).to(best_device())
+    trainer = Trainer(model, split, config)
+    trainer.set_up()
+    trainer.journal = Journal(None, 0, is_quiet=True)
+    return trainer
+
+
+def matmul_ceiling() -> float:
+    """TFLOP/s of one large matrix product in bf16."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(5):
+        a @ b
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(20):
+        a @ b
+    torch.cuda.synchronize()
+    return 20 * 2 * 8192**3 / (time.perf_counter() - started) / 1e12
+
+
+def useful_flops(counts: Counts, lengths: tuple[float, float], shape: str) -> float:
+    """Of steps, by their tokens: the products of all layers, forward and twice that backward.
+
+    Neighbours read one layer less than centres; in a text's last layer [CLS] alone has queries and an MLP.
+    """
+    size, layers, inner = (SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size"))
+    mean, square = lengths  # of a text's tokens, and of their square
+    total = 0.0
+    for nodes, depth in ((2 * counts.anchors, layers), (counts.distinct, layers - 1)):
+        whole = 2 * mean * (4 * size * size + 2 * size * inner) + 4 * square * size
+        last = 2 * mean * 2 * size * size + 2 * (2 * size * size + 2 * size * inner) + 4 * mean * size
+        total += nodes * ((depth - 1) * whole + last)
+    return 3 * total
+
+
+def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, Any]:
+    trainer.model.train()
+    started = time.perf_counter()
+    for _ in range(warmup):
+        trainer._step()
+    trainer._drain(0)
+    compiled = time.perf_counter() - started
+    on_gpu = trainer.model.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    trainer.state.recent = Recent()
+    started = time.perf_counter()
+    for _ in range(steps):
+        trainer._step()
+    trainer._drain(0)
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - started
+    counts, recent = trainer.state.recent.counts, trainer.state.recent
+    texts = counts.distinct + 2 * counts.anchors
+    all_lengths = trainer.maker.tokens.lengths(
+        torch.arange(trainer.split.graph.num_nodes).numpy(), trainer.model.config.max_tokens
+    )
+    mean = counts.tokens / texts
+    square = float((all_lengths.astype(float) ** 2).mean()) * (mean / float(all_lengths.mean())) ** 2
+    trainer._parcels = None
+    trainer.loader.close()
+    return {
+        "pairs_per_s": round(counts.pairs / seconds, 1),
+        "ms_per_step": round(1000 * seconds / steps, 2),
+        "useful_tflops": round(useful_flops(counts, (mean, square), shape) / seconds / 1e12, 1),
+        "data_wait": round(recent.data_wait / seconds, 4),
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
+        "tokens_per_text": round(mean, 1),
+        "neighbors_saved": round(1 - counts.distinct / max(counts.neighbors, 1), 3),
+        "rows_full": round(counts.tokens / counts.places, 3),
+        "warmup_s": round(compiled, 1),
+        "steps": steps,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "splits", type=Path, nargs="+", help="NAME.split folders; texts of NAME debian… are cut at 64 tokens, others at 32"
+    )
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--shape", choices=[*SHAPES, "both"], default="both")
+    parser.add_argument("--method", default="graphformers")
+    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--set", type=json.loads, default={}, metavar="JSON", help="settings of TrainConfig")
+    options = parser.parse_args()
+    tokenizer = Tokenizer.from_file(options.tokenizer)
+    ceiling = round(matmul_ceiling(), 1) if torch.cuda.is_available() else None
+    reference = {}
+    for line in options.reference.read_text().splitlines() if options.reference else []:
+        entry = json.loads(line)
+        if entry.get("what") == "reference train":
+            reference[entry["graph"], entry["batch"]] = entry
+    for path in options.splits:
+        split, name = LinkSplit.load(path), path.name.removesuffix(".split")
+        for shape, batch in (("base", 240), ("small", 512)):
+            if options.shape not in (shape, "both"):
+                continue
+            config = TrainConfig(**{"batch_size": batch, "learning_rate": 1e-6, "max_norm": 1.0, "workers": 8} | options.set)
+            trainer = make_trainer(split, tokenizer, shape, 64 if "debian" in name else 32, options.method, config)
+            found = {"graph": name, "shape": shape, "method": options.method, "batch": config.batch_size, **options.set}
+            found |= measure(trainer, shape, options.warmup, options.steps) | {"ceiling_tflops": ceiling}
+            theirs = reference.get((name, config.batch_size)) if shape == "base" else None
+            if theirs:
+                found["reference"] = {key: theirs[key] for key in ("pairs_per_s", "peak_gib")}
+                found["times_reference"] = round(found["pairs_per_s"] / theirs["pairs_per_s"], 2)
+            print(json.dumps(found), flush=True)
+            del trainer
+
+
+if __name__ == "__main__":
+    main()

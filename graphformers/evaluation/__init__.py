@@ -1,0 +1,1 @@
+"""Evaluation: how well vectors find links."""

@@ -1,0 +1,101 @@
+"""Metrics of link prediction, pure functions of where the positive stands among its candidates.
+
+A tie is not a rank: where others score exactly as the positive does, each metric is its expectation over random orders of the
+tied, so that a model that scores everything equal gets exactly the chance level.
+
+Shapes: Q questions, C candidates of each.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphformers.data.arrays import Array
+from graphformers.errors import GraphFormersError
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """How many candidates score better than the positive, and how many exactly as well, itself not counted."""
+
+    better: Array  # (Q,) int64
+    tied: Array  # (Q,) int64
+
+    def __len__(self) -> int:
+        return len(self.better)
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean of a metric over the questions, with a 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+def rank_positives(scores_QC: Array) -> Ranks:
+    """Ranks from scores, the positive's in the first column."""
+    if np.isnan(scores_QC).any():
+        raise GraphFormersError(f"{int(np.isnan(scores_QC).sum()):,} of {scores_QC.size:,} scores are not numbers (NaN)")
+    positive_Q1 = scores_QC[:, :1]
+    return Ranks((scores_QC > positive_Q1).sum(1), (scores_QC == positive_Q1).sum(1) - 1)
+
+
+def hits_at(ranks: Ranks, k: int) -> Array:
+    """(Q,) the chance that the positive is among the first k. P@1 is `hits_at(ranks, 1)`."""
+    chances: Array = np.clip(k - ranks.better, 0, ranks.tied + 1) / (ranks.tied + 1)
+    return chances
+
+
+def reciprocal_rank(ranks: Ranks) -> Array:
+    """(Q,) the mean of 1 / rank; its mean over the questions is MRR."""
+    return _mean_over_ties(ranks, lambda rank: 1 / rank)
+
+
+def gain(ranks: Ranks) -> Array:
+    """(Q,) the mean of 1 / log2(rank + 1): NDCG with one relevant candidate."""
+    return _mean_over_ties(ranks, lambda rank: 1 / np.log2(rank + 1))
+
+
+def _mean_over_ties(ranks: Ranks, value: Callable[[Array], Array]) -> Array:
+    """The mean of a function of the rank over the ranks better + 1 … better + tied + 1."""
+    worst = int((ranks.better + ranks.tied).max(initial=0)) + 1
+    sums = np.concatenate([[0.0], np.cumsum(value(np.arange(1, worst + 1, dtype=np.float64)))])
+    single = value((ranks.better + 1).astype(np.float64))
+    mean = (sums[ranks.better + ranks.tied + 1] - sums[ranks.better]) / (ranks.tied + 1)
+    result: Array = np.where(ranks.tied == 0, single, mean)  # a difference of two sums would round
+    return result
+
+
+METRICS: dict[str, Callable[[Ranks], Array]] = {
+    "P@1": lambda ranks: hits_at(ranks, 1),
+    "NDCG": gain,
+    "MRR": reciprocal_rank,
+    "hits@10": lambda ranks: hits_at(ranks, 10),
+}
+
+
+def summarize(ranks: Ranks, seed: int = 0) -> dict[str, Score]:
+    """Every metric with its interval."""
+    if not len(ranks):
+        raise GraphFormersError("no questions to score")
+    return {name: bootstrap(metric(ranks), seed) for name, metric in METRICS.items()}
+
+
+def bootstrap(values: Array, seed: int = 0) -> Score:
+    """The mean and the 2.5th and 97.5th percentile of the means of resampled questions.
+
+    Drawing Q questions with replacement is drawing how often each distinct value turns up: a multinomial, and there are few
+    distinct values.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=RESAMPLES)
+    low, high = np.percentile(drawn @ distinct / len(values), [2.5, 97.5])
+    return Score(float(values.mean()), float(low), float(high))

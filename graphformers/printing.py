@@ -1,0 +1,128 @@
+"""What commands print: tables for people, JSON for programs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphformers.data.describe import describe_graph
+from graphformers.data.graph import TextGraph
+from graphformers.data.split import LinkSplit
+from graphformers.progress import clock
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from graphformers.train.trainer import TrainResult
+
+
+def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
+    summary = {"nodes": graph.num_nodes, "pairs": graph.num_pairs, "edges": graph.edges.shape[1]}
+    if as_json:
+        print(json.dumps({"output": str(output), **summary, **graph.summary}, ensure_ascii=False))
+        return
+    print(f"{output}: {graph.num_nodes:,} nodes, {graph.num_pairs:,} linked pairs")
+    if not graph.num_pairs:
+        print("  warning: no two nodes are linked; a graph without links cannot be split or trained on", file=sys.stderr)
+    for what, number in graph.summary["left_aside"].items():
+        print(f"  left aside, as is normal for this format: {number:,} {what}")
+    for what, number in graph.summary["skipped"].items():
+        print(f"  skipped: {number:,} × {what}")
+    for example in graph.summary["skipped_examples"]:
+        print(f"    {example}")
+
+
+def print_graph(graph: TextGraph, as_json: bool) -> None:
+    found = describe_graph(graph)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    facts: dict[str, Any] = {name: f"{found[name]:,}" for name in ("nodes", "pairs", "edges", "isolated", "mean_degree")}
+    facts |= {what: f"{number:,}" for what, number in (found["left_aside"] | found["skipped"]).items()}
+    facts["node columns"] = ", ".join(f"{name} ({type})" for name, type in found["columns"].items()) or "none"
+    types = sorted(found["edge_types"].items(), key=lambda item: -item[1])
+    facts["edge types"] = (
+        ", ".join(f"{name or 'untyped'} {count:,}" for name, count in types[:6]) + (" …" if len(types) > 6 else "") or "none"
+    )
+    print_rows([(name.replace("_", " "), value) for name, value in facts.items()])
+    percents = list(found["degree_percentiles"])
+    rows = [(name, *(f"{found[f'{name}_percentiles'][p]:,}" for p in percents)) for name in ("degree", "words")]
+    print_rows(rows, ["percentile", *percents])
+    for sample in found["samples"]:
+        print(f"\n{shorten(sample['id'])}: {shorten(sample['text'])}  [{sample['degree']} neighbours]")
+        for neighbor in sample["neighbors"]:
+            print(f"    {shorten(neighbor['id'])}: {shorten(neighbor['text'])}")
+
+
+def print_split(split: LinkSplit, as_json: bool) -> None:
+    table = split.table()
+    facts = {
+        "held_out": split.settings.held_out,
+        "held_out_nodes": len(split.held_out_nodes),
+        "candidates": split.test.candidates.shape[1],
+        "seed": split.settings.seed,
+        "graph": "" if split.graph.artifact is None else str(split.graph.artifact.path),
+        "notes": list(split.notes),
+    }
+    if as_json:
+        print(json.dumps({**table, **facts}, ensure_ascii=False))
+        return
+    print_rows([tuple(f"{value:,}" for value in table.values())], list(table))
+    print("#N: neighbours per node that models may see, on average")
+    print(f"held out: {split.settings.held_out}; {facts['candidates']} candidates per question; seed {split.settings.seed}")
+    print(f"graph: {facts['graph']}")
+    for note in split.notes:
+        print(f"note: {note}")
+
+
+def print_forecast(found: dict[str, Any], as_json: bool) -> None:
+    """What a run would take."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    memory = f"{found['memory_gib']:.1f} GiB" + (
+        f", {found['gpu_memory_gib']:.1f} GiB on the GPU" if found["gpu_memory_gib"] else ""
+    )
+    rows = {
+        "method": f"{found['method']}, {found['parameters']:,} parameters, on {found['device']}",
+        "steps": f"{found['steps_per_epoch']:,} an epoch of {found['pairs']:,} pairs, {found['steps_at_most']:,} at most",
+        "memory": f"{memory}; {found['checkpoint_gib']:.1f} GiB on disk",
+        "a step": f"{found['seconds_per_step']:.3f} s",
+        "a validation": f"{found['seconds_per_validation']:.0f} s",
+        "time": f"{clock(found['seconds_at_most'])} at most, measured on {found['steps_tried']} steps",
+    }
+    print_rows(list(rows.items()))
+
+
+def print_training(result: "TrainResult", output: Path, as_json: bool) -> None:
+    """How a run went."""
+    shown = ("stage", "epoch", "step", "loss", "P@1", "NDCG", "MRR", "pairs_per_second")
+    history = [{name: entry[name] for name in shown} for entry in result.history if entry["kind"] == "validation"]
+    if as_json:
+        summary = {"output": str(output), "valid_P@1": result.valid, "steps": result.steps, "seconds": round(result.seconds, 1)}
+        print(json.dumps(summary | {"history": history}))
+        return
+    rows = [tuple(f"{value:.4f}" if isinstance(value, float) else f"{value:,}" for value in entry.values()) for entry in history]
+    print_rows(rows, [name.replace("_per_", "/").replace("second", "s") for name in shown])
+    print(
+        f"\n{output}: the model of the best validation, P@1 {result.valid:.4f}; {result.steps:,} steps in {clock(result.seconds)}"
+    )
+
+
+def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*(header or ["", ""]), show_header=header is not None, box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*(Text(_plain(cell)) for cell in row))
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _plain(text: str) -> str:
+    """Without control characters: a text may hold anything, the terminal should not obey it."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def shorten(text: str, width: int = 100) -> str:
+    text = _plain(text)
+    return text if len(text) <= width else text[: width - 1] + "…"

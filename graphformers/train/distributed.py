@@ -1,0 +1,175 @@
+"""Several processes that train one model together, started by torchrun; one process is the same with nothing to exchange.
+
+Gradients are summed here rather than by DistributedDataParallel: a step exchanges vectors once and gradients once, however many
+chunks each process computes it in, and whether it has pairs in this batch or not.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from graphformers.errors import GraphFormersError
+
+BUCKET_BYTES = 1 << 26  # of gradients that are summed in one message
+FAILED = "graphformers/failed"
+PATIENCE = timedelta(hours=2)  # of a process that waits for the others: one may be tokenising or writing a checkpoint
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    rank: int = 0
+    size: int = 1
+    control: Any = None  # a gloo group for messages between CPUs
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, rows_BD: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The rows of all processes, one after the other; each has its own number of them."""
+        if self.size == 1:
+            return rows_BD
+        most = max(sizes)
+        padded = rows_BD.new_zeros(most, *rows_BD.shape[1:])
+        padded[: len(rows_BD)] = rows_BD
+        found = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(found, padded)
+        return torch.cat([rows[:size] for rows, size in zip(found, sizes, strict=True)])
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Every parameter's gradient becomes the sum over all processes."""
+        if self.size == 1:
+            return
+        for bucket in _buckets(list(parameters)):
+            flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
+            dist.all_reduce(flat)
+            end = 0
+            for parameter in bucket:
+                parameter.grad = flat[end : end + parameter.numel()].view_as(parameter)
+                end += parameter.numel()
+
+    def largest(self, value: float) -> float:
+        """The largest value of all processes. All of them get the same answer."""
+        if self.size == 1:
+            return value
+        found = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
+        return float(found)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds for any process."""
+        return self.largest(float(flag)) > 0
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            dist.barrier(group=self.control)
+
+    @contextmanager
+    def first_then_others(self) -> Iterator[None]:
+        """The first process runs the block alone, so that the others find what it made."""
+        if not self.is_first:
+            self.wait()
+        yield
+        if self.is_first:
+            self.wait()
+
+    def share(self, tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        """The first process's tensors, on every process; what the others give does not matter."""
+        if self.size == 1:
+            return tensors
+        kinds = {name: (str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in tensors.items()}
+        found = {}
+        for name, (kind, shape) in self.share_json(kinds).items():
+            given = tensors[name] if self.is_first else torch.empty(shape, dtype=getattr(torch, kind))
+            found[name] = given.to(device)
+            dist.broadcast(found[name], 0)
+        return found
+
+    def share_json(self, value: Any) -> Any:
+        """The first process's value, on every process."""
+        if self.size == 1:
+            return value
+        text = torch.frombuffer(bytearray(json.dumps(value if self.is_first else None).encode()), dtype=torch.uint8)
+        size = torch.tensor([len(text)])
+        dist.broadcast(size, 0, group=self.control)
+        buffer = text if self.is_first else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(buffer, 0, group=self.control)
+        return json.loads(bytes(buffer.tolist()))
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in parameters:
+        bucket.append(parameter)
+        size += parameter.nbytes
+        if size >= BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket
+
+
+def own_device() -> str | None:
+    """The GPU of this process when torchrun started several on this machine."""
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return None
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """This process among those that torchrun started; alone where it started none.
+
+    An error on one process ends all of them, each with the message of the one that failed.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield World()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    world = World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=PATIENCE))
+    try:
+        yield world
+    except Exception as error:
+        raise _failure(world, error) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def _failure(world: World, error: Exception) -> Exception:
+    """The error to end with: this process's own, or the one of the process that left the others alone."""
+    store = dist.distributed_c10d._get_default_store()
+    lost_the_others = isinstance(error, RuntimeError) and any(
+        word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out", "socket")
+    )
+    if lost_the_others:
+        with suppress(Exception):  # the store goes down with the first process
+            store.wait([FAILED], timedelta(seconds=5))
+            return GraphFormersError(f"stopped, because another process failed: {store.get(FAILED).decode()}")
+        return GraphFormersError(f"stopped, because another process is gone ({str(error).splitlines()[0]})")
+    with suppress(Exception):
+        store.set(FAILED, f"rank {world.rank}: {error}")
+    return error

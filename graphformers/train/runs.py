@@ -1,0 +1,92 @@
+"""A training run as a command gives it: a split, a backbone or a model to start from, a method and settings."""
+
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.artifact import MANIFEST
+from graphformers.data.split import LinkSplit
+from graphformers.errors import GraphFormersError
+from graphformers.evaluation.ranking import asked_nodes
+from graphformers.model.encoding import GraphFormers
+from graphformers.train.distributed import own_device
+from graphformers.train.optimizer import set_learning_rate
+from graphformers.train.settings import divide_settings
+from graphformers.train.trainer import Trainer
+
+TRIED_STEPS = 4
+TRIED_NODES = 1000
+
+
+def make_trainer(
+    split: LinkSplit,
+    source: str,
+    output: Path | None = None,
+    method: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> Trainer:
+    """A trainer for a new model on a backbone, or for one of our model folders that is trained further."""
+    config, changes = divide_settings(settings or {})
+    device = device or own_device()
+    if (Path(source) / MANIFEST).is_file():
+        model = GraphFormers.from_pretrained(source, device=device)
+        if method not in (None, model.config.method):
+            raise GraphFormersError(
+                f"{source}: a {model.config.method} model, --method {method} given; start from a backbone instead"
+            )
+        differing = [name for name, value in changes.items() if getattr(model.config, name) != value]
+        if differing:
+            raise GraphFormersError(
+                f"{source}: {differing[0]}={getattr(model.config, differing[0])!r} is part of this model and cannot be changed"
+            )
+    else:
+        model = GraphFormers.from_backbone(source, method or "graphformers", seed=config.seed, device=device, **changes)
+    return Trainer(model, split, config, output)
+
+
+def forecast(trainer: Trainer) -> dict[str, Any]:
+    """What a run would take, from a few real steps that change nothing: parameters, steps, memory, seconds."""
+    trainer.set_up()
+    set_learning_rate(trainer.optimizer, 0.0)
+    model, device = trainer.model, trainer.model.device
+    count = sum(parameter.numel() for parameter in model.network.parameters())
+    seconds = []
+    model.train()
+    for parcel, _ in zip(trainer.loader.epoch(0, is_polluted=trainer.config.two_stage), range(TRIED_STEPS), strict=False):
+        started = time.perf_counter()
+        trainer.stepper.run(parcel.open(device), seed=0)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    trainer.loader.close()
+    steps = trainer.schedule.most_steps()
+    nodes = asked_nodes(trainer.questions)
+    some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
+    started = time.perf_counter()
+    model.encode_nodes(trainer.split.graph, some, sampler=trainer.split.sampler(model.config.num_neighbors))
+    per_validation = (time.perf_counter() - started) * len(nodes) / len(some)
+    validations = -(-steps // (trainer.config.validate_steps or trainer.schedule.num_batches))
+    on_gpu = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    return {
+        "method": model.config.method,
+        "device": str(device),
+        "parameters": count,
+        "pairs": len(trainer.split.train),
+        "steps_per_epoch": trainer.schedule.num_batches,
+        "steps_at_most": steps,
+        "steps_tried": len(seconds),
+        "seconds_per_step": float(np.median(seconds[1:] or seconds)),
+        "seconds_per_validation": per_validation,
+        "seconds_at_most": steps * float(np.median(seconds[1:] or seconds)) + validations * per_validation,
+        "gpu_memory_gib": on_gpu / 2**30,
+        "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "checkpoint_gib": 4 * 4 * count / 2**30,  # weights, two averages of Adam's, the best weights
+    }

@@ -1,0 +1,149 @@
+"""TrainConfig: what a training run is told. Defaults, then a recipe (.toml), then single settings, the later one winning."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from graphformers.errors import GraphFormersError
+from graphformers.model.modeling import ModelConfig
+from graphformers.train.objective import ObjectiveSettings
+
+DECAYS = ("none", "linear", "cosine")
+MODEL_SETTINGS = (  # of ModelConfig: those that are not the backbone's own
+    "dropout",
+    "attention_dropout",
+    "direction",
+    "share_gnn",
+    "position_bias",
+    "max_tokens",
+    "num_neighbors",
+    "similarity",
+)
+
+
+@dataclass(frozen=True)
+class TrainConfig(ObjectiveSettings):
+    """How a model is trained. The first part defines the result, the second only how it is reached."""
+
+    two_stage: bool = True  # polluted text first, then clean text; false: clean text alone
+    epochs: int = 10  # of each stage, at most
+    max_steps: int | None = None  # optimizer steps over both stages, at most; stage 1 may use first_share of them
+    max_seconds: float | None = None  # of training over both stages, at most (such a run cannot be repeated to the bit)
+    first_share: float = 0.5  # of max_steps and max_seconds that stage 1 may use
+    patience: int = 2  # validations without a better P@1 that end a stage
+    validate_steps: int | None = None  # steps between validations; by default once an epoch
+    max_valid: int = 10_000  # valid questions that a validation asks, at most
+
+    batch_size: int = 240  # pairs of a step, over all processes: so many keys every anchor has to choose from
+    learning_rate: float = 1e-5
+    graph_factor: float = 1.0  # times learning_rate for what the backbone does not have: graph attention, combination
+    warmup: float = 0.0  # steps of each stage in which the learning rate rises: a share below 1, or a count
+    decay: str = "none"  # of the learning rate over each stage: none, linear or cosine
+    weight_decay: float = 0.0  # decoupled, not for biases and norms
+    max_norm: float = 0.0  # gradients longer than this are shortened; 0 for never
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    neighbor_gradients: bool = True  # whether neighbours learn from being neighbours; without, they cost a third
+    neighbor_dropout: float = 0.0  # share of centres that see only some of their neighbours, a random number from none up
+    mask_share: float = 0.15  # of a text's tokens that stage 1 pollutes
+    seed: int = 42
+
+    chunk_size: int | None = None  # pairs that are computed at a time; by default all, and fewer when memory runs out
+    workers: int | None = None  # processes that sample and pack ahead; by default 1 on a CPU, up to 8 for a GPU
+    compile: bool | None = None  # torch.compile; by default on a GPU
+    checkpoint_minutes: float = 10.0  # between two checkpoints
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_limits()
+        for name in ("learning_rate", "epsilon", "graph_factor"):
+            self._require(getattr(self, name) > 0, name, "more than 0")
+        for name in ("warmup", "weight_decay", "max_norm", "checkpoint_minutes", "seed"):
+            self._require(getattr(self, name) >= 0, name, "0 or more")
+        for name in ("beta1", "beta2"):
+            self._require(0 <= getattr(self, name) < 1, name, "0 to below 1")
+        for name in ("first_share", "mask_share"):
+            self._require(0 < getattr(self, name) < 1, name, "a share between 0 and 1")
+        self._require(0 <= self.neighbor_dropout <= 1, "neighbor_dropout", "0 to 1")
+        self._require(self.decay in DECAYS, "decay", f"one of {', '.join(DECAYS)}")
+
+    def _check_limits(self) -> None:
+        for name in ("epochs", "patience", "max_valid"):
+            self._require(getattr(self, name) >= 1, name, "at least 1")
+        for name in ("max_steps", "validate_steps", "chunk_size"):
+            self._require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1")
+        self._require(self.max_seconds is None or self.max_seconds > 0, "max_seconds", "more than 0")
+        self._require(self.batch_size >= 2, "batch_size", "at least 2: the others of a batch are the negatives")
+        self._require(self.workers is None or self.workers >= 0, "workers", "0 or more")
+
+    def _require(self, holds: bool, name: str, expected: str) -> None:
+        if not holds:
+            raise GraphFormersError(f"{name}={getattr(self, name)!r} given, expected {expected}")
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return ("polluted", "clean") if self.two_stage else ("clean",)
+
+
+HOW = ("chunk_size", "workers", "compile", "checkpoint_minutes")  # settings that may change when a run is continued
+
+
+def known_settings() -> dict[str, str]:
+    """The names that recipes and --set may use, and the type of each."""
+    train = {entry.name: str(entry.type) for entry in fields(TrainConfig)}
+    model = {entry.name: str(entry.type) for entry in fields(ModelConfig) if entry.name in MODEL_SETTINGS}
+    return {name: kind.removeprefix("<class '").removesuffix("'>") for name, kind in (train | model).items()}
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The settings of a .toml file."""
+    try:
+        with path.open("rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        raise GraphFormersError(f"{path}: {error.strerror}, expected a recipe such as recipes/minilm.toml") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
+    return {name: _check(name, value, str(path)) for name, value in found.items()}
+
+
+def parse_settings(words: list[str]) -> dict[str, Any]:
+    """NAME=VALUE as typed after --set; values are TOML, but names such as linear need no quotes."""
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise GraphFormersError(f"--set {word} given, expected NAME=VALUE such as learning_rate=1e-5")
+        try:
+            value = None if text.lower() == "none" else tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        if name == "decay" and value is None:
+            value = "none"
+        found[name] = _check(name, value, f"--set {word}")
+    return found
+
+
+def _check(name: str, value: Any, where: str) -> Any:
+    """The value in its setting's type; an unknown name is an error that names the nearest known one."""
+    known = known_settings()
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        raise GraphFormersError(f"{where}: no setting {name!r}; {advice}")
+    kinds = known[name].split(" | ")
+    if type(value).__name__ in kinds or (value is None and "None" in kinds):
+        return value
+    if "float" in kinds and type(value) is int:
+        return float(value)
+    raise GraphFormersError(f"{where}: {name}={value!r} given, expected {known[name]}")
+
+
+def divide_settings(settings: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings of the training, and those that change the model's configuration."""
+    model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
+    return TrainConfig(**{name: value for name, value in settings.items() if name not in MODEL_SETTINGS}), model

@@ -1,0 +1,157 @@
+"""One training step: from a batch to the gradients of all parameters.
+
+The step goes through vectors: all centres are encoded, the loss gives the gradient of each vector, and only then the network is
+walked backwards. Between the two, vectors of all processes are exchanged, so that every anchor has the keys of the whole batch to
+choose from, wherever they were encoded.
+
+In several chunks (gradient caching) the first pass keeps nothing; in the second each chunk is computed again, under the same
+random numbers, and walked back at once. Neighbours that several chunks share are still encoded once in each pass: their states
+are collected first, gather gradients from all chunks, and are walked back last.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphformers.data.arrays import mix
+from graphformers.data.packing import PackedNeighborhoods
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from graphformers.train.batches import CenterChunk, TrainBatch
+from graphformers.train.distributed import World
+from graphformers.train.objective import link_loss
+from graphformers.train.settings import TrainConfig
+
+
+class Stepper:
+    """Computes gradients. `remake` makes a batch again in smaller chunks, which is asked for when memory runs out."""
+
+    def __init__(
+        self, model: GraphFormers, config: TrainConfig, world: World, remake: Callable[[TrainBatch, int], TrainBatch]
+    ) -> None:
+        self.model, self.config, self.world, self.remake = model, config, world, remake
+        self.chunk_size = config.chunk_size
+        self.is_cosine = model.config.similarity == "cosine"
+
+    def run(self, batch: TrainBatch, seed: int) -> Tensor:
+        """The mean loss over the pairs of all processes, a scalar; every parameter's `grad` is that of this loss.
+
+        All random numbers of the step come from `seed`. When memory runs out, this process goes on with smaller chunks; what it
+        exchanges with others stays the same. (If that happens on the way back, the dropout of this one step differs between the
+        two passes.)
+        """
+        whole, (states, vectors) = self._until_it_fits(batch, lambda part: self._forward(part, seed))
+        loss, gradient_B2D = self._loss(whole, vectors)
+        kept = [(states, vectors)]
+        del states, vectors
+
+        def backward(part: TrainBatch) -> None:
+            if part is not whole:  # in smaller chunks: what was computed in larger ones is of no use
+                kept.clear()
+                kept.append((self._neighbor_states(part, seed), []))
+            self._backward(part, seed, *kept[0], gradient_B2D)
+
+        self._until_it_fits(whole, backward)
+        return loss
+
+    def _until_it_fits(self, batch: TrainBatch, work: Callable[[TrainBatch], Any]) -> tuple[TrainBatch, Any]:
+        """The batch in chunks for which the memory of the GPU is enough, and what the work gave."""
+        while True:
+            with suppress(torch.OutOfMemoryError):
+                return batch, work(batch)
+            batch = self._smaller(batch)
+
+    def _smaller(self, batch: TrainBatch) -> TrainBatch:
+        """The same batch in chunks of half the size."""
+        size = min(batch.key.chunk_size or len(batch.pairs), len(batch.pairs))
+        if size <= 1:
+            raise GraphFormersError(
+                "the GPU's memory is too small even for one pair at a time; take a smaller max_tokens or backbone"
+            )
+        self.chunk_size = -(-size // 2)
+        self.model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        return self.remake(batch, self.chunk_size)
+
+    def _forward(self, batch: TrainBatch, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The neighbours' states, where they are encoded first, and each chunk's vectors, with a graph if there is one chunk."""
+        states = self._neighbor_states(batch, seed)
+        with torch.set_grad_enabled(len(batch.chunks) == 1):
+            return states, [self._vectors(chunk, states, mix_seed(seed, 1, i)) for i, chunk in enumerate(batch.chunks)]
+
+    def _neighbor_states(self, batch: TrainBatch, seed: int) -> list[Tensor]:
+        is_training = self.model.training
+        self.model.train(is_training and self.config.neighbor_gradients)  # what does not learn needs no dropout
+        with torch.no_grad():
+            parts = [self._states(part, mix_seed(seed, 0, i)) for i, part in enumerate(batch.neighbors)]
+        self.model.train(is_training)
+        states = [torch.cat(layer) for layer in zip(*parts, strict=True)]
+        return [layer.requires_grad_(self.config.neighbor_gradients) for layer in states]
+
+    def _states(self, part: Any, seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        with self._precision():
+            return list(self.model.network.neighbor_states(part))
+
+    def _vectors(self, chunk: PackedNeighborhoods | CenterChunk, states: list[Tensor], seed: int) -> Tensor:
+        """(2 n, D) float32: anchors, then positives of a chunk."""
+        torch.manual_seed(seed)
+        network: Any = self.model.network
+        with self._precision():
+            if isinstance(chunk, PackedNeighborhoods):
+                vectors: Tensor = network(chunk)
+            else:
+                near = [layer[chunk.needed_m] for layer in states]
+                vectors = network.center_vectors(chunk.centers, near, chunk.index_BK, chunk.open_BK)
+        return vectors
+
+    def _precision(self) -> torch.autocast:
+        """bfloat16 on a GPU, float32 elsewhere. A new context each time: autocast remembers weights cast without a graph."""
+        kind = self.model.device.type
+        return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
+
+    def _loss(self, batch: TrainBatch, vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The loss over the pairs of all processes, and its gradient (B, 2, D) for the vectors of this one."""
+        halves = [chunk.detach().chunk(2) for chunk in vectors]
+        empty = torch.zeros(0, self.model.config.hidden_size, device=self.model.device)
+        own_B2D = torch.stack([torch.cat([empty, *(half[side] for half in halves)]) for side in (0, 1)], 1)
+        all_K2D = self.world.gather(own_B2D, batch.sizes).requires_grad_()
+        scored = F.normalize(all_K2D, dim=-1) if self.is_cosine else all_K2D
+        own, temperature = slice(batch.first, batch.first + len(own_B2D)), self.config.temperature
+        loss = link_loss(scored[own, 0], scored[:, 1], batch.first, batch.left_out, temperature)
+        if self.config.symmetric:
+            back = link_loss(scored[own, 1], scored[:, 0], batch.first, batch.left_out_anchors, temperature)
+            loss = (loss + back) / 2
+        loss = loss / sum(batch.sizes)
+        (gradient_K2D,) = torch.autograd.grad(loss, all_K2D)
+        summed = self.world.sum(torch.cat([gradient_K2D.flatten(), loss.detach()[None]]))
+        gradient_B2D = summed[:-1].view_as(gradient_K2D)[own]
+        return summed[-1], gradient_B2D
+
+    def _backward(self, batch: TrainBatch, seed: int, states: list[Tensor], vectors: list[Tensor], gradient_B2D: Tensor) -> None:
+        """Walks the network backwards, from the gradients of the vectors; what was not kept is computed again."""
+        for i, chunk in enumerate(batch.chunks):
+            is_kept = len(vectors) == 1 and vectors[0].requires_grad
+            found = vectors.pop() if is_kept else self._vectors(chunk, states, mix_seed(seed, 1, i))
+            own_N2D = gradient_B2D[batch.bounds[i] : batch.bounds[i + 1]]
+            torch.autograd.backward(found, own_N2D.transpose(0, 1).flatten(0, 1))
+        begin = 0
+        for i, nodes in enumerate(batch.neighbors if self.config.neighbor_gradients else []):
+            if nodes.num_nodes:
+                found_L = self._states(nodes, mix_seed(seed, 0, i))
+                torch.autograd.backward(found_L, [_part(layer.grad, begin, nodes.num_nodes) for layer in states])
+            begin += nodes.num_nodes
+
+
+def _part(gradient: Tensor | None, begin: int, count: int) -> Tensor:
+    assert gradient is not None, "every layer's states are read"
+    return gradient[begin : begin + count]
+
+
+def mix_seed(*parts: int) -> int:
+    """One seed from several numbers."""
+    return int(mix(*parts)) >> 1

@@ -1,0 +1,364 @@
+"""Trainer: link prediction in two stages, on polluted text until validation stops improving, then on clean text from there.
+
+Everything a run does is a function of its settings and of where it stands (TrainState), so that a run that was stopped, killed or
+lost its machine goes on as if nothing had been: the same command continues it.
+"""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphformers import __version__
+from graphformers.artifact import check_writable
+from graphformers.data.split import LinkQuestions, LinkSplit
+from graphformers.errors import GraphFormersError, StoppedError
+from graphformers.evaluation.metrics import gain, hits_at, reciprocal_rank
+from graphformers.evaluation.ranking import asked_nodes, rank_candidates
+from graphformers.model.backbones import save_pretrained
+from graphformers.model.encoding import GraphFormers, compile_network
+from graphformers.progress import clock, progress
+from graphformers.train.batches import BatchMaker, TrainBatch
+from graphformers.train.checkpoint import Recent, RunFolder, TrainState, fingerprint, restore_optimizer
+from graphformers.train.distributed import World, joined
+from graphformers.train.journal import STEPS_PER_EPOCH, Journal
+from graphformers.train.loading import Loader, Parcel
+from graphformers.train.optimizer import make_optimizer, set_learning_rate
+from graphformers.train.schedule import Schedule
+from graphformers.train.settings import HOW, TrainConfig
+from graphformers.train.steps import Stepper, mix_seed
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended."""
+
+    valid: float  # P@1 of the model that was kept
+    steps: int
+    seconds: float
+    history: list[dict[str, Any]]
+
+
+class Trainer:
+    """Trains a model on a split's train links: `Trainer(model, split, TrainConfig(epochs=5)).train()`.
+
+    With `output`, the run can be continued at any time, and the trained model is written there.
+    """
+
+    def __init__(
+        self, model: GraphFormers, split: LinkSplit, config: TrainConfig | None = None, output: str | Path | None = None
+    ) -> None:
+        self.model, self.split, self.config = model, split, config or TrainConfig()
+        self.output = None if output is None else Path(output)
+        self.run = None if output is None else RunFolder(output)
+        self.state = TrainState()
+        self.world = World()
+        self._best: dict[str, Tensor] = {}
+        self._signal = 0
+        self._parcels: Iterator[Parcel] | None = None
+        self._check()
+
+    def _check(self) -> None:
+        if len(self.split.train) < 2:
+            raise GraphFormersError(f"{len(self.split.train)} pairs to train on, expected at least 2")
+        if self.model.is_bidirectional and not self.config.neighbor_gradients:
+            raise GraphFormersError("neighbor_gradients=false is not for bidirectional models: their neighbours read each other")
+
+    def train(self, *, force: bool = False) -> TrainResult:
+        """Trains to the end, or on to the end; `force` starts anew and replaces a finished model.
+
+        The model holds the best weights afterwards. In several processes started by torchrun, every one calls this.
+        """
+        if self.output is not None:
+            check_writable(self.output, "model", force=force)
+        with joined(self.model.device) as self.world, _own_random_numbers(), self._signals():
+            self._prepare(force)
+            try:
+                while self.state.stage < len(self.config.stages):
+                    self._run_stage()
+                return self._finish(force)
+            finally:
+                self._parcels = None
+                self.loader.close()
+                self.journal.close()
+                self.model.eval()
+
+    def _prepare(self, force: bool) -> None:
+        first = self.run if self.world.is_first else None
+        if first is not None and force:
+            first.clear()
+        self.set_up()
+        optimizer_tensors: dict[str, Tensor] = {}
+        resumed = self.world.any(first is not None and first.exists())
+        if resumed and first is not None:
+            self.state, optimizer_tensors = first.load(self.model, self._settings)
+            if self.state.best_step >= 0:
+                self._best = first.load_best(self.state)
+        self._share(optimizer_tensors)
+        self.journal = Journal(first, self.state.step, is_quiet=not self.world.is_first)
+        if resumed:
+            self.journal.say(f"continuing an unfinished run at step {self.state.step:,}")
+        self._saved_at = time.monotonic()
+
+    def set_up(self) -> None:
+        """All that is needed to make a step."""
+        config, device = self.config, self.model.device
+        with self.world.first_then_others():
+            self.maker = BatchMaker.of(self.model, self.split, config, self.world.rank, self.world.size)
+        count = len(self.split.valid)
+        few = np.linspace(0, count - 1, min(count, config.max_valid)).astype(np.int64)
+        self.questions = LinkQuestions(self.split.valid.pairs[few], self.split.valid.candidates[few])
+        self._settings = self._what_defines_the_run()
+        self.optimizer = make_optimizer(self.model, config)
+        self.loader = Loader(self.maker, self._num_workers(), device)
+        self.stepper = Stepper(self.model, config, self.world, self._remake)
+        self.schedule = Schedule(config, self.maker.num_batches)
+        self._pending: list[_Pending] = []
+        self._loss = math.nan
+        if config.compile or (config.compile is None and device.type == "cuda"):
+            compile_network(self.model.network)
+
+    def _num_workers(self) -> int:
+        if self.config.workers is not None:
+            return self.config.workers
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(8, max(1, cores // self.world.size - 1)) if self.model.device.type == "cuda" else 1
+
+    def _what_defines_the_run(self) -> dict[str, Any]:
+        settings = {name: value for name, value in asdict(self.config).items() if name not in HOW}
+        split = self.split.artifact.fingerprint if self.split.artifact else None
+        parts = {"model": asdict(self.model.config), "split": split, "weights": fingerprint(self.model.network)}
+        return settings | parts | {"processes": self.world.size}
+
+    def _share(self, optimizer_tensors: dict[str, Tensor]) -> None:
+        """Everybody stands where the first process stands."""
+        world, device, network = self.world, self.model.device, self.model.network
+        self.state = TrainState.of(world.share_json(asdict(self.state)))
+        network.load_state_dict(world.share(dict(network.state_dict()), device))
+        restore_optimizer(network, self.optimizer, world.share(optimizer_tensors, device))
+        self._best = {name: tensor.to(device) for name, tensor in world.share(self._best, device).items()}
+
+    def _run_stage(self) -> None:
+        """Steps and validations until the stage is over; then everything is set for the next one."""
+        state = self.state
+        while True:
+            if self.schedule.is_validation_due(state):
+                self._validate()
+            reason = self.schedule.why_over(state)
+            if reason:
+                break
+            self._run_steps()
+        self.journal.say(f"stage {state.stage + 1} ends, {reason}: best valid P@1 {state.best:.4f} at step {state.best_step:,}")
+        state.stage, state.epoch = state.stage + 1, state.epoch + int(state.number > 0)
+        state.number = state.stage_epoch = state.stage_step = state.waited = 0
+        state.stage_seconds, state.stage_best = 0.0, -1.0
+        self._parcels = None
+        self.model.network.load_state_dict(self._best)
+        self.optimizer = make_optimizer(self.model, self.config)
+        if state.stage < len(self.config.stages):
+            self._save()
+
+    def _run_steps(self) -> None:
+        """Steps until the next validation is due."""
+        state, config = self.state, self.config
+        self.model.train()
+        best = f"best P@1 {state.best:.4f}, " if state.best_step >= 0 else ""
+        with progress(self._place(), len(self.split.train), "pairs") as task:
+            task.skip(state.number * config.batch_size)
+            while True:
+                self._step()
+                task.note = f"{best}loss {self._loss:.3f}, stage ends in {clock(self.schedule.seconds_left(state))} or sooner"
+                task.update((state.number or self.maker.num_batches) * config.batch_size)
+                self._stop_if_asked()
+                if self.schedule.is_validation_due(state):
+                    return
+                if time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes:
+                    self._save()
+
+    def _place(self) -> str:
+        of = f" of {len(self.config.stages)} ({self.config.stages[self.state.stage]} text)" if self.config.two_stage else ""
+        return f"stage {self.state.stage + 1}{of}, epoch {self.state.stage_epoch + 1}"
+
+    def _step(self) -> None:
+        """One optimizer step."""
+        state, started = self.state, time.perf_counter()
+        batch = self._next_batch()
+        waited = time.perf_counter() - started
+        rate = self.schedule.learning_rate(state)
+        set_learning_rate(self.optimizer, rate)
+        loss = self.stepper.run(batch, mix_seed(self.config.seed, state.step, self.world.rank))
+        self._update_weights()
+        state.step, state.stage_step, state.number = state.step + 1, state.stage_step + 1, state.number + 1
+        if state.number == self.maker.num_batches:
+            state.epoch, state.stage_epoch, state.number = state.epoch + 1, state.stage_epoch + 1, 0
+            self._parcels = None
+        state.recent.steps += 1
+        state.recent.counts += batch.counts
+        self._pending.append(_Pending(loss, batch.pairs, state.step, rate))
+        self._drain(1)  # the GPU is one step behind: waiting for it here would let it run empty
+        seconds = time.perf_counter() - started
+        if self.config.max_seconds is not None:
+            seconds = self.world.largest(seconds)
+        state.seconds, state.stage_seconds = state.seconds + seconds, state.stage_seconds + seconds
+        state.recent.seconds, state.recent.data_wait = state.recent.seconds + seconds, state.recent.data_wait + waited
+
+    def _next_batch(self) -> TrainBatch:
+        state = self.state
+        self.loader.chunk_size = self.stepper.chunk_size
+        if self._parcels is None:
+            is_polluted = self.config.stages[state.stage] == "polluted"
+            self._parcels = self.loader.epoch(state.epoch, is_polluted=is_polluted, start=state.number)
+        batch = next(self._parcels).open(self.model.device)
+        if batch.key.chunk_size != self.stepper.chunk_size:  # made before memory ran out
+            return self._remake(batch, self.stepper.chunk_size)
+        return batch
+
+    def _remake(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:
+        return Parcel.of(self.maker.make(replace(batch.key, chunk_size=chunk_size))).open(self.model.device)
+
+    def _update_weights(self) -> None:
+        self.world.sum_gradients(self.model.network.parameters())
+        if self.config.max_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.network.parameters(), self.config.max_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _drain(self, keep: int) -> None:
+        """Reads the losses of all steps but the last few. One that is no number ends the run."""
+        while len(self._pending) > keep:
+            done = self._pending.pop(0)
+            self._loss = float(done.loss)
+            self.state.recent.loss += self._loss
+            if not math.isfinite(self._loss):
+                self._fail(done)
+            if done.step % max(1, self.maker.num_batches // STEPS_PER_EPOCH) == 0:
+                pace = self.state.recent.counts.pairs / max(self.state.recent.seconds, 1e-9)
+                self.journal.step(self.state, done.step, self._loss, done.learning_rate, pace)
+
+    def _fail(self, failed: "_Pending") -> None:
+        ids = self.split.graph.nodes["id"].take(failed.pairs.flatten().cpu().numpy()).to_pylist()
+        pairs = [f"{a} – {b}" for a, b in zip(ids[::2], ids[1::2], strict=True)]
+        self.journal.failure(self.state, failed.step, failed.learning_rate, pairs)
+        kept = "" if self.run is None else f"; the last checkpoint, in {self.run.folder}, is from before it"
+        raise GraphFormersError(
+            f"the loss of step {failed.step:,} is {float(failed.loss)} at learning rate {failed.learning_rate:.2g}; its pairs: "
+            f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}{kept}. A smaller learning_rate, warmup or max_norm=1 may help"
+        )
+
+    def _validate(self) -> None:
+        """P@1 on clean text; the best weights are kept."""
+        self._drain(0)
+        state = self.state
+        numbers = self._recent_numbers() | self._measure_valid()
+        state.waited = 0 if numbers["P@1"] > state.stage_best else state.waited + 1
+        state.stage_best = max(state.stage_best, numbers["P@1"])
+        if numbers["P@1"] > state.best:
+            state.best, state.best_step = numbers["P@1"], state.step
+            self._best = {name: tensor.detach().clone() for name, tensor in self.model.network.state_dict().items()}
+        self.journal.validation(state, f"stage {state.stage + 1}, epoch {state.stage_epoch + int(state.number > 0)}", numbers)
+        state.recent = Recent()
+
+    def _measure_valid(self) -> dict[str, float]:
+        """Each process encodes its share of the nodes; all rank all questions and so come to the same numbers."""
+        nodes, size = asked_nodes(self.questions), self.world.size
+        edges = [len(nodes) * rank // size for rank in range(size + 1)]
+        sampler = self.split.sampler(self.model.config.num_neighbors)
+        own = self.model.encode_nodes(
+            self.split.graph, nodes[edges[self.world.rank] : edges[self.world.rank + 1]], sampler=sampler
+        )
+        sizes = [b - a for a, b in pairwise(edges)]
+        vectors = self.world.gather(torch.from_numpy(own).to(self.model.device), sizes).cpu().numpy()
+        ranks = rank_candidates(vectors, nodes, self.questions, cosine=self.model.config.similarity == "cosine")
+        metrics = {"P@1": hits_at(ranks, 1), "NDCG": gain(ranks), "MRR": reciprocal_rank(ranks)}
+        return {name: float(values.mean()) for name, values in metrics.items()}
+
+    def _recent_numbers(self) -> dict[str, float]:
+        recent = self.state.recent
+        counts = recent.counts
+        return {
+            "loss": recent.loss / recent.steps,
+            "pairs_per_second": counts.pairs / max(recent.seconds, 1e-9),
+            "negatives": counts.negatives / max(counts.anchors, 1),
+            "left_out": counts.left_out / max(counts.anchors, 1),
+            "saved": 1 - counts.distinct / max(counts.neighbors, 1) if counts.neighbors else 0.0,
+            "fullness": counts.tokens / max(counts.places, 1),
+            "data_wait": recent.data_wait / max(recent.seconds, 1e-9),
+        }
+
+    def _save(self) -> None:
+        """Writes a checkpoint; the first process does."""
+        self._drain(0)
+        if self.run is not None and self.world.is_first:
+            if self.state.best_step >= 0:
+                self.run.save_best(self.state, self.model, self._best)
+            self.run.save(self.state, self.model, self.optimizer, self._settings)
+        self._saved_at = time.monotonic()
+
+    def _stop_if_asked(self) -> None:
+        if self.world.any(self._signal > 0):
+            self._save()
+            message = f"stopped after step {self.state.step:,}; the same command goes on from there"
+            raise StoppedError(message, self._signal or signal.SIGTERM)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run after the step; a second one ends it at once."""
+        if self.output is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def ask(number: int, frame: Any) -> None:
+            self._signal = number
+            signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
+
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _finish(self, force: bool) -> TrainResult:
+        """The best weights, in the model and in the output folder."""
+        state = self.state
+        entries = self.journal.entries
+        if self.output is not None and self.run is not None and self.world.is_first:
+            validations = [entry for entry in entries if entry["kind"] == "validation"]
+            valid = {"P@1": state.best, "step": state.best_step}
+            made = {"settings": self._settings, "valid": valid, "seconds": round(state.seconds, 1), "history": validations}
+            made["versions"] = {"graphformers": __version__, "torch": torch.__version__}
+            save_pretrained(self.model, self.output, force=force, training=made)
+            self.run.finish()
+        self.world.wait()
+        return TrainResult(state.best, state.step, state.seconds, entries)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A step whose loss has not been read yet."""
+
+    loss: Tensor
+    pairs: Tensor
+    step: int
+    learning_rate: float
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """The random numbers that others draw are not disturbed."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        yield
