@@ -1,5 +1,11 @@
 """Small graphs that tests make themselves."""
 
+import os
+
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # several test processes with several threads each wait for each other most of the time
+
 import random
 import string
 

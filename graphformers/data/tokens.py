@@ -24,6 +24,7 @@ KIND = "tokens"
 VERSION = 1
 MOST_TOKENS = 512
 BATCH = 16_384
+USUAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 class Tokenizer:
@@ -57,8 +58,10 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
-        """[CLS], [PAD], [MASK] and their like."""
-        return tuple(sorted(i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special))
+        """[CLS], [PAD], [MASK] and their like: those marked as such, those put around texts, and those with the usual names."""
+        marked = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        named = {self._tokenizer.token_to_id(name) for name in USUAL_NAMES} - {None}
+        return tuple(sorted(marked | named | {*self.prefix, *self.suffix}))
 
     def find(self, *names: str) -> int | None:
         """The number of the first of these tokens that there is."""

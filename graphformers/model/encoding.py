@@ -21,7 +21,7 @@ from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
-from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, TransformerLayer
+from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, TransformerLayer
 from graphformers.progress import progress
 
 _MODES = threading.Lock()  # held for the moment in which a model changes between training and encoding
@@ -249,7 +249,7 @@ def compile_network(network: nn.Module) -> None:
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     for module in network.modules():
-        if isinstance(module, TransformerLayer | GraphAttention):
+        if isinstance(module, NestedLayer | TransformerLayer | GraphAttention):
             module.compile()
 
 

@@ -163,6 +163,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, num_heads: i
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(2)
 
 
+def attend_once(query_BD: Tensor, key_BND: Tensor, value_BND: Tensor, mask_BHN: Tensor, num_heads: int, dropout: float) -> Tensor:
+    """(B, D): the same for one query each, written out: attention kernels are made for many queries and keys."""
+    precision = torch.promote_types(value_BND.dtype, torch.float32)
+    split = (x.view(*x.shape[:-1], num_heads, -1).to(precision) for x in (query_BD[:, None], key_BND, value_BND))
+    query_B1Hd, key_BNHd, value_BNHd = split
+    scores_BNH = (query_B1Hd * key_BNHd).sum(-1) / math.sqrt(query_B1Hd.shape[-1]) + mask_BHN.transpose(1, 2)
+    weights_BNH = F.dropout(scores_BNH.softmax(1), dropout)
+    attended_BHd: Tensor = (weights_BNH[..., None] * value_BNHd).sum(1)
+    return attended_BHd.flatten(1).to(value_BND.dtype)
+
+
 def take_rows(mask_RHWW: Tensor, cls_RC: Tensor) -> Tensor:
     """(R, 1 or H, C, W): the rows of a mask that belong to the tokens at `cls_RC`."""
     return mask_RHWW.gather(2, cls_RC[:, None, :, None].expand(-1, mask_RHWW.shape[1], -1, mask_RHWW.shape[-1]))
@@ -201,8 +212,12 @@ class GraphAttention(nn.Module):
         projected_ND = self.query_key_value(states_ND)
         query_ND, key_value_ND = projected_ND[:, :size], projected_ND[:, size:]
         key_BND, value_BND = key_value_ND[index_BN].chunk(2, -1)
+        dropout = self.dropout if self.training else 0.0
+        if mask_BHNN.shape[2] == 1:
+            query_BD = query_ND[index_BN[:, 0]]
+            return attend_once(query_BD, key_BND, value_BND, mask_BHNN[:, :, 0], self.num_heads, dropout)[:, None]
         query_BND = query_ND[index_BN[:, : mask_BHNN.shape[2]]]
-        return attend(query_BND, key_BND, value_BND, mask_BHNN, self.num_heads, self.dropout if self.training else 0.0)
+        return attend(query_BND, key_BND, value_BND, mask_BHNN, self.num_heads, dropout)
 
     def mask(self, open_BK: Tensor, num_queries: int) -> Tensor:
         """(B, H, num_queries, N): the position bias where there is a node to look at, -inf where there is none."""
@@ -283,6 +298,47 @@ def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Ten
     return written.view_as(hidden_RWD)
 
 
+def all_states(states_ND: Tensor, near_MD: Tensor | None) -> Tensor:
+    """[CLS] states of the batch, followed by those known from before."""
+    return states_ND if near_MD is None else torch.cat([states_ND, near_MD.to(states_ND.dtype)])
+
+
+def write_graph_tokens(
+    gnn: nn.Module, hidden_RWD: Tensor, states_ND: Tensor, mask: Tensor, links: tuple[Tensor, Tensor, Tensor | None]
+) -> Tensor:
+    """The graph aggregation, eq. 1, its results written in front of the centres' [CLS].
+
+    `links` are index_BN, cls_N and, where neighbours get graph tokens too (bidirectional), their places_M among the B * K.
+    """
+    index_BN, cls_N, places_M = links
+    graph_BQD = gnn(states_ND, index_BN, mask)
+    graph_ND = graph_BQD[:, 0]
+    if places_M is not None:
+        graph_ND = torch.cat([graph_ND, graph_BQD[:, 1:].flatten(0, 1)[places_M]])
+    return write_tokens(hidden_RWD, graph_ND, cls_N[: len(graph_ND)] - 1)
+
+
+class NestedLayer(nn.Module):
+    """A graph aggregation and the Transformer layer that reads it, eqs. 1 to 4.
+
+    It owns no weights; it is a module so that both can be compiled as one and called at the price of one.
+    """
+
+    def forward(
+        self,
+        gnn: nn.Module,
+        layer: nn.Module,
+        hidden_RWD: Tensor,
+        masks: tuple[Tensor, Tensor],
+        links: tuple[Tensor, Tensor, Tensor | None],
+        near_MD: Tensor | None,
+    ) -> Tensor:
+        """`masks` are those of tokens and of nodes, `links` index_BN, cls_N and places_M; `near_MD` states known from before."""
+        states_ND = all_states(hidden_RWD.flatten(0, 1)[links[1]], near_MD)
+        result: Tensor = layer(write_graph_tokens(gnn, hidden_RWD, states_ND, masks[1], links), masks[0])
+        return result
+
+
 class GraphFormersNetwork(nn.Module):
     """Algorithm 1: layer 0 reads texts on their own; before every later layer the nodes of a neighbourhood exchange states.
 
@@ -296,60 +352,7 @@ class GraphFormersNetwork(nn.Module):
         self.config = config
         self.text = TextEncoder(config)
         self.gnn = nn.ModuleList(GraphAttention(config) for _ in range(1 if config.share_gnn else config.num_layers - 1))
-
-    def graph_masks(self, open_BK: Tensor, num_queries: int) -> list[Tensor]:
-        """The mask of each graph attention, in the order of `self.gnn`."""
-        return [gnn.mask(open_BK, num_queries) for gnn in self.gnn if isinstance(gnn, GraphAttention)]
-
-    def aggregate(self, layer: int, states_ND: Tensor, index_BN: Tensor, masks: list[Tensor]) -> Tensor:
-        """(B, Q, D): the graph aggregation that precedes Transformer layer 1..L-1."""
-        which = 0 if self.config.share_gnn else layer - 1
-        graph_BQD: Tensor = self.gnn[which](states_ND, index_BN, masks[which])
-        return graph_BQD
-
-    def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        """(B, D) float32: the vectors of the centres, everything read from scratch.
-
-        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' [CLS] is
-        read, of the one before only the neighbours' [CLS]: nothing else is computed there.
-        """
-        nodes, rows, count, last = batch.nodes, batch.center_rows, batch.num_centers, self.config.num_layers - 1
-        everyone = self.config.direction == "bidirectional"
-        index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
-        masks = self.graph_masks(batch.open_BK, index_BN.shape[1] if everyone else 1)
-        later = self.text.mask(nodes)
-        mask = without_graph_tokens(later, nodes)
-        hidden = self.text.embed(nodes)
-        states_ND = hidden.new_zeros(0)
-        for layer in range(last + 1):
-            if layer > 0:
-                if layer < last:
-                    states_ND = cls_states(hidden, nodes)
-                graph_BQD, mask = self.aggregate(layer, states_ND, index_BN, masks), later
-                graph_ND = graph_BQD[:, 0]
-                if everyone and layer < last:
-                    graph_ND = torch.cat([graph_ND, graph_BQD[:, 1:].flatten(0, 1)[batch.places_M]])
-                hidden = write_tokens(hidden, graph_ND, nodes.cls_N[: len(graph_ND)] - 1)
-            if layer < last - 1:
-                hidden = self.text.layers[layer](hidden, mask)
-            elif layer == last - 1:
-                hidden, states_ND = self._part(layer, hidden, mask, batch)
-            else:
-                cls_RC = nodes.cls_RC[:rows]
-                hidden = self.text.layers[layer](hidden[:rows], take_rows(mask[:rows], cls_RC), cls_RC)
-        return hidden.flatten(0, 1)[nodes.places_N[:count]].float()
-
-    def _part(self, layer: int, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
-        """The neighbours' last layer, [CLS] alone, apart from the centres': the centres' tokens, and everyone's [CLS] states."""
-        nodes, rows, count = batch.nodes, batch.center_rows, batch.num_centers
-        above = self.text.layers[layer](hidden[:rows], mask[:rows])
-        center_BD = above.flatten(0, 1)[nodes.cls_N[:count]]
-        if rows == len(hidden):  # nobody has a neighbour
-            return above, center_BD
-        below_RC = nodes.cls_RC[rows:]
-        states_RCD = self.text.layers[layer](hidden[rows:], take_rows(mask[rows:], below_RC), below_RC)
-        neighbor_MD = states_RCD.flatten(0, 1)[nodes.places_N[count:] - rows * nodes.num_slots]
-        return above, torch.cat([center_BD, neighbor_MD])
+        self.nested = NestedLayer()
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
         """z^1..z^{L-1} of nodes read on their own, (M, D) each: what neighbours contribute, whoever asks (unidirectional)."""
@@ -357,18 +360,61 @@ class GraphFormersNetwork(nn.Module):
 
     def center_vectors(self, batch: PackedBatch, states: list[Tensor], index_BK: Tensor, open_BK: Tensor) -> Tensor:
         """(B, D) float32: centres read in the light of their neighbours' states, known from before (eq. 5, g = x)."""
-        last = self.config.num_layers - 1
-        index_BN = neighborhood_index(index_BK, open_BK)
-        masks = self.graph_masks(open_BK, 1)
-        later = self.text.mask(batch)
-        mask = without_graph_tokens(later, batch)
-        hidden = self.text.embed(batch)
+        nobody_M = index_BK.new_zeros(0)
+        return self.forward(
+            PackedNeighborhoods(batch, batch.num_nodes, len(batch.tokens_RW), index_BK, open_BK, nobody_M), states
+        )
+
+    def forward(self, batch: PackedNeighborhoods, near: list[Tensor] | None = None) -> Tensor:
+        """(B, D) float32: the vectors of the centres; everything is read from scratch, but for states known from before.
+
+        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' [CLS] is
+        read, of the one before only the neighbours' [CLS]: nothing else is computed there.
+        """
+        nodes, rows, last, layers = batch.nodes, batch.center_rows, self.config.num_layers - 1, self.text.layers
+        everyone = self.config.direction == "bidirectional" and near is None
+        index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
+        links = index_BN, nodes.cls_N, batch.places_M if everyone else None
+        masks = self._graph_masks(batch.open_BK, index_BN.shape[1] if everyone else 1)
+        mask = self.text.mask(nodes)
+        first = without_graph_tokens(mask, nodes)
+        hidden, states_ND = self.text.embed(nodes), None
         for layer in range(last + 1):
+            gnn, known_MD = self._attention_of(layer), near[layer - 1] if near and layer > 0 else None
+            if 0 < layer < last - 1:
+                hidden = self.nested(gnn, layers[layer], hidden, (mask, masks[layer]), links, known_MD)
+                continue
             if layer > 0:
-                center_BD = cls_states(hidden, batch)
-                states_ND = torch.cat([center_BD, states[layer - 1].to(center_BD.dtype)])
-                graph_BD, mask = self.aggregate(layer, states_ND, index_BN, masks)[:, 0], later
-                hidden = write_tokens(hidden, graph_BD, batch.cls_N - 1)
-            if layer < last:
-                hidden = self.text.layers[layer](hidden, mask)
-        return node_states(self.text.layers[last](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC), batch).float()
+                states_ND = all_states(cls_states(hidden, nodes) if states_ND is None else states_ND, known_MD)
+                whose = links if layer < last else (*links[:2], None)
+                hidden = write_graph_tokens(gnn, hidden, states_ND, masks[layer], whose)
+            own = mask if layer > 0 else first
+            if layer < last - 1:
+                hidden = layers[layer](hidden, own)
+            elif layer == last - 1:
+                hidden, states_ND = self._part(layer, hidden, own, batch)
+            else:
+                cls_RC = nodes.cls_RC[:rows]
+                hidden = layers[layer](hidden[:rows], take_rows(own[:rows], cls_RC), cls_RC)
+        return hidden.flatten(0, 1)[nodes.places_N[: batch.num_centers]].float()
+
+    def _attention_of(self, layer: int) -> nn.Module:
+        """The graph attention before Transformer layer 1..L-1."""
+        return self.gnn[0 if self.config.share_gnn else max(layer - 1, 0)]
+
+    def _graph_masks(self, open_BK: Tensor, num_queries: int) -> list[Tensor]:
+        """The mask of each layer's graph attention; layer 0 has none and gets that of layer 1."""
+        masks = [gnn.mask(open_BK, num_queries) for gnn in self.gnn if isinstance(gnn, GraphAttention)]
+        return masks * self.config.num_layers if self.config.share_gnn else [*masks[:1], *masks]
+
+    def _part(self, layer: int, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
+        """The neighbours' last layer, [CLS] alone, apart from the centres': the centres' tokens, and everyone's [CLS] states."""
+        nodes, rows, count = batch.nodes, batch.center_rows, batch.num_centers
+        above = self.text.layers[layer](hidden[:rows], mask[:rows])
+        center_BD = above.flatten(0, 1)[nodes.cls_N[:count]]
+        if rows == len(hidden):  # nobody has a neighbour here
+            return above, center_BD
+        below_RC = nodes.cls_RC[rows:]
+        states_RCD = self.text.layers[layer](hidden[rows:], take_rows(mask[rows:], below_RC), below_RC)
+        neighbor_MD = states_RCD.flatten(0, 1)[nodes.places_N[count:] - rows * nodes.num_slots]
+        return above, torch.cat([center_BD, neighbor_MD])

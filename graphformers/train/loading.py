@@ -1,7 +1,8 @@
 """Batches made ahead, in the background, by worker processes.
 
-A batch travels as a parcel: all its tensors in one buffer. That is one piece of shared memory, one pinned copy and one transfer
-to the GPU for each step, however many chunks it has.
+A batch travels as a parcel: all its tensors in one buffer. That is one message, one pinned copy and one transfer to the GPU for
+each step, however many chunks it has. The message goes through a pipe: a megabyte or two take a millisecond, and a container whose
+shared memory is full does not stop the run.
 """
 
 import signal
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from graphformers.data.arrays import Array
 from graphformers.data.packing import map_tensors
 from graphformers.train.batches import BatchKey, BatchMaker, TrainBatch
 
@@ -31,7 +33,7 @@ class _Place:
 class Parcel:
     """A batch whose tensors lie in one buffer."""
 
-    buffer: Tensor  # uint8
+    buffer: Array | Tensor  # uint8; an array until it is pinned, because torch would put tensors into shared memory
     content: Any  # the batch, with places instead of tensors
 
     @staticmethod
@@ -53,14 +55,14 @@ class Parcel:
             if tensor.numel():
                 buffer[end : end + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
             end += -(-tensor.nbytes // ALIGN) * ALIGN
-        return Parcel(buffer, content)
+        return Parcel(buffer.numpy(), content)
 
     def pin_memory(self) -> "Parcel":
-        return Parcel(self.buffer.pin_memory(), self.content)
+        return Parcel(torch.as_tensor(self.buffer).pin_memory(), self.content)
 
     def open(self, device: torch.device) -> TrainBatch:
         """The batch on a device."""
-        buffer = self.buffer.to(device, non_blocking=True)
+        buffer = torch.as_tensor(self.buffer).to(device, non_blocking=True)
 
         def take(place: _Place) -> Tensor:
             size = prod(place.shape) * place.dtype.itemsize

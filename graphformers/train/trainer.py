@@ -247,7 +247,7 @@ class Trainer:
                 self.journal.step(self.state, done.step, self._loss, done.learning_rate, pace)
 
     def _fail(self, failed: "_Pending") -> None:
-        ids = self.split.graph.nodes["id"].take(failed.pairs.flatten().cpu().numpy()).to_pylist()
+        ids = self.split.graph.ids_of(failed.pairs.flatten().cpu().numpy())
         pairs = [f"{a} – {b}" for a, b in zip(ids[::2], ids[1::2], strict=True)]
         self.journal.failure(self.state, failed.step, failed.learning_rate, pairs)
         kept = "" if self.run is None else f"; the last checkpoint, in {self.run.folder}, is from before it"

@@ -1,0 +1,171 @@
+"""Runs that are stopped, killed, or run out of disk, in processes of their own, as a user starts them."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from graphformers.artifact import open_artifact
+from graphformers.cli import main
+from graphformers.data.split import split_links
+from tests.train.conftest import make_model, make_topics
+
+SETTINGS = ["batch_size=32", "learning_rate=3e-3", "epochs=2", "workers=1", "checkpoint_minutes=0"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A split and a model to start from, with dropout."""
+    folder = tmp_path_factory.mktemp("runs")
+    graph = make_topics().save(folder / "topics.graph")
+    split_links(graph, valid=30, test=30, candidates=20).save(folder / "topics.split")
+    make_model(dropout=0.1, attention_dropout=0.1).save_pretrained(folder / "start.model")
+    return folder
+
+
+def command(place: Path, output: Path, *more: str) -> list[str]:
+    words = [word for setting in SETTINGS for word in ("--set", setting)]
+    base = [sys.executable, "-m", "graphformers", "train", str(place / "topics.split"), "--from", str(place / "start.model")]
+    return [*base, "-o", str(output), "--device", "cpu", *words, *more]
+
+
+def train(place: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(place, output, *more), capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> Path:
+    done = train(place, place / "undisturbed.model", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["valid_P@1"] > 0.1
+    return place / "undisturbed.model"
+
+
+def step_of(run: Path) -> int:
+    """How far the checkpoint is."""
+    manifest = run / "checkpoint" / "manifest.json"
+    for _ in range(50):
+        try:
+            return int(json.loads(manifest.read_text())["summary"]["step"])
+        except (OSError, ValueError):
+            time.sleep(0.05)  # not there yet, or being replaced
+    return 0
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(place: Path, undisturbed: Path) -> None:
+    output, draw = place / "killed.model", random.Random(1)
+    kills = 0
+    while not output.exists():
+        running = subprocess.Popen(command(place, output), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        begun, wanted = step_of(Path(f"{output}.training")), draw.randint(1, 25)
+        deadline = time.monotonic() + 60
+        while running.poll() is None and time.monotonic() < deadline:
+            if kills < 5 and step_of(Path(f"{output}.training")) >= begun + wanted:
+                time.sleep(draw.random() * 0.05)
+                running.kill()
+                kills += 1
+                break
+            time.sleep(0.01)
+        _, errors = running.communicate(timeout=60)
+        assert running.returncode in (0, -signal.SIGKILL), errors.decode()
+    assert kills >= 3
+    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    histories = [
+        [{key: entry[key] for key in ("kind", "step", "loss")} for entry in map(json.loads, path.read_text().splitlines())]
+        for path in (Path(f"{name}.training") / "history.jsonl" for name in (output, undisturbed))
+    ]
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(place: Path, undisturbed: Path, number: signal.Signals) -> None:
+    output = place / f"signal{int(number)}.model"
+    more = ["--set", "checkpoint_minutes=100"]  # no other checkpoint than that of the signal
+    running = subprocess.Popen(command(place, output, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    history = Path(f"{output}.training") / "history.jsonl"
+    while running.poll() is None and (not history.exists() or history.read_text().count("\n") < 7):
+        time.sleep(0.01)
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 128 + number, errors
+    assert "the same command goes on from there" in errors
+    assert step_of(Path(f"{output}.training")) >= 7
+    again = train(place, output, *more)
+    assert again.returncode == 0, again.stderr
+    assert "continuing an unfinished run at step" in again.stderr
+    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+
+
+def stop_after(place: Path, output: Path, steps: int) -> None:
+    running = subprocess.Popen(command(place, output), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while running.poll() is None and step_of(Path(f"{output}.training")) < steps:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGTERM)
+    running.wait(60)
+    assert not output.exists()
+
+
+def test_other_settings_do_not_continue_a_run(place: Path) -> None:
+    output = place / "changed.model"
+    stop_after(place, output, 3)
+    refused = train(place, output, "--set", "learning_rate=1e-4")
+    assert refused.returncode == 1
+    assert "an unfinished run with other settings (learning_rate 0.003, now 0.0001)" in refused.stderr
+    assert train(place, output, "--set", "epochs=1", "--force").returncode == 0
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(place: Path) -> None:
+    output = place / "full.model"
+    stop_after(place, output, 3)
+    before = step_of(Path(f"{output}.training"))
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        f"sys.argv = {command(place, output)[2:]!r}\n"
+        "from graphformers.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "the disk is full; what was there before is unchanged" in done.stderr
+    kept = open_artifact(Path(f"{output}.training") / "checkpoint", "checkpoint", 1)
+    kept.verify()
+    assert kept.summary["step"] == before
+
+
+def test_a_dry_run_writes_nothing(place: Path) -> None:
+    done = train(place, place / "dry.model", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["method"] == "graphformers"
+    assert found["seconds_at_most"] > 0
+    assert not list(place.glob("dry.model*"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--set", "learning_rat=1"], "no setting 'learning_rat'; did you mean 'learning_rate'?"),
+        (["--set", "epochs=many"], "epochs='many' given, expected int"),
+        (["--set", "batch_size=1"], "batch_size=1 given, expected at least 2"),
+        (["--set", "batch_size"], "--set batch_size given, expected NAME=VALUE"),
+        (["--method", "gat"], "a graphformers model, --method gat given"),
+        (["--set", "max_tokens=8"], "max_tokens=10 is part of this model and cannot be changed"),
+        (["--config", "missing.toml"], "missing.toml: No such file or directory, expected a recipe"),
+    ],
+)
+def test_mistakes_are_said(
+    place: Path, more: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", command(place, place / "wrong.model", *more)[2:])
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert message in capsys.readouterr().err
+    assert not list(place.glob("wrong*"))

@@ -1,0 +1,218 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from graphformers.train.batches import BatchKey, BatchMaker, TrainBatch
+from graphformers.train.distributed import World
+from graphformers.train.settings import TrainConfig
+from graphformers.train.steps import Stepper
+from tests.train.conftest import make_model, make_split
+
+SPLIT = make_split()
+Gradients = dict[str, torch.Tensor]
+
+
+def make_stepper(model: GraphFormers, **changes: Any) -> tuple[Stepper, BatchMaker]:
+    config = TrainConfig(**{"batch_size": 24, "temperature": 0.7, **changes})
+    maker = BatchMaker.of(model, SPLIT, config)
+
+    def remake(batch: TrainBatch, chunk_size: int) -> TrainBatch:
+        return maker.make(BatchKey(batch.key.epoch, batch.key.number, batch.key.is_polluted, chunk_size))
+
+    return Stepper(model, config, World(), remake), maker
+
+
+def gradients(model: GraphFormers) -> Gradients:
+    found = {name: parameter.grad for name, parameter in model.network.named_parameters() if parameter.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def run(model: GraphFormers, chunk_size: int | None = None, seed: int = 3, **changes: Any) -> tuple[float, Gradients]:
+    stepper, maker = make_stepper(model, **changes)
+    loss = stepper.run(maker.make(BatchKey(0, 0, False, chunk_size)), seed)
+    return float(loss.detach()), gradients(model)
+
+
+def naive(model: GraphFormers, *, symmetric: bool = False, leave_out: bool = True) -> tuple[float, Gradients]:
+    """One pair at a time through the network, eq. 6 one score at a time, and autograd for the rest."""
+    maker = make_stepper(model)[1]
+    pairs = maker.pairs(0, 0)
+    links = {frozenset(pair) for pair in SPLIT.train.tolist()}
+    vectors = []
+    for pair in pairs:
+        one = maker.packer.pack_neighborhoods(maker.tokens, maker._neighborhood(pair[None], 0))
+        vectors.append(model.network(one))
+    anchors, keys = (torch.stack([both[side] for both in vectors]) for side in (0, 1))
+    if model.config.similarity == "cosine":
+        anchors, keys = F.normalize(anchors, dim=-1), F.normalize(keys, dim=-1)
+
+    def one_way(mine: torch.Tensor, theirs: torch.Tensor, side: int) -> torch.Tensor:
+        losses = []
+        for b, own in enumerate(pairs):
+            others = []
+            for k, other in enumerate(pairs):
+                node = other[1 - side]
+                same = node in (own[0], own[1]) or frozenset((int(own[side]), int(node))) in links
+                if k != b and not (same and leave_out):
+                    others.append(mine[b] @ theirs[k] / 0.7)
+            positive = mine[b] @ theirs[b] / 0.7
+            losses.append(torch.logsumexp(torch.stack([positive, *others]), 0) - positive)
+        return torch.stack(losses).mean()
+
+    loss = one_way(anchors, keys, 0)
+    if symmetric:
+        loss = (loss + one_way(keys, anchors, 1)) / 2
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach()), gradients(model)
+
+
+def assert_close(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
+    assert one[0] == pytest.approx(other[0], abs=1e-5)
+    assert one[1].keys() == other[1].keys()
+    for name, gradient in one[1].items():
+        assert (gradient - other[1][name]).abs().max() < 1e-5, name
+
+
+@pytest.mark.parametrize("method", ["graphformers", "plm", "gat", "max", "mean", "att"])
+def test_a_step_is_the_naive_one(method: str) -> None:
+    model = make_model(method=method)
+    expected = naive(model)
+    assert_close(run(model), expected)
+    assert_close(run(model, chunk_size=7), expected)
+
+
+@pytest.mark.parametrize("changes", [{"direction": "bidirectional"}, {"similarity": "cosine"}, {"share_gnn": False}])
+def test_variants(changes: dict[str, Any]) -> None:
+    model = make_model(**changes)
+    expected = naive(model)
+    assert_close(run(model), expected)
+    assert_close(run(model, chunk_size=5), expected)
+
+
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_keys_that_look_for_their_anchors(leave_out: bool) -> None:
+    model = make_model()
+    expected = naive(model, symmetric=True, leave_out=leave_out)
+    assert_close(run(model, symmetric=True, leave_out=leave_out), expected)
+    assert expected[0] != pytest.approx(naive(model, leave_out=leave_out)[0], abs=1e-4)
+
+
+@pytest.mark.parametrize("method", ["graphformers", "max"])
+def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> None:
+    model = make_model(method=method)
+    states, center_vectors = model.network.neighbor_states, model.network.center_vectors
+    assert callable(center_vectors)
+    expected_loss, _ = naive(model)
+    loss, whole = run(model, neighbor_gradients=False)
+    _, chunked = run(model, chunk_size=7, neighbor_gradients=False)
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    assert_close((0, whole), (0, chunked))
+    # by hand: the states without a graph, the rest with one
+    maker = make_stepper(model, neighbor_gradients=False)[1]
+    batch = maker.make(BatchKey(0, 0, False))
+    with torch.no_grad():
+        near = states(batch.neighbors[0])
+    chunk: Any = batch.chunks[0]
+    vectors = center_vectors(chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index_BK, chunk.open_BK)
+    scores = (vectors[:24] @ vectors[24:].T / 0.7).index_put(tuple(batch.left_out), torch.tensor(-math.inf))
+    F.cross_entropy(scores, torch.arange(24)).backward()  # type: ignore[no-untyped-call]
+    assert_close((0, gradients(model)), (0, whole))
+
+
+def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(dropout=0.3, attention_dropout=0.2).train()
+    stepper, maker = make_stepper(model)
+    seen: dict[str, list[torch.Tensor]] = {"vectors": [], "states": []}
+    vectors, states = stepper._vectors, stepper._states
+
+    def watched_vectors(*arguments: Any) -> torch.Tensor:
+        found = vectors(*arguments)
+        seen["vectors"].append(found.detach().clone())
+        return found
+
+    def watched_states(*arguments: Any) -> list[torch.Tensor]:
+        found = states(*arguments)
+        seen["states"].append(torch.stack(found).detach().clone())
+        return found
+
+    monkeypatch.setattr(stepper, "_vectors", watched_vectors)
+    monkeypatch.setattr(stepper, "_states", watched_states)
+    stepper.run(maker.make(BatchKey(0, 0, False, chunk_size=8)), seed=5)
+    for name, calls in seen.items():
+        assert len(calls) == 6, name
+        for first, second in zip(calls[:3], calls[3:], strict=True):
+            assert torch.equal(first, second), name
+    assert not torch.equal(seen["vectors"][0], seen["vectors"][1])
+
+
+def test_the_gradient_with_dropout_is_that_of_the_loss_it_saw() -> None:
+    """Under fixed random numbers the chunked loss is a function of the weights: its gradient by differences."""
+    model = make_model(dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2).double().train()
+    _, found = run(model, chunk_size=9)
+    generator = torch.Generator().manual_seed(0)
+    direction = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in model.network.named_parameters()}
+    slope = sum(float((found[name] * direction[name]).sum()) for name in found)
+    values = []
+    for step in (1e-4, -2e-4):
+        with torch.no_grad():
+            for name, parameter in model.network.named_parameters():
+                parameter += step * direction[name]
+        values.append(run(model, chunk_size=9)[0])
+    assert (values[0] - values[1]) / 2e-4 == pytest.approx(slope, rel=2e-2)
+
+
+class _SmallMemory:
+    """Runs out of memory when more nodes are encoded at once than fit."""
+
+    def __init__(self, network: Any, most: int, *, backward: bool) -> None:
+        self.network, self.most, self.is_backward, self.refused = network, most, backward, 0
+
+    def check(self, nodes: int, result: torch.Tensor | None = None) -> None:
+        if nodes > self.most and (not self.is_backward or result is None):
+            self.refused += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if result is not None and result.requires_grad and nodes > self.most:
+            result.register_hook(lambda gradient: self.check(nodes))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_when_memory_runs_out_chunks_get_smaller(backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    expected = run(model)
+    memory = _SmallMemory(model.network, most=40, backward=backward)
+    forward, center_vectors = model.network.forward, model.network.center_vectors
+
+    def limited_forward(batch: Any, near: Any = None) -> torch.Tensor:
+        if not backward:
+            memory.check(batch.nodes.num_nodes)
+        result: torch.Tensor = forward(batch, near)
+        if backward:
+            memory.check(batch.nodes.num_nodes, result)
+        return result
+
+    monkeypatch.setattr(model.network, "forward", limited_forward)
+    assert callable(center_vectors)
+    stepper, maker = make_stepper(model)
+    loss = stepper.run(maker.make(BatchKey(0, 0, False)), 3)
+    assert memory.refused >= 1
+    assert stepper.chunk_size is not None
+    assert stepper.chunk_size < 24
+    assert_close((float(loss), gradients(model)), expected)
+
+
+def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+
+    def refuse(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model.network, "forward", refuse)
+    stepper, maker = make_stepper(model)
+    with pytest.raises(GraphFormersError, match="too small even for one pair at a time"):
+        stepper.run(maker.make(BatchKey(0, 0, False)), 3)

@@ -1,0 +1,235 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphformers.artifact import open_artifact
+from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.evaluation.ranking import evaluate
+from graphformers.model.encoding import GraphFormers
+from graphformers.train.checkpoint import TrainState, fingerprint
+from graphformers.train.runs import forecast
+from graphformers.train.schedule import Schedule
+from graphformers.train.settings import TrainConfig
+from graphformers.train.trainer import Trainer
+from tests.train.conftest import make_model, make_split
+
+SPLIT = make_split()
+QUICK: dict[str, Any] = {"batch_size": 32, "learning_rate": 3e-3, "epochs": 3, "workers": 0}
+
+
+def quick(**changes: Any) -> TrainConfig:
+    return TrainConfig(**QUICK | changes)
+
+
+class Watched(Trainer):
+    """Notes the weights with which stages begin and those that were the best; validates by a script where one is given."""
+
+    def __init__(self, *arguments: Any, script: list[float] | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.script = script
+        self.begins: dict[int, str] = {}
+        self.bests: dict[int, str] = {}
+        self.stages: list[tuple[int, int, bool]] = []
+
+    def _step(self) -> None:
+        if self.state.stage_step == 0:
+            self.begins[self.state.stage] = fingerprint(self.model.network)
+        super()._step()
+
+    def _next_batch(self) -> Any:
+        batch = super()._next_batch()
+        self.stages.append((self.state.stage, batch.key.epoch, batch.key.is_polluted))
+        return batch
+
+    def _measure_valid(self) -> dict[str, float]:
+        if self.script is None:
+            return super()._measure_valid()
+        return dict.fromkeys(("P@1", "NDCG", "MRR"), self.script.pop(0))
+
+    def _validate(self) -> None:
+        before = self.state.best
+        super()._validate()
+        if self.state.best > before:
+            self.bests[self.state.stage] = fingerprint(self.model.network)
+
+
+@pytest.mark.parametrize("method", ["graphformers", "plm", "max"])
+def test_training_finds_the_links(method: str) -> None:
+    model = make_model(method=method)
+    before = evaluate(model, SPLIT).scores["P@1"].value
+    result = Trainer(model, SPLIT, quick(epochs=6)).train()
+    after = evaluate(model, SPLIT).scores["P@1"].value
+    assert after > max(0.4, before + 0.2)
+    assert result.valid == evaluate(model, SPLIT, SPLIT.valid).scores["P@1"].value
+    assert not model.training
+
+
+def test_stage_2_starts_from_the_best_of_stage_1_on_clean_text() -> None:
+    trainer = Watched(make_model(), SPLIT, quick(patience=2, epochs=9), script=[0.2, 0.5, 0.4, 0.3, 0.45, 0.6, 0.1, 0.2])
+    result = trainer.train()
+    assert trainer.begins[1] == trainer.bests[0]
+    assert trainer.bests[1] == fingerprint(trainer.model.network)  # the sixth validation, not the last
+    validations = [entry for entry in result.history if entry["kind"] == "validation"]
+    assert [entry["stage"] for entry in validations] == [1] * 4 + [2] * 4  # two without a better one end each stage
+    assert result.valid == 0.6
+    assert {(stage, polluted) for stage, _, polluted in trainer.stages} == {(0, True), (1, False)}
+    assert {epoch for stage, epoch, _ in trainer.stages if stage == 1} == {4, 5, 6, 7}  # never the same draw again
+
+
+def test_one_stage_reads_clean_text_alone() -> None:
+    trainer = Watched(make_model(), SPLIT, quick(two_stage=False, epochs=1))
+    trainer.train()
+    assert {polluted for _, _, polluted in trainer.stages} == {False}
+
+
+def test_a_budget_of_steps_holds_over_both_stages() -> None:
+    trainer = Watched(make_model(), SPLIT, quick(max_steps=11, first_share=0.3, epochs=50), script=[0.1] * 50)
+    assert trainer.train().steps == 11
+    assert [stage for stage, _, _ in trainer.stages] == [0] * 3 + [1] * 8
+
+
+def test_a_budget_of_time_ends_both_stages() -> None:
+    trainer = Watched(make_model(), SPLIT, quick(max_seconds=0.5, epochs=500, patience=500), script=[0.1] * 500)
+    result = trainer.train()
+    assert 0.5 <= result.seconds < 5
+    assert {stage for stage, _, _ in trainer.stages} == {0, 1}
+
+
+def test_validation_reads_clean_text_and_other_draws_than_training() -> None:
+    model = make_model()
+    trainer = Trainer(model, SPLIT, quick(epochs=1))
+    result = trainer.train()
+    entry = next(entry for entry in result.history if entry["kind"] == "validation")
+    assert set(entry) >= {
+        "loss",
+        "P@1",
+        "NDCG",
+        "MRR",
+        "pairs_per_second",
+        "negatives",
+        "left_out",
+        "saved",
+        "fullness",
+        "data_wait",
+    }
+    assert entry["negatives"] + entry["left_out"] == pytest.approx(
+        np.mean([len(SPLIT.train[i : i + 32]) - 1 for i in range(0, len(SPLIT.train), 32) for _ in SPLIT.train[i : i + 32]])
+    )
+
+
+def test_the_same_seed_gives_the_same_weights_whatever_the_workers() -> None:
+    prints = []
+    for workers in (0, 2):
+        model = make_model(dropout=0.1)
+        Trainer(model, SPLIT, quick(epochs=1, workers=workers)).train()
+        prints.append(fingerprint(model.network))
+    assert prints[0] == prints[1]
+    model = make_model(dropout=0.1)
+    Trainer(model, SPLIT, quick(epochs=1, seed=7)).train()
+    assert fingerprint(model.network) != prints[0]
+
+
+def test_random_numbers_of_others_are_not_disturbed() -> None:
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    Trainer(make_model(dropout=0.1), SPLIT, quick(epochs=1, two_stage=False)).train()
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_chunks_do_not_change_the_result() -> None:
+    weights = []
+    for chunk_size in (None, 9):
+        model = make_model()
+        config = quick(epochs=1, two_stage=False, chunk_size=chunk_size, learning_rate=1e-4, epsilon=1e-3)
+        Trainer(
+            model, SPLIT, config
+        ).train()  # with its usual epsilon Adam makes large steps of gradients that are zero but for rounding
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.network.parameters()]))
+    assert (weights[0] - weights[1]).abs().max() < 1e-5
+
+
+def test_the_output_is_a_model_with_its_history(tmp_path: Path) -> None:
+    model = make_model()
+    result = Trainer(model, SPLIT, quick(epochs=1), tmp_path / "a.model").train()
+    again = GraphFormers.from_pretrained(tmp_path / "a.model", device="cpu")
+    assert fingerprint(again.network) == fingerprint(model.network)
+    made = json.loads((tmp_path / "a.model" / "training.json").read_text())
+    assert made["valid"]["P@1"] == result.valid
+    assert made["settings"]["learning_rate"] == QUICK["learning_rate"]
+    assert [entry["stage"] for entry in made["history"]] == [1, 2]
+    run = tmp_path / "a.model.training"
+    assert sorted(path.name for path in run.iterdir()) == ["history.jsonl", "tensorboard"]
+    lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    assert lines == result.history
+    assert [entry["step"] for entry in lines if entry["kind"] == "step"] == list(range(1, result.steps + 1))
+    open_artifact(tmp_path / "a.model", "model", 1).verify()
+
+
+def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    result = Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
+    found = event_accumulator.EventAccumulator(str(tmp_path / "a.model.training" / "tensorboard"))
+    found.Reload()
+    values = [(event.step, event.value) for event in found.Scalars("validation/P@1")]
+    expected = [(entry["step"], entry["P@1"]) for entry in result.history if entry["kind"] == "validation"]
+    assert values == [(step, pytest.approx(value)) for step, value in expected]
+
+
+def test_an_existing_model_is_not_replaced(tmp_path: Path) -> None:
+    Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
+    with pytest.raises(ArtifactError, match="exists already"):
+        Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
+    Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train(force=True)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    model = make_model()
+    with pytest.raises(
+        GraphFormersError, match=r"the loss of step \d+ is (nan|inf) at learning rate 1e\+30; its pairs: n\d+ – n\d+"
+    ):
+        Trainer(model, SPLIT, quick(learning_rate=1e30, checkpoint_minutes=0), tmp_path / "a.model").train()
+    run = tmp_path / "a.model.training"
+    kept = open_artifact(run / "checkpoint", "checkpoint", 1)
+    failure = json.loads((run / "history.jsonl").read_text().splitlines()[-1])
+    assert failure["kind"] == "failure"
+    assert len(failure["pairs"]) == 32
+    assert kept.summary["step"] < failure["step"]
+    assert not (tmp_path / "a.model").exists()
+
+
+def test_what_cannot_be_trained_is_said() -> None:
+    with pytest.raises(GraphFormersError, match="neighbor_gradients=false is not for bidirectional models"):
+        Trainer(make_model(direction="bidirectional"), SPLIT, quick(neighbor_gradients=False))
+
+
+def test_a_forecast_changes_nothing() -> None:
+    model = make_model(dropout=0.1)
+    before = fingerprint(model.network)
+    found = forecast(Trainer(model, SPLIT, quick()))
+    assert fingerprint(model.network) == before
+    assert found["steps_at_most"] == 2 * 3 * -(-len(SPLIT.train) // 32)
+    assert found["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
+    assert found["seconds_at_most"] > 0
+
+
+def states(schedule: Schedule, steps: int) -> list[float]:
+    return [schedule.learning_rate(TrainState(stage_step=step, step=step)) for step in range(steps)]
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    config = TrainConfig(learning_rate=1.0, epochs=2, warmup=0.2, decay="linear", two_stage=False)
+    rates = states(Schedule(config, 10), 20)
+    assert rates[:4] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert rates[4] == 1.0
+    assert rates[12] == pytest.approx(0.5)
+    assert rates == sorted(rates[:5]) + sorted(rates[5:], reverse=True)
+    assert 0 < rates[-1] < 0.1
+    assert states(Schedule(TrainConfig(learning_rate=1.0), 10), 5) == [1.0] * 5
+    cosine = states(Schedule(TrainConfig(learning_rate=1.0, epochs=1, decay="cosine", two_stage=False), 10), 10)
+    assert cosine[5] == pytest.approx(0.5)
+    assert states(Schedule(TrainConfig(learning_rate=1.0, warmup=3), 10), 4) == pytest.approx([0.25, 0.5, 0.75, 1.0])
