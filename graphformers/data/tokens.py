@@ -60,7 +60,7 @@ class Tokenizer:
     def special_tokens(self) -> tuple[int, ...]:
         """[CLS], [PAD], [MASK] and their like: those marked as such, those put around texts, and those with the usual names."""
         marked = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
-        named = {self._tokenizer.token_to_id(name) for name in USUAL_NAMES} - {None}
+        named = {found for name in USUAL_NAMES if (found := self.find(name)) is not None}
         return tuple(sorted(marked | named | {*self.prefix, *self.suffix}))
 
     def find(self, *names: str) -> int | None:

@@ -195,7 +195,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
-        code = re.search(r"code: (\d+)", str(error))
+        code = re.search(r"(?:code: |os error )(\d+)", str(error))
         raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error
 
 

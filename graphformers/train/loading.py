@@ -1,11 +1,14 @@
 """Batches made ahead, in the background, by worker processes.
 
 A batch travels as a parcel: all its tensors in one buffer. That is one message, one pinned copy and one transfer to the GPU for
-each step, however many chunks it has. The message goes through a pipe: a megabyte or two take a millisecond, and a container whose
-shared memory is full does not stop the run.
+each step, however many chunks it has. The message goes through a pipe: a megabyte or two take a millisecond, and a container
+whose shared memory is full does not stop the run.
 """
 
+import ctypes
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -96,7 +99,7 @@ class Loader(Sampler[BatchKey]):
             num_workers=workers,
             collate_fn=_as_it_is,
             pin_memory=device.type == "cuda",
-            worker_init_fn=_leave_signals_to_the_parent,
+            worker_init_fn=_Worker(os.getpid()),
             persistent_workers=workers > 0,
             multiprocessing_context="fork" if workers else None,  # the graph is shared, not copied
         )
@@ -120,7 +123,16 @@ def _as_it_is(parcel: Any) -> Any:
     return parcel
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:
-    """Ctrl-C reaches every process of the terminal; the parent finishes its step and ends its workers itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+@dataclass(frozen=True)
+class _Worker:
+    """What a worker does first: it leaves Ctrl-C to its parent, and dies with it, even by kill -9."""
+
+    parent: int
+
+    def __call__(self, number: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # reaches every process of the terminal; the parent ends its workers itself
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != self.parent:
+            os._exit(1)
