@@ -11,6 +11,9 @@ from graphformers.data.split import LinkSplit
 from graphformers.progress import clock
 
 if TYPE_CHECKING:  # torch takes seconds to import
+    from collections.abc import Mapping
+
+    from graphformers.evaluation.ranking import Evaluation
     from graphformers.train.trainer import TrainResult
 
 
@@ -105,6 +108,17 @@ def print_training(result: "TrainResult", output: Path, as_json: bool) -> None:
     print(
         f"\n{output}: the model of the best validation, P@1 {result.valid:.4f}; {result.steps:,} steps in {clock(result.seconds)}"
     )
+
+
+def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:
+    """What models scored, one line each."""
+    if as_json:
+        print(json.dumps({name: evaluation.table() for name, evaluation in found.items()}))
+        return
+    first = next(iter(found.values()))
+    rows = [(name, *(str(score) for score in evaluation.scores.values())) for name, evaluation in found.items()]
+    print_rows(rows, ["", *first.scores])
+    print(f"{first.num_questions:,} questions, {first.num_candidates} candidates each; 95 % intervals")
 
 
 def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:

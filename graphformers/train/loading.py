@@ -69,6 +69,8 @@ class Parcel:
 
         def take(place: _Place) -> Tensor:
             size = prod(place.shape) * place.dtype.itemsize
+            if not size:
+                return torch.empty(place.shape, dtype=place.dtype, device=device)
             return buffer[place.offset : place.offset + size].view(place.dtype).view(place.shape)
 
         batch: TrainBatch = map_tensors(self.content, take, _Place)
@@ -125,13 +127,17 @@ def _as_it_is(parcel: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Worker:
-    """What a worker does first: it leaves Ctrl-C to its parent, and dies with it, even by kill -9."""
+    """What a worker does first: it leaves signals to its parent, and dies with it, even by kill -9.
+
+    Ctrl-C reaches every process of the terminal, and torchrun sends SIGTERM to every process: the parent wants to finish its step
+    and ends its workers itself. A SIGTERM is obeyed twenty seconds later.
+    """
 
     parent: int
 
     def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # reaches every process of the terminal; the parent ends its workers itself
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(20) and None)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != self.parent:

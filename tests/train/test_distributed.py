@@ -1,0 +1,83 @@
+"""Two and three processes under torchrun (gloo) next to one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from graphformers.data.split import split_links
+from tests.train.conftest import make_model, make_topics
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(processes: int, *words: str) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
+    return [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", *words]
+
+
+def run(processes: int, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = torchrun(processes, *words) if processes > 1 else [sys.executable, "-m", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=environment)
+
+
+@pytest.mark.parametrize(("method", "batch_size", "processes"), [("graphformers", 45, 2), ("max", 2, 3)])
+def test_several_processes_do_what_one_does(tmp_path: Path, method: str, batch_size: int, processes: int) -> None:
+    """Gradients of the first step and weights after five; batches that do not divide, and processes without a pair."""
+    for count in (1, processes):
+        done = run(count, "tests.train.processes", str(tmp_path), method, str(batch_size))
+        assert done.returncode == 0, done.stderr[-2000:]
+    alone = load_file(tmp_path / "rank0of1.safetensors")
+    assert sum(name.startswith("gradient:") for name in alone) > 20
+    for rank in range(processes):
+        together = load_file(tmp_path / f"rank{rank}of{processes}.safetensors")
+        assert together.keys() == alone.keys()
+        for name, tensor in alone.items():
+            assert (together[name] - tensor).abs().max() < 1e-5, name
+
+
+def test_an_error_on_one_process_ends_all_with_its_message(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = run(2, "tests.train.processes", str(tmp_path), "plm", "16", "1")
+    assert done.returncode != 0
+    assert time.monotonic() - started < 60
+    assert "ValueError: the cable was pulled" in done.stderr
+    assert "another process failed: rank 1: the cable was pulled" in done.stderr
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
+    graph = make_topics().save(tmp_path / "topics.graph")
+    split_links(graph, valid=30, test=30, candidates=20).save(tmp_path / "topics.split")
+    make_model(dropout=0.1).save_pretrained(tmp_path / "start.model")
+    settings = ["batch_size=32", "learning_rate=3e-3", "epochs=2", "workers=1", "checkpoint_minutes=100"]
+    words = [word for setting in settings for word in ("--set", setting)]
+
+    def command(name: str) -> list[str]:
+        base = ["graphformers", "train", str(tmp_path / "topics.split"), "--from", str(tmp_path / "start.model")]
+        return torchrun(2, *base, "-o", str(tmp_path / name), *words)
+
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(
+        command("stopped.model"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    history = tmp_path / "stopped.model.training" / "history.jsonl"
+    while running.poll() is None and (not history.exists() or history.read_text().count("\n") < 5):
+        time.sleep(0.02)
+    running.send_signal(signal.SIGTERM)
+    _, errors = running.communicate(timeout=90)
+    assert "the same command goes on from there" in errors
+    assert (tmp_path / "stopped.model.training" / "checkpoint").is_dir()
+    for name in ("stopped.model", "whole.model"):
+        done = subprocess.run(command(name), capture_output=True, text=True, timeout=180, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout.count("the model of the best validation") == 1  # one process speaks
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped.model", "whole.model"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
