@@ -331,6 +331,7 @@ def demo_command(
     folder: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the demo puts its folders.")] = Path(
         "demo"
     ),
+    seconds: Annotated[float, typer.Option(metavar="NUMBER", help="How long each of the two models is trained.")] = 90.0,
     as_json: AsJson = False,
 ) -> None:
     """The whole story on a graph that every machine has: Python's standard library.
@@ -338,12 +339,9 @@ def demo_command(
     graphformers demo
     """
     from graphformers.demo import run_demo
-    from graphformers.printing import print_graph
+    from graphformers.printing import print_demo
 
-    graph = run_demo(folder)
-    print_graph(graph, as_json)
-    if graph.artifact is not None and not as_json:
-        print(f"\nThe graph is in {graph.artifact.path}. Next: graphformers split {graph.artifact.path} -o {folder}/demo.split")
+    print_demo(run_demo(folder, seconds), as_json)
 
 
 def _parse_column(word: str) -> tuple[str, str]:

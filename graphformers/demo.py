@@ -2,18 +2,77 @@
 
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
+from graphformers.data.split import LinkSplit, split_links
+from graphformers.evaluation.baselines import sentence_vectors
+from graphformers.evaluation.ranking import Evaluation, asked_nodes, evaluate, evaluate_vectors
+from graphformers.model.encoding import GraphFormers
+from graphformers.train.runs import make_trainer
+
+SETTINGS: dict[str, Any] = {  # for minutes on two cores
+    "batch_size": 64,
+    "learning_rate": 1e-4,
+    "graph_factor": 5.0,
+    "warmup": 10,
+    "decay": "linear",
+    "max_norm": 1.0,
+    "dropout": 0.0,  # drawing random numbers takes a third of the time on a CPU
+    "attention_dropout": 0.0,
+    "neighbor_gradients": False,
+}
 
 
-def run_demo(folder: Path) -> TextGraph:
-    """Builds the graph of the standard library in `folder`, or takes the one that an earlier run left there."""
+@dataclass(frozen=True)
+class Demo:
+    """What the demo made, and what its models scored on the test questions."""
+
+    graph: TextGraph
+    split: LinkSplit
+    scores: dict[str, Evaluation]
+    model: Path
+
+
+def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None) -> Demo:
+    """Builds, splits, trains two models for `seconds` each and evaluates them; what an earlier run left in `folder` is used."""
+    graph = _graph(folder)
+    place = folder / "python.split"
+    split = LinkSplit.load(place, graph) if _is_there(place) else _split(graph, questions, candidates).save(place)
+    say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
+    nodes = asked_nodes(split.test)
+    scores = {"MiniLM, untrained": evaluate_vectors(sentence_vectors("minilm", graph, nodes), nodes, split.test, cosine=True)}
+    for method, name in (("plm", "PLM, trained"), ("graphformers", "GraphFormers, trained")):
+        output = folder / f"{method}.model"
+        if not _is_there(output):
+            say(f"training {method} for {seconds:.0f} s …")
+            make_trainer(split, "minilm", output, method, SETTINGS | {"max_seconds": seconds}).train()
+        scores[name] = evaluate(GraphFormers.from_pretrained(output), split)
+    return Demo(graph, split, scores, folder / "graphformers.model")
+
+
+def _graph(folder: Path) -> TextGraph:
     place = folder / f"python{platform.python_version()}.graph"
-    if (place / "manifest.json").is_file():
-        print(f"using {place}, made by an earlier run", file=sys.stderr)
+    if _is_there(place):
         return TextGraph.load(place)
-    print("reading the docstrings of Python's standard library …", file=sys.stderr)
+    say("reading the docstrings of Python's standard library …")
     return read_graph([], settings=ImportSettings(format="python")).save(place)
+
+
+def _split(graph: TextGraph, questions: int, candidates: int | None) -> LinkSplit:
+    return split_links(graph, valid=max(questions // 5, 1), test=questions, candidates=candidates)
+
+
+def _is_there(place: Path) -> bool:
+    if not (place / "manifest.json").is_file():
+        return False
+    say(f"using {place}, made by an earlier run")
+    return True
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from graphformers.progress import clock
 if TYPE_CHECKING:  # torch takes seconds to import
     from collections.abc import Mapping
 
+    from graphformers.demo import Demo
     from graphformers.evaluation.ranking import Evaluation
     from graphformers.train.trainer import TrainResult
 
@@ -119,6 +120,19 @@ def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:
     rows = [(name, *(str(score) for score in evaluation.scores.values())) for name, evaluation in found.items()]
     print_rows(rows, ["", *first.scores])
     print(f"{first.num_questions:,} questions, {first.num_candidates} candidates each; 95 % intervals")
+
+
+def print_demo(demo: "Demo", as_json: bool) -> None:
+    """The graph of the demo, what was learnt on it, and what to type next."""
+    if as_json:
+        scores = {name: evaluation.table() for name, evaluation in demo.scores.items()}
+        print(json.dumps({"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": scores}, ensure_ascii=False))
+        return
+    print_graph(demo.graph, as_json)
+    print("\nWhich docstring is linked to this one? The true one among 300 candidates, on links held out from training:\n")
+    print_evaluations(demo.scores, as_json)
+    split = demo.split.artifact.path if demo.split.artifact else ""
+    print(f"\nThe model is in {demo.model}. Next: graphformers evaluate {demo.model} {split}")
 
 
 def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:

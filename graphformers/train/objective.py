@@ -39,7 +39,10 @@ def link_loss(anchor_BD: Tensor, key_KD: Tensor, first: int, left_out: Tensor | 
     """
     scores_BK = link_scores(anchor_BD, key_KD, temperature)
     if left_out is not None and left_out.shape[1]:
-        scores_BK = scores_BK.index_put((left_out[0], left_out[1]), scores_BK.new_tensor(-math.inf))
+        nothing = torch.full(
+            (), -math.inf, dtype=scores_BK.dtype, device=scores_BK.device
+        )  # made on the GPU: a copy would wait for it
+        scores_BK = scores_BK.index_put((left_out[0], left_out[1]), nothing)
     labels_B = torch.arange(first, first + len(anchor_BD), device=anchor_BD.device)
     return F.cross_entropy(scores_BK, labels_B, reduction="sum")
 
