@@ -98,15 +98,27 @@ def test_help_needs_no_heavy_import() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_demo_reads_the_standard_library(tmp_path: Path) -> None:
-    done = run("demo", "--json", cwd=tmp_path)
-    info = json.loads(done.stdout)
-    assert 6_000 < info["nodes"] < 9_000
-    assert 10_000 < info["pairs"] < 15_000
-    assert {"member of", "calls", "inherits"} == set(info["edge_types"])
-    again = run("demo", cwd=tmp_path)
-    assert "made by an earlier run" in again.stderr
-    assert "neighbours]" in again.stdout
+def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole demo, with few questions and seconds."""
+    from graphformers.demo import run_demo
+    from graphformers.printing import print_demo
+
+    demo = run_demo(tmp_path / "demo", seconds=1, questions=20, candidates=20)
+    print_demo(demo, as_json=True)
+    info = json.loads(capsys.readouterr().out)
+    assert 6_000 < info["graph"]["nodes"] < 9_000
+    assert 10_000 < info["graph"]["pairs"] < 15_000
+    assert {"member of", "calls", "inherits"} == set(info["graph"]["edge_types"])
+    assert list(info["test"]) == ["MiniLM, untrained", "PLM, trained", "GraphFormers, trained"]
+    assert all(scores["questions"] == 20 and 0 <= scores["P@1"]["value"] <= 1 for scores in info["test"].values())
+    again = run_demo(tmp_path / "demo", seconds=1)
+    assert again.scores == demo.scores
+    print_demo(again, as_json=False)
+    shown = capsys.readouterr()
+    assert shown.err.count("made by an earlier run") == 4
+    assert "neighbours]" in shown.out
+    assert "GraphFormers, trained" in shown.out
+    assert f"Next: graphformers evaluate {tmp_path}/demo/graphformers.model" in shown.out
 
 
 def test_a_pipe_that_closes_early_is_no_traceback(tables: Path) -> None:
