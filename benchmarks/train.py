@@ -25,7 +25,6 @@ from graphformers.model.encoding import GraphFormers, best_device
 from graphformers.model.modeling import ModelConfig
 from graphformers.train.batches import Counts
 from graphformers.train.checkpoint import Recent
-from graphformers.train.journal import Journal
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
 
@@ -43,7 +42,6 @@ def make_trainer(
     model = GraphFormers(ModelConfig(method=method, **sizes), tokenizer).to(best_device())
     trainer = Trainer(model, split, config)
     trainer.set_up()
-    trainer.journal = Journal(None, 0, is_quiet=True)
     return trainer
 
 
@@ -101,8 +99,7 @@ def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, 
     )
     mean = counts.tokens / texts
     square = float((all_lengths.astype(float) ** 2).mean()) * (mean / float(all_lengths.mean())) ** 2
-    trainer._parcels = None
-    trainer.loader.close()
+    trainer.clean_up()
     return {
         "pairs_per_s": round(counts.pairs / seconds, 1),
         "ms_per_step": round(1000 * seconds / steps, 2),

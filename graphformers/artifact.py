@@ -89,7 +89,7 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
     `kind` and `version` are what the caller can read; None takes any.
     """
     path = Path(path)
-    _bring_back(path)
+    bring_back(path)
     manifest = _read_manifest(path)
     if kind is not None and manifest["kind"] != kind:
         raise ArtifactError(f"{path}: a {manifest['kind']}, expected a {kind}")
@@ -168,7 +168,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     path = _behind_links(path)
     if len(os.fsencode(path.name)) > 200:
         raise ArtifactError(f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes")
-    _bring_back(path)
+    bring_back(path)
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         _check_place(path)
         return
@@ -301,7 +301,7 @@ def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.previous")
 
 
-def _bring_back(target: Path) -> None:
+def bring_back(target: Path) -> None:
     """Without an exchange, replacing takes two renames; killed between them, the old folder waits under its other name."""
     if not target.exists() and _aside(target).is_dir():
         with _locked(target.parent):

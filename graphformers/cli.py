@@ -228,18 +228,20 @@ def train_command(
 
     Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
     """
-    from graphformers.artifact import check_writable
     from graphformers.data.split import LinkSplit
     from graphformers.printing import print_forecast, print_training
     from graphformers.train.runs import forecast, make_trainer
     from graphformers.train.settings import parse_settings, read_recipe
+    from graphformers.train.trainer import check_output
 
     settings = ({} if config is None else read_recipe(config)) | parse_settings(set or [])
     if not dry_run:
-        check_writable(output, "model", force=force)
+        check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
     if dry_run:
-        print_forecast(forecast(trainer), as_json)
+        found = forecast(trainer)
+        if trainer.world.is_first:
+            print_forecast(found, as_json)
         return
     result = trainer.train(force=force)
     if trainer.world.is_first:

@@ -143,7 +143,7 @@ def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> 
     table = Table(*(header or ["", ""]), show_header=header is not None, box=None, padding=(0, 2, 0, 0))
     for row in rows:
         table.add_row(*(Text(_plain(cell)) for cell in row))
-    Console(soft_wrap=True, highlight=False).print(table)
+    Console(soft_wrap=True, highlight=False, width=1000).print(table)  # a narrow terminal breaks lines better than cells
 
 
 def _plain(text: str) -> str:

@@ -7,6 +7,13 @@ from contextlib import contextmanager
 
 QUIET_SECONDS = 1.0
 LINE_SECONDS = 10.0
+_silent = False
+
+
+def be_silent() -> None:
+    """Shows nothing from now on: of several processes one speaks."""
+    global _silent
+    _silent = True
 
 
 class Progress:
@@ -34,6 +41,8 @@ class Progress:
         self.done = done
         self.records += records
         now = time.monotonic()
+        if _silent:
+            return
         if self._bar is not None:
             self._bar.show(self)
         elif sys.stderr.isatty():
@@ -87,7 +96,7 @@ class _Bar:
 
 def clock(seconds: float) -> str:
     """As 1:02:03 or 2:03."""
-    hours, rest = divmod(int(seconds), 3600)
+    hours, rest = divmod(max(int(seconds), 0), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 

@@ -125,12 +125,22 @@ class GraphFormers(nn.Module):
         centers = np.arange(len(texts)) + len(places)
         return self._encode(tokens, Neighborhood(centers, indptr, np.array(flat, dtype=np.int64)))
 
-    def encode_nodes(self, graph: TextGraph, nodes: Array | None = None, *, sampler: NeighborSampler | None = None) -> Array:
-        """(len(nodes), D) float32 vectors of a graph's nodes (all by default) with the neighbours that the sampler draws."""
+    def encode_nodes(
+        self,
+        graph: TextGraph,
+        nodes: Array | None = None,
+        *,
+        sampler: NeighborSampler | None = None,
+        tokens: TokenCache | None = None,
+    ) -> Array:
+        """(len(nodes), D) float32 vectors of a graph's nodes (all by default) with the neighbours that the sampler draws.
+
+        `tokens` are the graph's, where they are at hand.
+        """
         nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
         if sampler is None:
             sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)
-        return self._encode(graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
+        return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
 
     @torch.inference_mode()
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:

@@ -171,7 +171,9 @@ class BatchMaker:
     def _pack(
         self, tokens: TokenCache, neighborhoods: list[Neighborhood]
     ) -> tuple[list[PackedNeighborhoods | CenterChunk], list[PackedBatch]]:
-        if not self.shares_neighbors or (len(neighborhoods) <= 1 and self.config.neighbor_gradients):
+        if not neighborhoods:
+            return [], []
+        if not self.shares_neighbors or (len(neighborhoods) == 1 and self.config.neighbor_gradients):
             return [self.packer.pack_neighborhoods(tokens, entry) for entry in neighborhoods], []
         distinct = np.unique(np.concatenate([entry.neighbors for entry in neighborhoods]))
         parts = np.array_split(distinct, len(neighborhoods))

@@ -10,10 +10,13 @@ A new best is written before the checkpoint that speaks of it, the old one remov
 checkpoint finds the best it knows. Random numbers need no keeping: those of a step are made from the seed and the step's number.
 """
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from graphformers.artifact import open_artifact, write_artifact
+from graphformers.artifact import bring_back, open_artifact, write_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
@@ -73,6 +76,7 @@ class RunFolder:
 
     def __init__(self, output: str | Path) -> None:
         self.folder = Path(f"{Path(output)}.training")
+        self._best_written = -1  # the step of the best model on disk
 
     @property
     def history(self) -> Path:
@@ -82,13 +86,40 @@ class RunFolder:
         return self.folder / f"best-{state.best_step:06d}"
 
     def exists(self) -> bool:
+        """Whether there is a run to continue."""
+        bring_back(self.folder / "checkpoint")
         return (self.folder / "checkpoint").is_dir()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training into the same folder."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ArtifactError(f"{self.folder}: a file, expected a folder for the unfinished run; move it elsewhere")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)  # the folder itself is what artifacts lock
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ArtifactError(f"{self.folder}: another process is training here") from error
+            yield
+        finally:
+            os.close(handle)
+
     def clear(self) -> None:
-        """Removes an older run of ours; anything else there is left alone."""
-        if self.folder.is_dir() and not self.exists() and not self.history.exists() and any(self.folder.iterdir()):
-            raise ArtifactError(f"{self.folder}: exists and is not a training run of ours; move it elsewhere")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes an older run of ours; anything else in the folder is left alone."""
+        self.finish()
+        shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+        self.history.unlink(missing_ok=True)
+
+    def finish(self, keep: Path | None = None) -> None:
+        """What only an unfinished run needs goes, but for `keep`; the history stays."""
+        if keep is None:
+            shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+        for pattern in ("best-*", ".best-*", ".checkpoint.*"):
+            for folder in self.folder.glob(pattern):
+                if folder != keep:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def save(self, state: TrainState, model: GraphFormers, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> None:
         """Writes a checkpoint and removes models that are no longer the best."""
@@ -97,34 +128,30 @@ class RunFolder:
             save_tensors(draft.path("optimizer.safetensors"), dict(_optimizer_tensors(model.network, optimizer)))
             draft.settings = settings
             draft.summary = asdict(state)
-        for folder in self.folder.glob("best-*"):
-            if folder != self.best(state):
-                shutil.rmtree(folder)
+        self.finish(keep=self.best(state))
 
     def load(self, model: GraphFormers, settings: dict[str, Any]) -> tuple[TrainState, dict[str, Tensor]]:
         """The state of the run, the weights put into the model, and the optimizer's tensors. Other settings are refused."""
         artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
         _refuse_changes(self.folder, artifact.settings, settings)
         model.network.load_state_dict(load_file(artifact.file("weights.safetensors")))
-        return TrainState.of(artifact.summary), load_file(artifact.file("optimizer.safetensors"))
+        state = TrainState.of(artifact.summary)
+        self.finish(keep=self.best(state))  # another best than this checkpoint's is of a run that was not saved
+        self._best_written = state.best_step
+        return state, load_file(artifact.file("optimizer.safetensors"))
 
     def save_best(self, state: TrainState, model: GraphFormers, weights: dict[str, Tensor]) -> None:
-        """Writes the best model, once."""
-        if not self.best(state).is_dir():
-            save_pretrained(model, self.best(state), weights=weights)
+        """Writes the best model, if it is not there yet."""
+        if self._best_written != state.best_step:
+            save_pretrained(model, self.best(state), force=True, weights=weights)
+            self._best_written = state.best_step
 
     def load_best(self, state: TrainState) -> dict[str, Tensor]:
         """The weights of the best model."""
         return dict(from_pretrained(self.best(state)).network.state_dict())
 
-    def finish(self) -> None:
-        """What only an unfinished run needs goes; the history stays."""
-        shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
-        for folder in self.folder.glob("best-*"):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def read_history(self, step: int) -> list[dict[str, Any]]:
-        """The entries up to a step. A line that a dying process wrote half ends the history."""
+    def read_history(self, state: TrainState) -> list[dict[str, Any]]:
+        """The entries up to where a run stands. A line that a dying process wrote half ends the history."""
         if not self.history.exists():
             return []
         found = []
@@ -133,7 +160,8 @@ class RunFolder:
                 entry = json.loads(line)
             except ValueError:
                 break
-            if entry["step"] <= step:
+            happens_again = entry["kind"] == "validation" and entry["step"] == state.step and state.recent.steps > 0
+            if entry["step"] <= state.step and not happens_again:
                 found.append(entry)
         return found
 
@@ -171,7 +199,8 @@ def _refuse_changes(folder: Path, found: dict[str, Any], given: dict[str, Any]) 
     if changed:
         first = "; ".join(f"{name} {_short(found.get(name))}, now {_short(given.get(name))}" for name in changed[:3])
         raise GraphFormersError(
-            f"{folder}: an unfinished run with other settings ({first}); the same ones continue it, --force starts anew"
+            f"{folder}: an unfinished run with other settings ({first}); the same ones continue it, "
+            "--force (force=True) starts anew"
         )
 
 

@@ -17,10 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from graphformers.errors import GraphFormersError
+from graphformers.progress import be_silent
 
 BUCKET_BYTES = 1 << 26  # of gradients that are summed in one message
-FAILED = "graphformers/failed"
-PATIENCE = timedelta(hours=2)  # of a process that waits for the others: one may be tokenising or writing a checkpoint
+FAILURE_KEY = "graphformers/failed"
+LONGEST_WAIT = timedelta(hours=2)  # of a process for the others: one may be tokenising or writing a checkpoint
 
 
 @dataclass(frozen=True)
@@ -131,45 +132,51 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         yield bucket
 
 
-def own_device() -> str | None:
+def own_device(asked: str | None) -> str | None:
     """The GPU of this process when torchrun started several on this machine."""
-    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and asked in (None, "cuda"):
         return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-    return None
+    return asked
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """This process among those that torchrun started; alone where it started none.
+    """This process among those that torchrun started, or that the caller brought together; alone where there are no others.
 
     An error on one process ends all of them, each with the message of the one that failed.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    is_ours = not dist.is_initialized()
+    if is_ours and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World()
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    world = World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=PATIENCE))
+    if is_ours:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+    world = World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=LONGEST_WAIT))
+    if not world.is_first:
+        be_silent()
     try:
         yield world
     except Exception as error:
-        raise _failure(world, error) from error
+        reason = _failure(world, error)
+        raise (reason or error) from (error if reason else None)
     finally:
-        dist.destroy_process_group()
+        if is_ours:
+            dist.destroy_process_group()
 
 
-def _failure(world: World, error: Exception) -> Exception:
-    """The error to end with: this process's own, or the one of the process that left the others alone."""
+def _failure(world: World, error: Exception) -> GraphFormersError | None:
+    """The error of the process that left the others alone, if that is why this one fails; otherwise the others are told."""
     store = dist.distributed_c10d._get_default_store()
     lost_the_others = isinstance(error, RuntimeError) and any(
         word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out", "socket")
     )
     if lost_the_others:
         with suppress(Exception):  # the store goes down with the first process
-            store.wait([FAILED], timedelta(seconds=5))
-            return GraphFormersError(f"stopped, because another process failed: {store.get(FAILED).decode()}")
+            store.wait([FAILURE_KEY], timedelta(seconds=5))
+            return GraphFormersError(f"stopped, because another process failed: {store.get(FAILURE_KEY).decode()}")
         return GraphFormersError(f"stopped, because another process is gone ({str(error).splitlines()[0]})")
     with suppress(Exception):
-        store.set(FAILED, f"rank {world.rank}: {error}")
-    return error
+        store.set(FAILURE_KEY, f"rank {world.rank}: {error}")
+    return None

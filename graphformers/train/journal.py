@@ -13,50 +13,54 @@ STEPS_PER_EPOCH = 50  # entries of single steps
 class Journal:
     """Writes down what happens; does nothing but keep it in memory where there is no folder."""
 
-    def __init__(self, run: RunFolder | None, step: int, *, is_quiet: bool) -> None:
-        self.entries = [] if run is None else run.read_history(step)
+    def __init__(self, run: RunFolder | None, state: TrainState, *, is_quiet: bool) -> None:
+        self.entries = [] if run is None else run.read_history(state)
         self.is_quiet = is_quiet
         self._file = self._scalars = None
         if run is not None:
-            run.folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)  # later ones happen again
             temporary = run.history.with_suffix(".new")
             temporary.write_text(lines, encoding="utf-8")
             temporary.replace(run.history)
             self._file = run.history.open("a", encoding="utf-8")
-            self._scalars = _scalar_writer(run.folder / "tensorboard", step)
+            self._scalars = _scalar_writer(run.folder / "tensorboard", state.step)
 
-    def step(self, state: TrainState, step: int, loss: float, learning_rate: float, pairs_per_second: float) -> None:
-        """One optimizer step."""
-        self._write("step", state, step, {"loss": loss, "learning_rate": learning_rate, "pairs_per_second": pairs_per_second})
+    def step(self, place: tuple[int, int, int], loss: float, learning_rate: float, pairs_per_second: float) -> None:
+        """One optimizer step; `place` is its number, its stage and its epoch."""
+        self._write("step", place, {"loss": loss, "learning_rate": learning_rate, "pairs_per_second": pairs_per_second})
 
-    def validation(self, state: TrainState, place: str, numbers: dict[str, float]) -> None:
+    def validation(self, state: TrainState, numbers: dict[str, float]) -> None:
         """A validation, with what the steps since the last one were like."""
-        self._write("validation", state, state.step, numbers)
+        is_amid = int(state.number > 0)
+        self._write("validation", (state.step, state.stage + 1, state.epoch + is_amid), numbers)
         found = {name: numbers[name] for name in ("loss", "P@1", "MRR")}
         mark = " (best)" if state.best_step == state.step else ""
+        place = f"stage {state.stage + 1}, epoch {state.stage_epoch + is_amid}, step {state.step:,}"
         self.say(
-            f"{place}, step {state.step:,}: loss {found['loss']:.4f}; valid P@1 {found['P@1']:.4f}{mark}, "
-            f"MRR {found['MRR']:.4f}\n"
+            f"{place}: loss {found['loss']:.4f}; valid P@1 {found['P@1']:.4f}{mark}, MRR {found['MRR']:.4f}\n"
             f"    {numbers['pairs_per_second']:,.0f} pairs/s, {numbers['data_wait']:.1%} of the time waiting for data; "
             f"{numbers['negatives']:,.1f} negatives per anchor, {numbers['left_out']:.1f} left out; "
             f"{numbers['saved']:.0%} of the neighbours saved; rows {numbers['fullness']:.0%} full"
         )
 
-    def failure(self, state: TrainState, step: int, learning_rate: float, pairs: list[str]) -> None:
+    def failure(self, place: tuple[int, int, int], learning_rate: float, pairs: list[str]) -> None:
         """A step whose loss was no number."""
-        self._write("failure", state, step, {"learning_rate": learning_rate}, pairs=pairs)
+        self._write("failure", place, {"learning_rate": learning_rate}, pairs=pairs)
 
     def say(self, message: str) -> None:
         if not self.is_quiet:
             print(message, file=sys.stderr, flush=True)
 
-    def _write(self, kind: str, state: TrainState, step: int, numbers: dict[str, float], **more: Any) -> None:
-        entry = {"kind": kind, "step": step, "stage": state.stage + 1, "epoch": state.epoch, **numbers, **more}
+    def _write(self, kind: str, place: tuple[int, int, int], numbers: dict[str, float], **more: Any) -> None:
+        step, stage, epoch = place
+        entry = {"kind": kind, "step": step, "stage": stage, "epoch": epoch, **numbers, **more}
         self.entries.append(entry)
         if self._file is not None:
-            self._file.write(json.dumps(entry) + "\n")
-            self._file.flush()
+            try:
+                self._file.write(json.dumps(entry) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self._file.name) from error
         if self._scalars is not None:
             for name, value in numbers.items():
                 self._scalars.add_scalar(f"{kind}/{name}", value, step)

@@ -1,28 +1,35 @@
 """Batches made ahead, in the background, by worker processes.
 
-A batch travels as a parcel: all its tensors in one buffer. That is one message, one pinned copy and one transfer to the GPU for
-each step, however many chunks it has. The message goes through a pipe: a megabyte or two take a millisecond, and a container
-whose shared memory is full does not stop the run.
+A batch travels as a parcel: all its tensors in one buffer. That is one message through a pipe, one copy in pinned memory and one
+transfer to the GPU for each step, however many chunks it has.
+
+Workers are forked, so that they share the graph. They are ours rather than a DataLoader's: those keep batches in shared memory,
+of which containers have little and whose end they do not survive, and outlive a parent that is killed.
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
+import traceback
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
-from graphformers.data.arrays import Array
 from graphformers.data.packing import map_tensors
+from graphformers.errors import GraphFormersError
 from graphformers.train.batches import BatchKey, BatchMaker, TrainBatch
 
 ALIGN = 16  # bytes
+ORDERS = 2  # that each worker has at a time: one is sent, one is made
 
 
 @dataclass(frozen=True)
@@ -36,36 +43,30 @@ class _Place:
 class Parcel:
     """A batch whose tensors lie in one buffer."""
 
-    buffer: Array | Tensor  # uint8; an array until it is pinned, because torch would put tensors into shared memory
+    buffer: Tensor  # uint8
     content: Any  # the batch, with places instead of tensors
 
     @staticmethod
     def of(batch: TrainBatch) -> "Parcel":
-        tensors: list[Tensor] = []
-        offset = 0
+        tensors: list[tuple[int, Tensor]] = []
+        end = 0
 
         def put(tensor: Tensor) -> _Place:
-            nonlocal offset
-            tensors.append(tensor.contiguous())
-            place = _Place(offset, tuple(tensor.shape), tensor.dtype)
-            offset += -(-tensor.nbytes // ALIGN) * ALIGN
-            return place
+            nonlocal end
+            tensors.append((end, tensor.contiguous()))
+            end += -(-tensor.nbytes // ALIGN) * ALIGN
+            return _Place(tensors[-1][0], tuple(tensor.shape), tensor.dtype)
 
         content = map_tensors(batch, put)
-        buffer = torch.empty(offset, dtype=torch.uint8)
-        end = 0
-        for tensor in tensors:
+        buffer = torch.empty(end, dtype=torch.uint8)
+        for offset, tensor in tensors:
             if tensor.numel():
-                buffer[end : end + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
-            end += -(-tensor.nbytes // ALIGN) * ALIGN
-        return Parcel(buffer.numpy(), content)
-
-    def pin_memory(self) -> "Parcel":
-        return Parcel(torch.as_tensor(self.buffer).pin_memory(), self.content)
+                buffer[offset : offset + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8)
+        return Parcel(buffer, content)
 
     def open(self, device: torch.device) -> TrainBatch:
         """The batch on a device."""
-        buffer = torch.as_tensor(self.buffer).to(device, non_blocking=True)
+        buffer = self.buffer.to(device, non_blocking=True)
 
         def take(place: _Place) -> Tensor:
             size = prod(place.shape) * place.dtype.itemsize
@@ -77,68 +78,96 @@ class Parcel:
         return batch
 
 
-class _Batches(Dataset[Parcel]):
-    """Batches by their key."""
-
-    def __init__(self, maker: BatchMaker) -> None:
-        self.maker = maker
-
-    def __getitem__(self, key: BatchKey) -> Parcel:
-        return Parcel.of(self.maker.make(key))
-
-
-class Loader(Sampler[BatchKey]):
-    """Iterating gives the parcels of one epoch, from `start` on. Workers live as long as this does."""
+class Loader:
+    """Makes batches in `workers` processes, in order; in this one where there are none."""
 
     def __init__(self, maker: BatchMaker, workers: int, device: torch.device) -> None:
         self.maker = maker
-        self.chunk_size: int | None = None
-        self._epoch, self._start, self._is_polluted = 0, 0, False
-        self._loader: DataLoader[Parcel] | None = DataLoader(
-            _Batches(maker),
-            batch_size=None,
-            sampler=self,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            pin_memory=device.type == "cuda",
-            worker_init_fn=_Worker(os.getpid()),
-            persistent_workers=workers > 0,
-            multiprocessing_context="fork" if workers else None,  # the graph is shared, not copied
-        )
+        self.chunk_size: int | None = None  # of the batches that are ordered from now on
+        self._is_pinned = device.type == "cuda"
+        self._waiting: deque[Connection] = deque()  # whose answers are due, in order
+        self._workers: list[tuple[Connection, Any]] = []
+        context = multiprocessing.get_context("fork")
+        for _ in range(workers):
+            here, there = context.Pipe()
+            process = context.Process(target=_work, args=(there, maker, os.getpid()), daemon=True)
+            process.start()
+            there.close()
+            self._workers.append((here, process))
 
     def epoch(self, epoch: int, *, is_polluted: bool, start: int = 0) -> Iterator[Parcel]:
-        """The parcels of an epoch."""
-        self._epoch, self._start, self._is_polluted = epoch, start, is_polluted
-        assert self._loader is not None, "not closed yet"
-        return iter(self._loader)
+        """The parcels of an epoch, from batch `start` on."""
+        keys = (BatchKey(epoch, number, is_polluted, self.chunk_size) for number in range(start, self.maker.num_batches))
+        if not self._workers:
+            for key in keys:
+                yield Parcel.of(self.maker.make(key))
+            return
+        while self._waiting:  # for batches of an epoch that was left early
+            self._receive()
+        for (connection, _), key in zip(
+            self._workers * ORDERS, keys, strict=False
+        ):  # in this order: zip must not take a key too many
+            self._order(connection, key)
+        while self._waiting:
+            connection, parcel = self._receive()
+            for key in islice(keys, 1):
+                self._order(connection, key)
+            yield parcel
+
+    def _order(self, connection: Connection, key: BatchKey) -> None:
+        connection.send(key)
+        self._waiting.append(connection)
+
+    def _receive(self) -> tuple[Connection, Parcel]:
+        connection = self._waiting.popleft()
+        try:
+            size, content = connection.recv()
+            if size < 0:
+                raise GraphFormersError(content)
+            buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self._is_pinned)
+            if size:
+                connection.recv_bytes_into(buffer.numpy())
+        except (EOFError, ConnectionError) as error:
+            raise GraphFormersError(
+                "a process that makes batches is gone, perhaps for want of memory; fewer workers (--set workers=1) need less"
+            ) from error
+        return connection, Parcel(buffer, content)
 
     def close(self) -> None:
-        """Ends the workers, once nobody holds an epoch's iterator any more."""
-        self._loader = None
-
-    def __iter__(self) -> Iterator[BatchKey]:
-        for number in range(self._start, self.maker.num_batches):
-            yield BatchKey(self._epoch, number, self._is_polluted, self.chunk_size)
-
-
-def _as_it_is(parcel: Any) -> Any:
-    return parcel
+        """Ends the workers."""
+        for connection, process in self._workers:
+            connection.close()
+            process.kill()
+        for _, process in self._workers:
+            process.join()
+        self._workers = []
+        self._waiting.clear()
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """What a worker does first: it leaves signals to its parent, and dies with it, even by kill -9.
+def _work(connection: Connection, maker: BatchMaker, parent: int) -> None:
+    """A worker: takes keys, sends parcels; dies with its parent, even by kill -9.
 
-    Ctrl-C reaches every process of the terminal, and torchrun sends SIGTERM to every process: the parent wants to finish its step
-    and ends its workers itself. A SIGTERM is obeyed twenty seconds later.
+    Signals are the parent's affair: Ctrl-C reaches every process of the terminal, and torchrun sends SIGTERM to every process,
+    but the parent wants to finish its step.
     """
-
-    parent: int
-
-    def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(20) and None)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != self.parent:
-            os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        return
+    torch.set_num_threads(1)
+    while True:
+        try:
+            key = connection.recv()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            parcel = Parcel.of(maker.make(key))
+        except Exception as error:
+            reason = str(error) if isinstance(error, GraphFormersError) else traceback.format_exc()
+            connection.send((-1, f"batch {key.number} of epoch {key.epoch} could not be made: {reason}"))
+            continue
+        connection.send((len(parcel.buffer), parcel.content))
+        if len(parcel.buffer):
+            connection.send_bytes(parcel.buffer.numpy().data)

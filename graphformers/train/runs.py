@@ -1,5 +1,6 @@
 """A training run as a command gives it: a split, a backbone or a model to start from, a method and settings."""
 
+import math
 import resource
 import time
 from collections.abc import Mapping
@@ -14,10 +15,10 @@ from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.ranking import asked_nodes
 from graphformers.model.encoding import GraphFormers
-from graphformers.train.distributed import own_device
+from graphformers.train.distributed import joined, own_device
 from graphformers.train.optimizer import set_learning_rate
 from graphformers.train.settings import divide_settings
-from graphformers.train.trainer import Trainer
+from graphformers.train.trainer import Trainer, own_random_numbers
 
 TRIED_STEPS = 4
 TRIED_NODES = 1000
@@ -33,7 +34,7 @@ def make_trainer(
 ) -> Trainer:
     """A trainer for a new model on a backbone, or for one of our model folders that is trained further."""
     config, changes = divide_settings(settings or {})
-    device = device or own_device()
+    device = own_device(device)
     if (Path(source) / MANIFEST).is_file():
         model = GraphFormers.from_pretrained(source, device=device)
         if method not in (None, model.config.method):
@@ -52,41 +53,55 @@ def make_trainer(
 
 def forecast(trainer: Trainer) -> dict[str, Any]:
     """What a run would take, from a few real steps that change nothing: parameters, steps, memory, seconds."""
-    trainer.set_up()
+    with joined(trainer.model.device) as trainer.world, own_random_numbers():
+        trainer.set_up()
+        try:
+            return _measure(trainer)
+        finally:
+            trainer.clean_up()
+
+
+def _measure(trainer: Trainer) -> dict[str, Any]:
+    model, device, config = trainer.model, trainer.model.device, trainer.config
     set_learning_rate(trainer.optimizer, 0.0)
-    model, device = trainer.model, trainer.model.device
-    count = sum(parameter.numel() for parameter in model.network.parameters())
     seconds = []
     model.train()
-    for parcel, _ in zip(trainer.loader.epoch(0, is_polluted=trainer.config.two_stage), range(TRIED_STEPS), strict=False):
+    parcels = trainer.loader.epoch(0, is_polluted=config.two_stage)
+    for _ in range(min(TRIED_STEPS, trainer.schedule.num_batches)):
         started = time.perf_counter()
-        trainer.stepper.run(parcel.open(device), seed=0)
-        trainer.optimizer.step()
-        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.stepper.run(next(parcels).open(device), seed=0)
+        trainer.update_weights()
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
-    trainer.loader.close()
+    per_step = float(np.median(seconds[1:] or seconds))
     steps = trainer.schedule.most_steps()
-    nodes = asked_nodes(trainer.questions)
-    some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
-    started = time.perf_counter()
-    model.encode_nodes(trainer.split.graph, some, sampler=trainer.split.sampler(model.config.num_neighbors))
-    per_validation = (time.perf_counter() - started) * len(nodes) / len(some)
-    validations = -(-steps // (trainer.config.validate_steps or trainer.schedule.num_batches))
-    on_gpu = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches))
+    per_validation = _seconds_of_validation(trainer)
+    training = min(steps * per_step, config.max_seconds or math.inf)
+    count = sum(parameter.numel() for parameter in model.network.parameters())
     return {
         "method": model.config.method,
         "device": str(device),
+        "processes": trainer.world.size,
         "parameters": count,
         "pairs": len(trainer.split.train),
         "steps_per_epoch": trainer.schedule.num_batches,
         "steps_at_most": steps,
         "steps_tried": len(seconds),
-        "seconds_per_step": float(np.median(seconds[1:] or seconds)),
+        "seconds_per_step": per_step,
         "seconds_per_validation": per_validation,
-        "seconds_at_most": steps * float(np.median(seconds[1:] or seconds)) + validations * per_validation,
-        "gpu_memory_gib": on_gpu / 2**30,
+        "seconds_at_most": training + validations * per_validation,
+        "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "checkpoint_gib": 4 * 4 * count / 2**30,  # weights, two averages of Adam's, the best weights
     }
+
+
+def _seconds_of_validation(trainer: Trainer) -> float:
+    """By encoding some of the nodes that it asks about."""
+    nodes, sampler = asked_nodes(trainer.questions), trainer.split.sampler(trainer.model.config.num_neighbors)
+    some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
+    started = time.perf_counter()
+    trainer.model.encode_nodes(trainer.split.graph, some, sampler=sampler, tokens=trainer.maker.tokens)
+    return (time.perf_counter() - started) * len(nodes) / len(some) / trainer.world.size

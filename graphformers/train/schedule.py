@@ -59,12 +59,12 @@ class Schedule:
     def learning_rate(self, state: TrainState) -> float:
         """Of the next step: it rises in the warm-up, then falls to nothing at the stage's limit, or stays."""
         config, (steps, seconds) = self.config, self.limits(state)
-        warmup = config.warmup * steps if config.warmup < 1 else config.warmup
-        if state.stage_step < warmup:
-            return config.learning_rate * (state.stage_step + 1) / (math.floor(warmup) + 1)
+        share = config.warmup if config.warmup < 1 else config.warmup / steps
+        done = max(state.stage_step / steps, state.stage_seconds / seconds)
+        if done < share:
+            risen = max((state.stage_step + 1) / (math.floor(share * steps) + 1), done / share)
+            return config.learning_rate * min(risen, 1.0)
         if config.decay == "none":
             return config.learning_rate
-        begin = min(warmup / steps, 1.0)
-        done = max(state.stage_step / steps, state.stage_seconds / seconds)
-        left = 1 - min((done - begin) / (1 - begin), 1.0) if done > begin else 1.0
+        left = max(1 - (done - share) / (1 - share), 0.0) if share < 1 else 1.0
         return config.learning_rate * (left if config.decay == "linear" else (1 - math.cos(math.pi * left)) / 2)

@@ -1,5 +1,6 @@
 """TrainConfig: what a training run is told. Defaults, then a recipe (.toml), then single settings, the later one winning."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -59,6 +60,9 @@ class TrainConfig(ObjectiveSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            self._require(not isinstance(value, float) or math.isfinite(value), entry.name, "a finite number")
         self._check_limits()
         for name in ("learning_rate", "epsilon", "graph_factor"):
             self._require(getattr(self, name) > 0, name, "more than 0")
@@ -89,7 +93,7 @@ class TrainConfig(ObjectiveSettings):
         return ("polluted", "clean") if self.two_stage else ("clean",)
 
 
-HOW = ("chunk_size", "workers", "compile", "checkpoint_minutes")  # settings that may change when a run is continued
+CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes")  # settings that may change when a run is continued
 
 
 def known_settings() -> dict[str, str]:

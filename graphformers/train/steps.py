@@ -90,7 +90,9 @@ class Stepper:
             parts = [self._states(part, mix_seed(seed, 0, i)) for i, part in enumerate(batch.neighbors)]
         self.model.train(is_training)
         states = [torch.cat(layer) for layer in zip(*parts, strict=True)]
-        return [layer.requires_grad_(self.config.neighbor_gradients) for layer in states]
+        # in float32 at least: gradients from all chunks are summed in them
+        exact = [layer.to(torch.promote_types(layer.dtype, torch.float32)) for layer in states]
+        return [layer.requires_grad_(self.config.neighbor_gradients) for layer in exact]
 
     def _states(self, part: Any, seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
@@ -143,7 +145,8 @@ class Stepper:
         for i, nodes in enumerate(batch.neighbors if self.config.neighbor_gradients else []):
             if nodes.num_nodes:
                 found_L = self._states(nodes, mix_seed(seed, 0, i))
-                torch.autograd.backward(found_L, [_part(layer.grad, begin, nodes.num_nodes) for layer in states])
+                given_L = [_part(layer.grad, begin, nodes.num_nodes).to(found_L[0].dtype) for layer in states]
+                torch.autograd.backward(found_L, given_L)
             begin += nodes.num_nodes
 
 

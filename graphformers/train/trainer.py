@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,8 +36,10 @@ from graphformers.train.journal import STEPS_PER_EPOCH, Journal
 from graphformers.train.loading import Loader, Parcel
 from graphformers.train.optimizer import make_optimizer, set_learning_rate
 from graphformers.train.schedule import Schedule
-from graphformers.train.settings import HOW, TrainConfig
+from graphformers.train.settings import CHANGEABLE, TrainConfig
 from graphformers.train.steps import Stepper, mix_seed
+
+ADVICE = "a smaller learning_rate, warmup or max_norm=1 may help"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,10 @@ class Trainer:
         self.state = TrainState()
         self.world = World()
         self._best: dict[str, Tensor] = {}
+        self._start = ""  # fingerprint of the weights it starts from
         self._signal = 0
+        self._signalled_at = 0.0
+        self._is_forced = False
         self._parcels: Iterator[Parcel] | None = None
         self._check()
 
@@ -80,25 +85,26 @@ class Trainer:
 
         The model holds the best weights afterwards. In several processes started by torchrun, every one calls this.
         """
-        if self.output is not None:
-            check_writable(self.output, "model", force=force)
-        with joined(self.model.device) as self.world, _own_random_numbers(), self._signals():
-            self._prepare(force)
+        check_output(self.output, force=force)
+        self.state, self._best, self._signal, self._is_forced = TrainState(), {}, 0, force
+        with joined(self.model.device) as self.world, own_random_numbers(), self._held(), self._signals():
+            self.set_up()
             try:
+                self._begin(force)
                 while self.state.stage < len(self.config.stages):
                     self._run_stage()
-                return self._finish(force)
+                return self._finish()
             finally:
-                self._parcels = None
-                self.loader.close()
-                self.journal.close()
-                self.model.eval()
+                self.clean_up()
 
-    def _prepare(self, force: bool) -> None:
+    def _held(self) -> AbstractContextManager[None]:
+        return self.run.held() if self.run is not None and self.world.is_first else nullcontext()
+
+    def _begin(self, force: bool) -> None:
+        """From the start, or from the checkpoint that there is."""
         first = self.run if self.world.is_first else None
-        if first is not None and force:
+        if first is not None and (force or not first.exists()):
             first.clear()
-        self.set_up()
         optimizer_tensors: dict[str, Tensor] = {}
         resumed = self.world.any(first is not None and first.exists())
         if resumed and first is not None:
@@ -106,7 +112,7 @@ class Trainer:
             if self.state.best_step >= 0:
                 self._best = first.load_best(self.state)
         self._share(optimizer_tensors)
-        self.journal = Journal(first, self.state.step, is_quiet=not self.world.is_first)
+        self.journal = Journal(first, self.state, is_quiet=not self.world.is_first)
         if resumed:
             self.journal.say(f"continuing an unfinished run at step {self.state.step:,}")
         self._saved_at = time.monotonic()
@@ -126,8 +132,16 @@ class Trainer:
         self.schedule = Schedule(config, self.maker.num_batches)
         self._pending: list[_Pending] = []
         self._loss = math.nan
+        self.journal = Journal(None, self.state, is_quiet=True)
         if config.compile or (config.compile is None and device.type == "cuda"):
             compile_network(self.model.network)
+
+    def clean_up(self) -> None:
+        """Ends what `set_up` began."""
+        self._parcels = None
+        self.loader.close()
+        self.journal.close()
+        self.model.eval()
 
     def _num_workers(self) -> int:
         if self.config.workers is not None:
@@ -136,10 +150,11 @@ class Trainer:
         return min(8, max(1, cores // self.world.size - 1)) if self.model.device.type == "cuda" else 1
 
     def _what_defines_the_run(self) -> dict[str, Any]:
-        settings = {name: value for name, value in asdict(self.config).items() if name not in HOW}
+        settings = {name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE}
+        model = {f"model.{name}": value for name, value in asdict(self.model.config).items()}
         split = self.split.artifact.fingerprint if self.split.artifact else None
-        parts = {"model": asdict(self.model.config), "split": split, "weights": fingerprint(self.model.network)}
-        return settings | parts | {"processes": self.world.size}
+        self._start = self._start or fingerprint(self.model.network)
+        return settings | model | {"split": split, "weights": self._start, "processes": self.world.size}
 
     def _share(self, optimizer_tensors: dict[str, Tensor]) -> None:
         """Everybody stands where the first process stands."""
@@ -155,6 +170,7 @@ class Trainer:
         while True:
             if self.schedule.is_validation_due(state):
                 self._validate()
+                self._stop_if_asked()
             reason = self.schedule.why_over(state)
             if reason:
                 break
@@ -179,9 +195,9 @@ class Trainer:
             while True:
                 self._step()
                 task.note = f"{best}loss {self._loss:.3f}, stage ends in {clock(self.schedule.seconds_left(state))} or sooner"
-                task.update((state.number or self.maker.num_batches) * config.batch_size)
+                task.update(min((state.number or self.maker.num_batches) * config.batch_size, len(self.split.train)))
                 self._stop_if_asked()
-                if self.schedule.is_validation_due(state):
+                if state.number == 0 or self.schedule.is_validation_due(state):
                     return
                 if time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes:
                     self._save()
@@ -198,14 +214,15 @@ class Trainer:
         rate = self.schedule.learning_rate(state)
         set_learning_rate(self.optimizer, rate)
         loss = self.stepper.run(batch, mix_seed(self.config.seed, state.step, self.world.rank))
-        self._update_weights()
+        norm = self.update_weights()
+        place = state.step + 1, state.stage + 1, state.epoch + 1
         state.step, state.stage_step, state.number = state.step + 1, state.stage_step + 1, state.number + 1
         if state.number == self.maker.num_batches:
             state.epoch, state.stage_epoch, state.number = state.epoch + 1, state.stage_epoch + 1, 0
             self._parcels = None
         state.recent.steps += 1
         state.recent.counts += batch.counts
-        self._pending.append(_Pending(loss, batch.pairs, state.step, rate))
+        self._pending.append(_Pending(torch.stack([loss, norm]), batch.pairs, place, rate))
         self._drain(1)  # the GPU is one step behind: waiting for it here would let it run empty
         seconds = time.perf_counter() - started
         if self.config.max_seconds is not None:
@@ -227,46 +244,53 @@ class Trainer:
     def _remake(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:
         return Parcel.of(self.maker.make(replace(batch.key, chunk_size=chunk_size))).open(self.model.device)
 
-    def _update_weights(self) -> None:
-        self.world.sum_gradients(self.model.network.parameters())
+    def update_weights(self) -> Tensor:
+        """The optimizer's step; gives the length of the gradient."""
+        parameters = list(self.model.network.parameters())
+        self.world.sum_gradients(parameters)
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
         if self.config.max_norm:
-            torch.nn.utils.clip_grad_norm_(self.model.network.parameters(), self.config.max_norm)
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.max_norm, norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        return norm
 
     def _drain(self, keep: int) -> None:
-        """Reads the losses of all steps but the last few. One that is no number ends the run."""
+        """Reads the losses of all steps but the last few. A loss or a gradient that is no number ends the run."""
         while len(self._pending) > keep:
             done = self._pending.pop(0)
-            self._loss = float(done.loss)
+            self._loss, norm = done.loss_and_norm.tolist()
             self.state.recent.loss += self._loss
             if not math.isfinite(self._loss):
-                self._fail(done)
-            if done.step % max(1, self.maker.num_batches // STEPS_PER_EPOCH) == 0:
+                self._fail(done, f"the loss of step {done.place[0]:,} is {self._loss}")
+            if not math.isfinite(norm):
+                self._fail(done, f"the gradient of step {done.place[0]:,} is {norm} long")
+            if done.place[0] % max(1, self.maker.num_batches // STEPS_PER_EPOCH) == 0:
                 pace = self.state.recent.counts.pairs / max(self.state.recent.seconds, 1e-9)
-                self.journal.step(self.state, done.step, self._loss, done.learning_rate, pace)
+                self.journal.step(done.place, self._loss, done.learning_rate, pace)
 
-    def _fail(self, failed: "_Pending") -> None:
+    def _fail(self, failed: "_Pending", what: str) -> None:
         ids = self.split.graph.ids_of(failed.pairs.flatten().cpu().numpy())
         pairs = [f"{a} – {b}" for a, b in zip(ids[::2], ids[1::2], strict=True)]
-        self.journal.failure(self.state, failed.step, failed.learning_rate, pairs)
-        kept = "" if self.run is None else f"; the last checkpoint, in {self.run.folder}, is from before it"
-        raise GraphFormersError(
-            f"the loss of step {failed.step:,} is {float(failed.loss)} at learning rate {failed.learning_rate:.2g}; its pairs: "
-            f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}{kept}. A smaller learning_rate, warmup or max_norm=1 may help"
-        )
+        self.journal.failure(failed.place, failed.learning_rate, pairs)
+        kept = ""
+        if self.run is not None and self.run.exists():
+            best = f", the best model so far in {self.run.best(self.state)}" if self.run.best(self.state).is_dir() else ""
+            kept = f". The last checkpoint is kept in {self.run.folder}{best}"
+        shown = f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}"
+        raise GraphFormersError(f"{what}, at learning rate {failed.learning_rate:.2g}; its pairs: {shown}{kept}; {ADVICE}")
 
     def _validate(self) -> None:
         """P@1 on clean text; the best weights are kept."""
         self._drain(0)
         state = self.state
-        numbers = self._recent_numbers() | self._measure_valid()
+        numbers = self._recent_numbers() | self.world.share_json(self._measure_valid())
         state.waited = 0 if numbers["P@1"] > state.stage_best else state.waited + 1
         state.stage_best = max(state.stage_best, numbers["P@1"])
         if numbers["P@1"] > state.best:
             state.best, state.best_step = numbers["P@1"], state.step
             self._best = {name: tensor.detach().clone() for name, tensor in self.model.network.state_dict().items()}
-        self.journal.validation(state, f"stage {state.stage + 1}, epoch {state.stage_epoch + int(state.number > 0)}", numbers)
+        self.journal.validation(state, numbers)
         state.recent = Recent()
 
     def _measure_valid(self) -> dict[str, float]:
@@ -274,9 +298,8 @@ class Trainer:
         nodes, size = asked_nodes(self.questions), self.world.size
         edges = [len(nodes) * rank // size for rank in range(size + 1)]
         sampler = self.split.sampler(self.model.config.num_neighbors)
-        own = self.model.encode_nodes(
-            self.split.graph, nodes[edges[self.world.rank] : edges[self.world.rank + 1]], sampler=sampler
-        )
+        part = nodes[edges[self.world.rank] : edges[self.world.rank + 1]]
+        own = self.model.encode_nodes(self.split.graph, part, sampler=sampler, tokens=self.maker.tokens)
         sizes = [b - a for a, b in pairwise(edges)]
         vectors = self.world.gather(torch.from_numpy(own).to(self.model.device), sizes).cpu().numpy()
         ranks = rank_candidates(vectors, nodes, self.questions, cosine=self.model.config.similarity == "cosine")
@@ -300,6 +323,8 @@ class Trainer:
         """Writes a checkpoint; the first process does."""
         self._drain(0)
         if self.run is not None and self.world.is_first:
+            if not all(bool(tensor.isfinite().all()) for tensor in self.model.network.state_dict().values()):
+                raise GraphFormersError(f"the weights after step {self.state.step:,} are no numbers any more; {ADVICE}")
             if self.state.best_step >= 0:
                 self.run.save_best(self.state, self.model, self._best)
             self.run.save(self.state, self.model, self.optimizer, self._settings)
@@ -308,20 +333,29 @@ class Trainer:
     def _stop_if_asked(self) -> None:
         if self.world.any(self._signal > 0):
             self._save()
-            message = f"stopped after step {self.state.step:,}; the same command goes on from there"
+            self.world.wait()  # who leaves early has the others ended by torchrun
+            command = "the same command without --force" if self._is_forced else "the same command"
+            message = f"stopped after step {self.state.step:,}; {command} goes on from there"
             raise StoppedError(message, self._signal or signal.SIGTERM)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the step; a second one ends it at once."""
+        """Ctrl-C and SIGTERM end the run after the step; a second one ends it at once.
+
+        Not within two seconds: a signal to a whole job comes twice, from its sender and from torchrun.
+        """
         if self.output is None or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def ask(number: int, frame: Any) -> None:
-            self._signal = number
-            signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
+            if self._signal and time.monotonic() - self._signalled_at > 2:
+                signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            if not self._signal:
+                self._signal, self._signalled_at = number, time.monotonic()
+                self.journal.say("stopping after this step …")
 
         for number in before:
             signal.signal(number, ask)
@@ -329,9 +363,9 @@ class Trainer:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler or signal.SIG_DFL)
 
-    def _finish(self, force: bool) -> TrainResult:
+    def _finish(self) -> TrainResult:
         """The best weights, in the model and in the output folder."""
         state = self.state
         entries = self.journal.entries
@@ -340,7 +374,7 @@ class Trainer:
             valid = {"P@1": state.best, "step": state.best_step}
             made = {"settings": self._settings, "valid": valid, "seconds": round(state.seconds, 1), "history": validations}
             made["versions"] = {"graphformers": __version__, "torch": torch.__version__}
-            save_pretrained(self.model, self.output, force=force, training=made)
+            save_pretrained(self.model, self.output, force=True, training=made)
             self.run.finish()
         self.world.wait()
         return TrainResult(state.best, state.step, state.seconds, entries)
@@ -350,14 +384,20 @@ class Trainer:
 class _Pending:
     """A step whose loss has not been read yet."""
 
-    loss: Tensor
+    loss_and_norm: Tensor
     pairs: Tensor
-    step: int
+    place: tuple[int, int, int]  # step, stage, epoch
     learning_rate: float
 
 
+def check_output(output: Path | None, *, force: bool) -> None:
+    """Raises early what the end of a run would raise. A finished model may be replaced by a run that is under way."""
+    if output is not None:
+        check_writable(output, "model", force=force or RunFolder(output).exists())
+
+
 @contextmanager
-def _own_random_numbers() -> Iterator[None]:
+def own_random_numbers() -> Iterator[None]:
     """The random numbers that others draw are not disturbed."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):

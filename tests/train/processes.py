@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from graphformers.train.batches import BatchKey, TrainBatch
+from graphformers.train.batches import TrainBatch
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
 from tests.train.conftest import make_model, make_split
@@ -26,14 +26,14 @@ class Recording(Trainer):
             raise ValueError("the cable was pulled")
         return super()._next_batch()
 
-    def _update_weights(self) -> None:
+    def update_weights(self) -> torch.Tensor:
         if self.state.step == 0:
             self.world.sum_gradients(self.model.network.parameters())
             self.gradients = {n: p.grad.clone() for n, p in self.model.network.named_parameters() if p.grad is not None}
             for parameter in self.model.network.parameters():  # they are summed once more below
                 if parameter.grad is not None:
                     parameter.grad /= self.world.size
-        super()._update_weights()
+        return super().update_weights()
 
 
 def main(output: Path, method: str, batch_size: int, fail_on: int | None) -> None:
@@ -53,7 +53,6 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None) -> Non
     gradients = {f"gradient:{name}": tensor for name, tensor in trainer.gradients.items()}
     valid = {"valid": torch.tensor([result.valid])}
     save_file(weights | gradients | valid, output / f"rank{trainer.world.rank}of{trainer.world.size}.safetensors")
-    assert trainer.maker.make(BatchKey(0, 0, False)).sizes is not None
 
 
 if __name__ == "__main__":

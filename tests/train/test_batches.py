@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.data.packing import PackedNeighborhoods
+from graphformers.errors import GraphFormersError
 from graphformers.train.batches import BatchKey, BatchMaker, CenterChunk, shuffled
 from graphformers.train.loading import Loader, Parcel
 from graphformers.train.settings import TrainConfig
@@ -83,6 +84,32 @@ def test_a_process_may_have_no_pairs() -> None:
     parts = [make_maker(rank, 4, batch_size=2).make(BatchKey(0, 0, False)) for rank in range(4)]
     assert [len(part.pairs) for part in parts] == [0, 1, 0, 1]
     assert parts[0].chunks == []
+
+
+def test_no_pairs_and_constant_neighbours() -> None:
+    batch = make_maker(0, 4, batch_size=2, neighbor_gradients=False).make(BatchKey(0, 0, False))
+    assert (batch.chunks, batch.neighbors) == ([], [])
+
+
+def test_an_epoch_left_early_does_not_disturb_the_next() -> None:
+    maker = make_maker()
+    loader = Loader(maker, 2, torch.device("cpu"))
+    next(loader.epoch(0, is_polluted=False))
+    numbers = [parcel.open(torch.device("cpu")).key for parcel in loader.epoch(1, is_polluted=False)]
+    assert numbers == [BatchKey(1, number, False) for number in range(maker.num_batches)]
+    loader.close()
+
+
+def test_what_goes_wrong_in_a_worker_is_said() -> None:
+    maker = make_maker(two_stage=False)  # which has nothing to pollute with
+    loader = Loader(maker, 1, torch.device("cpu"))
+    with pytest.raises(GraphFormersError, match="batch 0 of epoch 3 could not be made: Traceback"):
+        next(loader.epoch(3, is_polluted=True))
+    loader._workers[0][1].kill()
+    loader._waiting.clear()
+    with pytest.raises(GraphFormersError, match="a process that makes batches is gone"):
+        list(loader.epoch(3, is_polluted=False))
+    loader.close()
 
 
 def test_chunks_share_their_neighbours() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,22 +102,28 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(place: Path, undistur
     assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
-def stop_after(place: Path, output: Path, steps: int) -> None:
-    running = subprocess.Popen(command(place, output), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
+    running = subprocess.Popen(command(place, output, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while running.poll() is None and step_of(Path(f"{output}.training")) < steps:
         time.sleep(0.01)
     running.send_signal(signal.SIGTERM)
     running.wait(60)
-    assert not output.exists()
+    assert (Path(f"{output}.training") / "checkpoint").is_dir()
 
 
-def test_other_settings_do_not_continue_a_run(place: Path) -> None:
+def test_other_settings_do_not_continue_a_run(place: Path, undisturbed: Path) -> None:
+    """But the same ones do, also where a run was to replace a finished model."""
     output = place / "changed.model"
-    stop_after(place, output, 3)
+    shutil.copytree(undisturbed, output)
+    assert "exists already" in train(place, output).stderr
+    stop_after(place, output, 3, "--force")
     refused = train(place, output, "--set", "learning_rate=1e-4")
     assert refused.returncode == 1
     assert "an unfinished run with other settings (learning_rate 0.003, now 0.0001)" in refused.stderr
-    assert train(place, output, "--set", "epochs=1", "--force").returncode == 0
+    done = train(place, output)
+    assert done.returncode == 0, done.stderr
+    assert "continuing an unfinished run at step" in done.stderr
+    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(place: Path) -> None:

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from graphformers.artifact import open_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.encoding import GraphFormers
-from graphformers.train.checkpoint import TrainState, fingerprint
+from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
 from graphformers.train.runs import forecast
 from graphformers.train.schedule import Schedule
 from graphformers.train.settings import TrainConfig
@@ -163,7 +164,7 @@ def test_the_output_is_a_model_with_its_history(tmp_path: Path) -> None:
     assert made["settings"]["learning_rate"] == QUICK["learning_rate"]
     assert [entry["stage"] for entry in made["history"]] == [1, 2]
     run = tmp_path / "a.model.training"
-    assert sorted(path.name for path in run.iterdir()) == ["history.jsonl", "tensorboard"]
+    assert sorted(path.name for path in run.iterdir()) == [".lock", "history.jsonl", "tensorboard"]
     lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     assert lines == result.history
     assert [entry["step"] for entry in lines if entry["kind"] == "step"] == list(range(1, result.steps + 1))
@@ -190,7 +191,7 @@ def test_an_existing_model_is_not_replaced(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     model = make_model()
     with pytest.raises(
-        GraphFormersError, match=r"the loss of step \d+ is (nan|inf) at learning rate 1e\+30; its pairs: n\d+ – n\d+"
+        GraphFormersError, match=r"the (loss|gradient) of step \d+ is (nan|inf).* at learning rate 1e\+30; its pairs: n\d+ – n\d+"
     ):
         Trainer(model, SPLIT, quick(learning_rate=1e30, checkpoint_minutes=0), tmp_path / "a.model").train()
     run = tmp_path / "a.model.training"
@@ -200,6 +201,46 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     assert len(failure["pairs"]) == 32
     assert kept.summary["step"] < failure["step"]
     assert not (tmp_path / "a.model").exists()
+
+
+def test_a_gradient_that_is_no_number_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(make_model(), SPLIT, quick(max_norm=1.0, checkpoint_minutes=0), tmp_path / "a.model")
+    update = trainer.update_weights
+
+    def spoilt() -> torch.Tensor:
+        if trainer.state.step == 3:
+            next(iter(trainer.model.network.parameters())).grad[0] = torch.inf  # type: ignore[index]
+        return update()
+
+    monkeypatch.setattr(trainer, "update_weights", spoilt)
+    with pytest.raises(GraphFormersError, match="the gradient of step 4 is inf long, at learning rate"):
+        trainer.train()
+    kept = open_artifact(tmp_path / "a.model.training" / "checkpoint", "checkpoint", 1)
+    assert kept.summary["step"] == 3
+    assert all(tensor.isfinite().all() for tensor in load_file(kept.file("weights.safetensors")).values())
+
+
+def test_a_best_model_of_a_run_that_was_never_saved_is_not_trusted(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "a.model")
+    stale = make_model(seed=9)
+    stale.save_pretrained(run.folder / "best-000012")
+    trainer = Watched(make_model(), SPLIT, quick(max_steps=24), tmp_path / "a.model", script=[0.5, 0.1, 0.1])
+    trainer.train()
+    assert trainer.bests[0] == fingerprint(trainer.model.network) != fingerprint(stale.network)
+
+
+def test_foreign_files_beside_a_run_are_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a.model.training"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    for force in (False, True):
+        Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train(force=force)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "a.model").held(), pytest.raises(ArtifactError, match="another process is training here"):
+        Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
 
 
 def test_what_cannot_be_trained_is_said() -> None:
@@ -232,4 +273,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert states(Schedule(TrainConfig(learning_rate=1.0), 10), 5) == [1.0] * 5
     cosine = states(Schedule(TrainConfig(learning_rate=1.0, epochs=1, decay="cosine", two_stage=False), 10), 10)
     assert cosine[5] == pytest.approx(0.5)
+    timed = Schedule(TrainConfig(learning_rate=1.0, warmup=0.5, max_seconds=100, two_stage=False, decay="linear"), 10**6)
+    early, late = (timed.learning_rate(TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n)) for n in (25, 75))
+    assert (early, late) == (pytest.approx(0.5), pytest.approx(0.5))
     assert states(Schedule(TrainConfig(learning_rate=1.0, warmup=3), 10), 4) == pytest.approx([0.25, 0.5, 0.75, 1.0])
