@@ -1,5 +1,6 @@
 """The demo: the whole walk on the graph of Python's standard library, which every machine has."""
 
+import json
 import platform
 import sys
 from dataclasses import dataclass
@@ -50,12 +51,13 @@ def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: in
     say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
     nodes = asked_nodes(split.test)
     scores = {"MiniLM, untrained": evaluate_vectors(sentence_vectors("minilm", graph, nodes), nodes, split.test, cosine=True)}
-    for method, name in (("plm", "PLM, trained"), ("graphformers", "GraphFormers, trained")):
+    for method, name in (("plm", "PLM"), ("graphformers", "GraphFormers")):
         output = folder / f"{method}.model"
         if not _is_there(output):
             say(f"training {method} for {seconds:.0f} s …")
             make_trainer(split, "minilm", output, method, SETTINGS | {"max_seconds": seconds}).train()
-        scores[name] = evaluate(GraphFormers.from_pretrained(output), split)
+        steps = json.loads((output / "training.json").read_text(encoding="utf-8"))["steps"]
+        scores[f"{name}, {steps} steps"] = evaluate(GraphFormers.from_pretrained(output), split)
     return Demo(graph, split, scores, folder / "graphformers.model")
 
 

@@ -129,7 +129,8 @@ def print_demo(demo: "Demo", as_json: bool) -> None:
         print(json.dumps({"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": scores}, ensure_ascii=False))
         return
     print_graph(demo.graph, as_json)
-    print("\nWhich docstring is linked to this one? The true one among 300 candidates, on links held out from training:\n")
+    print("\nWhich docstring is linked to this one? The true one among its candidates, on links held out from training.")
+    print("Both models were trained for the same time; with neighbours to read, a step takes longer.\n")
     print_evaluations(demo.scores, as_json)
     split = demo.split.artifact.path if demo.split.artifact else ""
     print(f"\nThe model is in {demo.model}. Next: graphformers evaluate {demo.model} {split}")

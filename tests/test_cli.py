@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.Capt
     assert 6_000 < info["graph"]["nodes"] < 9_000
     assert 10_000 < info["graph"]["pairs"] < 15_000
     assert {"member of", "calls", "inherits"} == set(info["graph"]["edge_types"])
-    assert list(info["test"]) == ["MiniLM, untrained", "PLM, trained", "GraphFormers, trained"]
+    assert [name.split(",")[0] for name in info["test"]] == ["MiniLM", "PLM", "GraphFormers"]
     assert all(scores["questions"] == 20 and 0 <= scores["P@1"]["value"] <= 1 for scores in info["test"].values())
     again = run_demo(tmp_path / "demo", seconds=1)
     assert again.scores == demo.scores
@@ -117,7 +118,7 @@ def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.Capt
     shown = capsys.readouterr()
     assert shown.err.count("made by an earlier run") == 4
     assert "neighbours]" in shown.out
-    assert "GraphFormers, trained" in shown.out
+    assert re.search(r"GraphFormers, \d+ steps ", shown.out)
     assert f"Next: graphformers evaluate {tmp_path}/demo/graphformers.model" in shown.out
 
 
