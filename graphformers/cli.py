@@ -213,7 +213,9 @@ def train_command(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A single setting, stronger than the recipe. Repeatable."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A single setting, stronger than the recipe; docs/cli.md lists them. Repeatable."
+        ),
     ] = None,
     device: Device = None,
     dry_run: Annotated[

@@ -23,9 +23,7 @@ class ObjectiveSettings:
 
     temperature: float = 1.0  # scores are divided by it; cosines want about 0.05
     symmetric: bool = False  # keys look for their anchors too
-    leave_out: bool = (
-        True  # no negatives: the positive again, the anchor itself, nodes linked to it in training (the paper: false)
-    )
+    leave_out: bool = True  # the positive again, the anchor itself, nodes linked to it are no negatives (the paper: false)
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:

@@ -39,19 +39,19 @@ class TrainConfig(ObjectiveSettings):
     max_valid: int = 10_000  # valid questions that a validation asks, at most
 
     batch_size: int = 240  # pairs of a step, over all processes: so many keys every anchor has to choose from
-    learning_rate: float = 1e-5
+    learning_rate: float = 1e-5  # of Adam, at its highest
     graph_factor: float = 1.0  # times learning_rate for what the backbone does not have: graph attention, combination
     warmup: float = 0.0  # steps of each stage in which the learning rate rises: a share below 1, or a count
     decay: str = "none"  # of the learning rate over each stage: none, linear or cosine
     weight_decay: float = 0.0  # decoupled, not for biases and norms
     max_norm: float = 0.0  # gradients longer than this are shortened; 0 for never
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: float = 0.9  # Adam's memory of gradients
+    beta2: float = 0.999  # and of their squares
+    epsilon: float = 1e-8  # Adam's guard against division by zero
     neighbor_gradients: bool = True  # whether neighbours learn from being neighbours; without, they cost a third
     neighbor_dropout: float = 0.0  # share of centres that see only some of their neighbours, a random number from none up
     mask_share: float = 0.15  # of a text's tokens that stage 1 pollutes
-    seed: int = 42
+    seed: int = 42  # of everything random: new weights, orders, neighbours, pollution, dropout
 
     chunk_size: int | None = None  # pairs that are computed at a time; by default all, and fewer when memory runs out
     workers: int | None = None  # processes that sample and pack ahead; by default 1 on a CPU, up to 8 for a GPU
