@@ -19,6 +19,7 @@ import glob
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -121,15 +122,17 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
     check_writable(target, kind, force=force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        folder, lock = _new_draft(target)
-        try:
+        folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
+        try:  # from before there is anything, so that an interrupt at any moment leaves nothing
+            lock = _make_draft(folder, target)
             draft = Draft(folder)
             yield draft
             _seal(draft, kind, version)
             _publish(folder, target, kind, force)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+            if lock is not None:
+                os.close(lock)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise ArtifactError(f"{target}: the disk is full; what was there before is unchanged") from error
@@ -141,15 +144,14 @@ def _behind_links(path: str | Path) -> Path:
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
-def _new_draft(target: Path) -> tuple[Path, int]:
-    """A new folder to write in, and the lock that tells other writers it is alive; the kernel drops it with the process."""
+def _make_draft(folder: Path, target: Path) -> int:
+    """Makes a folder to write in, and the lock that tells other writers it is alive; the kernel drops it with the process."""
     with _locked(target.parent):
         _sweep(target)
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.draft-", dir=target.parent))
-        folder.chmod(0o777 & ~_umask())  # mkdtemp makes private folders
+        folder.mkdir()
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
+    return lock
 
 
 @contextmanager
