@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from encode import SHAPES, matmul_ceiling
 
 from graphformers.data.split import LinkSplit
 from graphformers.data.tokens import Tokenizer
@@ -27,11 +28,6 @@ from graphformers.train.batches import Counts
 from graphformers.train.checkpoint import Recent
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
-
-SHAPES = {
-    "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
-    "small": {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
-}
 
 
 def make_trainer(
@@ -43,19 +39,6 @@ def make_trainer(
     trainer = Trainer(model, split, config)
     trainer.set_up()
     return trainer
-
-
-def matmul_ceiling() -> float:
-    """TFLOP/s of one large matrix product in bf16."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(5):
-        a @ b
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(20):
-        a @ b
-    torch.cuda.synchronize()
-    return 20 * 2 * 8192**3 / (time.perf_counter() - started) / 1e12
 
 
 def useful_flops(counts: Counts, lengths: tuple[float, float], shape: str) -> float:
@@ -128,7 +111,7 @@ def main() -> None:
     parser.add_argument("--set", type=json.loads, default={}, metavar="JSON", help="settings of TrainConfig")
     options = parser.parse_args()
     tokenizer = Tokenizer.from_file(options.tokenizer)
-    ceiling = round(matmul_ceiling(), 1) if torch.cuda.is_available() else None
+    ceiling = round(matmul_ceiling(torch.device("cuda")), 1) if torch.cuda.is_available() else None
     reference = {}
     for line in options.reference.read_text().splitlines() if options.reference else []:
         entry = json.loads(line)

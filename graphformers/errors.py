@@ -1,5 +1,7 @@
 """What can go wrong for a user: every message says what was given, what was expected and what to do next."""
 
+from collections.abc import Iterable
+
 
 class GraphFormersError(Exception):
     """Anything the user can mend. The command line prints the message alone, without a traceback."""
@@ -27,3 +29,12 @@ class StoppedError(GraphFormersError):
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
         self.signum = signum
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is not known: the one that was perhaps meant, or all there are."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -77,6 +77,11 @@ def ranges(starts: Array, lengths: Array) -> Array:
     return places
 
 
+def equal_parts(total: int, count: int) -> list[int]:
+    """Where each of `count` parts of about the same size begins, and where the last one ends."""
+    return [total * part // count for part in range(count + 1)]
+
+
 def edge_keys(sources: Array, targets: Array) -> Array:
     """Each edge as one 64-bit number, source << 32 | target: sorting these sorts by source, then by target."""
     keys = sources.astype(np.uint64)

@@ -38,7 +38,7 @@ def evaluate(model: GraphFormers, split: LinkSplit, questions: LinkQuestions | N
     asked = split.test if questions is None else questions
     nodes = asked_nodes(asked)
     vectors = model.encode_nodes(split.graph, nodes, sampler=split.sampler(model.config.num_neighbors))
-    return evaluate_vectors(vectors, nodes, asked, cosine=model.config.similarity == "cosine")
+    return evaluate_vectors(vectors, nodes, asked, cosine=model.is_cosine)
 
 
 def evaluate_vectors(vectors: Array, nodes: Array, questions: LinkQuestions, *, cosine: bool = False) -> Evaluation:

@@ -7,9 +7,9 @@ import errno
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphformers.artifact import open_artifact, write_artifact
 from graphformers.data.tokens import Tokenizer
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.checkpoints import check_leftovers, family_name, is_2021, read_2021, read_settings, read_weights
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
@@ -64,11 +64,18 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _new_model(config: ModelConfig, tokenizer: Tokenizer, seed: int) -> GraphFormers:
-    """A model with new weights; the random numbers that others draw are not disturbed."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    """A model with new weights."""
+    with own_random_numbers():
         torch.manual_seed(seed)
         return GraphFormers(config, tokenizer)
+
+
+@contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """The random numbers that others draw are not disturbed."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        yield
 
 
 def assemble(
@@ -96,10 +103,7 @@ def make_config(settings: dict[str, Any]) -> ModelConfig:
     names = [entry.name for entry in fields(ModelConfig)]
     for name in settings:
         if name not in names:
-            near = get_close_matches(name, names, 1)
-            raise GraphFormersError(
-                f"no model setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}")
-            )
+            raise GraphFormersError(f"no model setting {name!r}; {nearest(name, names)}")
     return ModelConfig(**settings)
 
 

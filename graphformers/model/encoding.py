@@ -89,6 +89,11 @@ class GraphFormers(nn.Module):
         return next(self.parameters()).device
 
     @property
+    def is_cosine(self) -> bool:
+        """Whether vectors are compared by their cosine, not by their inner product."""
+        return self.config.similarity == "cosine"
+
+    @property
     def is_bidirectional(self) -> bool:
         return self.config.method == "graphformers" and self.config.direction == "bidirectional"
 

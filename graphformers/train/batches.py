@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from graphformers.data.arrays import Array, mix, ranges
+from graphformers.data.arrays import Array, equal_parts, mix, ranges
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, ragged_index
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.split import LinkSplit
@@ -131,7 +131,7 @@ class BatchMaker:
     def make(self, key: BatchKey) -> TrainBatch:
         """One batch, sampled and packed."""
         pairs = self.pairs(key.epoch, key.number)
-        edges = [len(pairs) * rank // self.world for rank in range(self.world + 1)]
+        edges = equal_parts(len(pairs), self.world)
         own, first = pairs[edges[self.rank] : edges[self.rank + 1]], edges[self.rank]
         size = key.chunk_size or max(len(own), 1)
         bounds = (*range(0, len(own), size), len(own))

@@ -13,12 +13,12 @@ import torch
 from graphformers.artifact import MANIFEST
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.ranking import asked_nodes
+from graphformers.model.backbones import own_random_numbers
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.distributed import joined, own_device
 from graphformers.train.optimizer import set_learning_rate
 from graphformers.train.settings import divide_settings
-from graphformers.train.trainer import Trainer, own_random_numbers
+from graphformers.train.trainer import Trainer
 
 TRIED_STEPS = 4
 TRIED_NODES = 1000
@@ -100,7 +100,7 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
 
 def _seconds_of_validation(trainer: Trainer) -> float:
     """By encoding some of the nodes that it asks about."""
-    nodes, sampler = asked_nodes(trainer.questions), trainer.split.sampler(trainer.model.config.num_neighbors)
+    nodes, sampler = trainer.asked, trainer.split.sampler(trainer.model.config.num_neighbors)
     some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
     started = time.perf_counter()
     trainer.model.encode_nodes(trainer.split.graph, some, sampler=sampler, tokens=trainer.maker.tokens)

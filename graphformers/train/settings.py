@@ -4,11 +4,10 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.modeling import ModelConfig
 from graphformers.train.objective import ObjectiveSettings
 
@@ -136,9 +135,7 @@ def _check(name: str, value: Any, where: str) -> Any:
     """The value in its setting's type; an unknown name is an error that names the nearest known one."""
     known = known_settings()
     if name not in known:
-        near = get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-        raise GraphFormersError(f"{where}: no setting {name!r}; {advice}")
+        raise GraphFormersError(f"{where}: no setting {name!r}; {nearest(name, known)}")
     kinds = known[name].split(" | ")
     if type(value).__name__ in kinds or (value is None and "None" in kinds):
         return value

@@ -35,7 +35,6 @@ class Stepper:
     ) -> None:
         self.model, self.config, self.world, self.remake = model, config, world, remake
         self.chunk_size = config.chunk_size
-        self.is_cosine = model.config.similarity == "cosine"
 
     def run(self, batch: TrainBatch, seed: int) -> Tensor:
         """The mean loss over the pairs of all processes, a scalar; every parameter's `grad` is that of this loss.
@@ -122,7 +121,7 @@ class Stepper:
         empty = torch.zeros(0, self.model.config.hidden_size, device=self.model.device)
         own_B2D = torch.stack([torch.cat([empty, *(half[side] for half in halves)]) for side in (0, 1)], 1)
         all_K2D = self.world.gather(own_B2D, batch.sizes).requires_grad_()
-        scored = F.normalize(all_K2D, dim=-1) if self.is_cosine else all_K2D
+        scored = F.normalize(all_K2D, dim=-1) if self.model.is_cosine else all_K2D
         own, temperature = slice(batch.first, batch.first + len(own_B2D)), self.config.temperature
         loss = link_loss(scored[own, 0], scored[:, 1], batch.first, batch.left_out, temperature)
         if self.config.symmetric:

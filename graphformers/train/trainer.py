@@ -22,11 +22,12 @@ from torch import Tensor
 
 from graphformers import __version__
 from graphformers.artifact import check_writable
+from graphformers.data.arrays import equal_parts
 from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError, StoppedError
-from graphformers.evaluation.metrics import gain, hits_at, reciprocal_rank
+from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import asked_nodes, rank_candidates
-from graphformers.model.backbones import save_pretrained
+from graphformers.model.backbones import own_random_numbers, save_pretrained
 from graphformers.model.encoding import GraphFormers, compile_network
 from graphformers.progress import clock, progress
 from graphformers.train.batches import BatchMaker, TrainBatch
@@ -68,6 +69,7 @@ class Trainer:
         self.world = World()
         self._best: dict[str, Tensor] = {}
         self._start = ""  # fingerprint of the weights it starts from
+        self._settings: dict[str, Any] = {}
         self._signal = 0
         self._signalled_at = 0.0
         self._is_forced = False
@@ -103,8 +105,10 @@ class Trainer:
     def _begin(self, force: bool) -> None:
         """From the start, or from the checkpoint that there is."""
         first = self.run if self.world.is_first else None
-        if first is not None and (force or not first.exists()):
-            first.clear()
+        if first is not None:
+            self._settings = self._what_defines_the_run()
+            if force or not first.exists():
+                first.clear()
         optimizer_tensors: dict[str, Tensor] = {}
         resumed = self.world.any(first is not None and first.exists())
         if resumed and first is not None:
@@ -125,7 +129,7 @@ class Trainer:
         count = len(self.split.valid)
         few = np.linspace(0, count - 1, min(count, config.max_valid)).astype(np.int64)
         self.questions = LinkQuestions(self.split.valid.pairs[few], self.split.valid.candidates[few])
-        self._settings = self._what_defines_the_run()
+        self.asked = asked_nodes(self.questions)
         self.optimizer = make_optimizer(self.model, config)
         self.loader = Loader(self.maker, self._num_workers(), device)
         self.stepper = Stepper(self.model, config, self.world, self._remake)
@@ -295,16 +299,15 @@ class Trainer:
 
     def _measure_valid(self) -> dict[str, float]:
         """Each process encodes its share of the nodes; all rank all questions and so come to the same numbers."""
-        nodes, size = asked_nodes(self.questions), self.world.size
-        edges = [len(nodes) * rank // size for rank in range(size + 1)]
+        nodes = self.asked
+        edges = equal_parts(len(nodes), self.world.size)
         sampler = self.split.sampler(self.model.config.num_neighbors)
         part = nodes[edges[self.world.rank] : edges[self.world.rank + 1]]
         own = self.model.encode_nodes(self.split.graph, part, sampler=sampler, tokens=self.maker.tokens)
         sizes = [b - a for a, b in pairwise(edges)]
         vectors = self.world.gather(torch.from_numpy(own).to(self.model.device), sizes).cpu().numpy()
-        ranks = rank_candidates(vectors, nodes, self.questions, cosine=self.model.config.similarity == "cosine")
-        metrics = {"P@1": hits_at(ranks, 1), "NDCG": gain(ranks), "MRR": reciprocal_rank(ranks)}
-        return {name: float(values.mean()) for name, values in metrics.items()}
+        ranks = rank_candidates(vectors, nodes, self.questions, cosine=self.model.is_cosine)
+        return {name: float(METRICS[name](ranks).mean()) for name in ("P@1", "NDCG", "MRR")}
 
     def _recent_numbers(self) -> dict[str, float]:
         recent = self.state.recent
@@ -395,11 +398,3 @@ def check_output(output: Path | None, *, force: bool) -> None:
     """Raises early what the end of a run would raise. A finished model may be replaced by a run that is under way."""
     if output is not None:
         check_writable(output, "model", force=force or RunFolder(output).exists())
-
-
-@contextmanager
-def own_random_numbers() -> Iterator[None]:
-    """The random numbers that others draw are not disturbed."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        yield
