@@ -252,24 +252,58 @@ def train_command(
 
 @app.command("evaluate")
 def evaluate_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
-    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="[MODEL] SPLIT", help="A model folder and a split folder; or a split and --vectors."),
+    ],
+    vectors: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Vectors of any system: .npz with ids and vectors, .parquet with id and vector, or word2vec's .txt. Repeatable.",
+        ),
+    ] = None,
+    cosine: Annotated[bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")] = False,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="saved: among the saved candidates; in-batch: among 300 consecutive positives, as the 2021 code asks; full: "
+            "among all nodes, known links left out; all: these three.",
+        ),
+    ] = "saved",
     valid: Annotated[bool, typer.Option("--valid", help="Ask the valid questions instead of the test questions.")] = False,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="BACKBONE", help="The language model to show untrained; by default the model's own.")
+    ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the true link among the saved candidates of every question: P@1, NDCG, MRR with 95 % intervals.
+    """Rank the true link of every question: P@1, NDCG, MRR with 95 % intervals, in all and in slices.
+
+    Beside the model stand rankings that need no training: by degree, common neighbours, words, and the untrained backbone.
 
     graphformers evaluate papers.model papers.split
     """
     from graphformers.data.split import LinkSplit
-    from graphformers.evaluation.ranking import evaluate
-    from graphformers.model.encoding import GraphFormers
-    from graphformers.printing import print_evaluations
+    from graphformers.evaluation.overview import evaluate_beside_baselines
+    from graphformers.evaluation.ranking import PROTOCOLS
+    from graphformers.printing import print_overview
 
-    loaded = LinkSplit.load(split)
-    trained = GraphFormers.from_pretrained(model, device=device)
-    print_evaluations({str(model): evaluate(trained, loaded, loaded.valid if valid else loaded.test)}, as_json)
+    expected = (1, 2) if vectors else (2,)
+    if len(paths) not in expected:
+        raise typer.BadParameter(f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors", param_hint="paths")
+    loaded = LinkSplit.load(paths[-1])
+    found = evaluate_beside_baselines(
+        paths[0] if len(paths) == 2 else None,
+        loaded,
+        loaded.valid if valid else loaded.test,
+        protocols=PROTOCOLS if protocol == "all" else (protocol,),
+        vectors={str(file): cosine for file in vectors or []},
+        backbone=backbone,
+        device=device,
+    )
+    print_overview(found, as_json)
 
 
 @app.command("convert")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from collections.abc import Mapping
 
     from graphformers.demo import Demo
+    from graphformers.evaluation.overview import Overview
     from graphformers.evaluation.ranking import Evaluation
     from graphformers.train.trainer import TrainResult
 
@@ -120,6 +121,35 @@ def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:
     rows = [(name, *(str(score) for score in evaluation.scores.values())) for name, evaluation in found.items()]
     print_rows(rows, ["", *first.scores])
     print(f"{first.num_questions:,} questions, {first.num_candidates} candidates each; 95 % intervals")
+
+
+def print_overview(found: "Overview", as_json: bool) -> None:
+    """What systems scored under each protocol, how far the first one is ahead, and how it does in slices."""
+    if as_json:
+        print(json.dumps(found.table(), ensure_ascii=False))
+        return
+    several = len(found.evaluations) > 1
+    for protocol, systems in found.evaluations.items():
+        print(f"\n{PROTOCOL_TITLES[protocol]}" if several else "", end="\n" if several else "")
+        print_evaluations(systems, as_json)
+    first = next(iter(next(iter(found.evaluations.values()))))
+    print(f"\n{first}, ahead in P@1 of")
+    print_rows([(name, str(difference)) for name, difference in found.differences().items()])
+    for group, slices in found.slices.items():
+        if len(slices) > 1:
+            print()
+            print_rows([_slice_row(name, *slices[name]) for name in slices], [group, "questions", "P@1", "NDCG", "MRR"])
+
+
+def _slice_row(name: str, count: int, scores: "Mapping[str, Any]") -> tuple[str, ...]:
+    return (name, f"{count:,}", str(scores["P@1"]), f"{scores['NDCG'].value:.4f}", f"{scores['MRR'].value:.4f}")
+
+
+PROTOCOL_TITLES = {
+    "saved": "Among the saved candidates:",
+    "in-batch": "Among the positives of consecutive questions (the 2021 code's way):",
+    "full": "Among all nodes, known links left out:",
+}
 
 
 def print_demo(demo: "Demo", as_json: bool) -> None:

@@ -1,7 +1,14 @@
-"""What a language model knows before any training: its own sentence vectors, pooled as its makers pool them."""
+"""What is known without training: words, links, and a language model's own sentence vectors. They stand beside every model.
+
+All of them see what models see: the texts, and the links that are left for training.
+"""
 
 import json
+import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,12 +16,95 @@ import torch
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.data.packing import PackedBatch, to_device
+from graphformers.data.split import LinkSplit
 from graphformers.data.tokens import graph_tokens
+from graphformers.evaluation.scores import Scorer, SparseScores
 from graphformers.model.backbones import find_backbone
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress
 
 BATCH = 512
+WORD = re.compile(r"\w+")
+NAMES = {
+    "degree": "degree alone",
+    "common": "common neighbours",
+    "adamic": "Adamic–Adar",
+    "tfidf": "TF-IDF",
+    "tfidf_near": "TF-IDF with neighbours",
+}
+
+
+def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]:
+    """The rankings that cost nothing, by the names people know them under."""
+    features = word_features(split.graph.texts.to_pylist())
+    links, degrees = link_matrix(split), np.diff(split.indptr)
+    weights = 1 / np.log(np.maximum(degrees, 2))  # who has one neighbour is nobody's common neighbour
+    rows: dict[str, Scorer] = {
+        "degree": SparseScores(_column(np.ones(len(degrees))), _column(degrees)),
+        "common": SparseScores(links),
+        "adamic": SparseScores((links @ _diagonal(np.sqrt(weights))).tocsr()),
+        "tfidf": SparseScores(features),
+        "tfidf_near": SparseScores(with_neighbors(features, split, num_neighbors)),
+    }
+    return {NAMES[key]: scorer for key, scorer in rows.items()}
+
+
+def word_features(texts: Sequence[str]) -> Any:
+    """(N, V) CSR of unit rows: how often a word occurs in a text, times ln((1 + N) / (1 + texts with it)) + 1."""
+    from scipy.sparse import csr_matrix
+
+    places: dict[str, int] = {}
+    columns: list[int] = []
+    counts: list[int] = []
+    indptr = [0]
+    for text in texts:
+        found = Counter(WORD.findall(text.lower()))
+        columns += [places.setdefault(word, len(places)) for word in found]
+        counts += found.values()
+        indptr.append(len(columns))
+    matrix = csr_matrix((np.array(counts, dtype=np.float32), columns, indptr), shape=(len(texts), max(len(places), 1)))
+    matrix.sort_indices()
+    spread = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    matrix.data *= (np.log((1 + len(texts)) / (1 + spread)) + 1).astype(np.float32)[matrix.indices]
+    return _unit_rows(matrix)
+
+
+def with_neighbors(features: Any, split: LinkSplit, num_neighbors: int) -> Any:
+    """Each row plus the mean of the rows of the neighbours that a model would see, of length one again."""
+    from scipy.sparse import csr_matrix
+
+    around = split.sampler(num_neighbors).sample(np.arange(split.graph.num_nodes))
+    counts = np.diff(around.indptr)
+    shares = np.repeat((1 / np.maximum(counts, 1)).astype(np.float32), counts)
+    means = csr_matrix((shares, around.neighbors, around.indptr), shape=(len(counts), len(counts))) @ features
+    summed = (features + means).tocsr()
+    summed.sort_indices()
+    return _unit_rows(summed)
+
+
+def link_matrix(split: LinkSplit) -> Any:
+    """(N, N) CSR of ones: the links that models may see."""
+    from scipy.sparse import csr_matrix
+
+    ones = np.ones(len(split.indices), dtype=np.float32)
+    return csr_matrix((ones, split.indices, split.indptr), shape=(split.graph.num_nodes, split.graph.num_nodes))
+
+
+def _unit_rows(matrix: Any) -> Any:
+    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
+    return (_diagonal(1 / np.maximum(lengths, 1e-12)) @ matrix).tocsr()
+
+
+def _diagonal(values: Array) -> Any:
+    from scipy.sparse import diags
+
+    return diags(values.astype(np.float32), format="csr")
+
+
+def _column(values: Array) -> Any:
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix(values.astype(np.float32)[:, None])
 
 
 def sentence_vectors(

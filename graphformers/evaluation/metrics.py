@@ -15,6 +15,7 @@ from graphformers.data.arrays import Array
 from graphformers.errors import GraphFormersError
 
 RESAMPLES = 2000
+SIGN_DRAWS = 9999
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,20 @@ class Score:
 
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much one system is ahead of another on the same questions, with a 95 % interval and the p-value of a paired test."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float  # how often a difference at least as large turns up when the names of the two are swapped at random
+
+    def __str__(self) -> str:
+        p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
+        return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}], {p}"
 
 
 def rank_positives(scores_QC: Array) -> Ranks:
@@ -99,3 +114,19 @@ def bootstrap(values: Array, seed: int = 0) -> Score:
     drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=RESAMPLES)
     low, high = np.percentile(drawn @ distinct / len(values), [2.5, 97.5])
     return Score(float(values.mean()), float(low), float(high))
+
+
+def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:
+    """The mean of one - other over questions that both answered: bootstrap interval, and a test by random signs, two-sided.
+
+    Questions with equal differences are drawn together: of `n` differences of size d, how many keep their sign is binomial.
+    """
+    if one.shape != other.shape or not len(one):
+        raise GraphFormersError(f"{len(one):,} and {len(other):,} questions given, expected the same ones, at least one")
+    difference = one - other
+    mean = bootstrap(difference, seed)
+    sizes, counts = np.unique(np.abs(difference).round(12), return_counts=True)
+    kept = np.random.default_rng(seed).binomial(counts, 0.5, size=(SIGN_DRAWS, len(counts)))
+    drawn = np.abs((2 * kept - counts) @ sizes)
+    extreme = int((drawn >= abs(float(difference.sum())) - 1e-9).sum())
+    return Difference(mean.value, mean.low, mean.high, (extreme + 1) / (SIGN_DRAWS + 1))

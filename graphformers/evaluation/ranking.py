@@ -1,19 +1,32 @@
-"""Link prediction as the paper measures it: one true link among the saved candidates of each question."""
+"""Link prediction: where the true link stands among others. Three protocols:
 
-from dataclasses import dataclass
+- "saved" (the paper's): among the saved candidates of each question, 1 + 299 as a rule;
+- "in-batch" (the 2021 code's): among the positives of 300 consecutive questions; nothing is dropped, the last questions are asked
+  among the last 300;
+- "full": among all nodes of the graph, known links of the anchor left out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from graphformers.data.arrays import Array
+from graphformers.data.arrays import Array, ranges
+from graphformers.data.graph import TextGraph
+from graphformers.data.sampling import NeighborSampler
 from graphformers.data.split import LinkQuestions, LinkSplit
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, nearest
 from graphformers.evaluation.metrics import Ranks, Score, rank_positives, summarize
+from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.model.encoding import GraphFormers
+from graphformers.progress import progress
 
-BLOCK_BYTES = 1 << 28  # of candidates' vectors at a time
+PROTOCOLS = ("saved", "in-batch", "full")
+BATCH = 300  # questions that the in-batch protocol puts together
+SCORES_AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 30}  # of the full protocol
+ANCHORS_AT_ONCE = {"cpu": 2048, "cuda": 8192}
 
 
 @dataclass(frozen=True)
@@ -23,6 +36,11 @@ class Evaluation:
     scores: dict[str, Score]  # P@1, NDCG, MRR, hits@10
     num_questions: int
     num_candidates: int
+    ranks: Ranks = field(compare=False, repr=False)
+
+    @staticmethod
+    def of(ranks: Ranks, num_candidates: int) -> "Evaluation":
+        return Evaluation(summarize(ranks), len(ranks), num_candidates, ranks)
 
     def table(self) -> dict[str, Any]:
         """As plain numbers, for JSON."""
@@ -33,18 +51,40 @@ class Evaluation:
         return "  ".join(f"{name} {score}" for name, score in self.scores.items())
 
 
-def evaluate(model: GraphFormers, split: LinkSplit, questions: LinkQuestions | None = None) -> Evaluation:
-    """Scores a model on a split's test questions, or on others of it: `evaluate(model, split, split.valid)`."""
+def evaluate(
+    model: GraphFormers,
+    split: LinkSplit,
+    questions: LinkQuestions | None = None,
+    *,
+    protocol: str = "saved",
+    sampler: NeighborSampler | None = None,
+) -> Evaluation:
+    """Scores a model on a split's test questions, or on others of it: `evaluate(model, split, split.valid)`.
+
+    Nodes are read with the neighbours that the model may see, or with those that another sampler draws.
+    """
     asked = split.test if questions is None else questions
-    nodes = asked_nodes(asked)
-    vectors = model.encode_nodes(split.graph, nodes, sampler=split.sampler(model.config.num_neighbors))
-    return evaluate_vectors(vectors, nodes, asked, cosine=model.is_cosine)
+    return rank(model_scores(model, split, asked, (protocol,), sampler), split.graph, asked, protocol)
+
+
+def model_scores(
+    model: GraphFormers,
+    split: LinkSplit,
+    questions: LinkQuestions,
+    protocols: tuple[str, ...] = ("saved",),
+    sampler: NeighborSampler | None = None,
+) -> VectorScores:
+    """A model's vectors of the nodes that the questions ask about, of all nodes for the full protocol."""
+    nodes = None if "full" in protocols else asked_nodes(questions)
+    sampler = sampler or split.sampler(model.config.num_neighbors)
+    vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)
+    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=model.device if nodes is None else "cpu")
 
 
 def evaluate_vectors(vectors: Array, nodes: Array, questions: LinkQuestions, *, cosine: bool = False) -> Evaluation:
     """Scores the vectors of `nodes` (sorted row numbers that hold all that is asked), whoever made them."""
-    ranks = rank_candidates(vectors, nodes, questions, cosine=cosine)
-    return Evaluation(summarize(ranks), len(ranks), questions.candidates.shape[1])
+    ranks = rank_listed(VectorScores(vectors, nodes, cosine=cosine), questions)
+    return Evaluation.of(ranks, questions.candidates.shape[1])
 
 
 def asked_nodes(questions: LinkQuestions) -> Array:
@@ -52,19 +92,80 @@ def asked_nodes(questions: LinkQuestions) -> Array:
     return np.union1d(questions.pairs[:, 0], questions.candidates)
 
 
-def rank_candidates(vectors: Array, nodes: Array, questions: LinkQuestions, *, cosine: bool = False) -> Ranks:
-    """Where each positive stands among its candidates, by inner product in float32, or by cosine."""
-    if len(vectors) != len(nodes):
-        raise GraphFormersError(f"{len(vectors):,} vectors for {len(nodes):,} nodes, expected one each")
-    known = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
-    if cosine:
-        known = F.normalize(known, dim=-1)
-    anchors, candidates = np.searchsorted(nodes, questions.pairs[:, 0]), np.searchsorted(nodes, questions.candidates)
-    size = max(1, BLOCK_BYTES // (4 * known.shape[1] * candidates.shape[1]))
-    scores_QC = np.empty(candidates.shape, dtype=np.float32)
-    for start in range(0, len(candidates), size):
-        part = slice(start, start + size)
-        anchor_Q1D, near_QCD = known[torch.from_numpy(anchors[part])][:, None], known[torch.from_numpy(candidates[part])]
-        # a matrix product may round equal rows differently, by their place; what is tied must stay tied
-        scores_QC[part] = near_QCD.mul_(anchor_Q1D).sum(-1).numpy()
-    return rank_positives(scores_QC)
+def rank(scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved") -> Evaluation:
+    """Ranks the positives of some questions under one of the PROTOCOLS."""
+    if protocol not in PROTOCOLS:
+        raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, PROTOCOLS)}")
+    if protocol == "full":
+        return Evaluation.of(rank_all(scorer, graph, questions.pairs), graph.num_nodes)
+    asked = in_batch(questions.pairs) if protocol == "in-batch" else questions
+    return Evaluation.of(rank_listed(scorer, asked), asked.candidates.shape[1])
+
+
+def rank_listed(scorer: Scorer, questions: LinkQuestions) -> Ranks:
+    """Where each positive stands among its candidates."""
+    return rank_positives(scorer.listed(questions.pairs[:, 0], questions.candidates))
+
+
+def in_batch(pairs: Array, size: int = BATCH) -> LinkQuestions:
+    """The same questions, each asked among the positives of its batch of consecutive ones.
+
+    As in the 2021 code, a batch may hold a node twice or a true link of the anchor as a negative. The last questions that do not
+    fill a batch are asked among the last `size` positives.
+    """
+    size = min(size, len(pairs))
+    own = np.arange(len(pairs))
+    starts = np.minimum(own - own % size, len(pairs) - size)
+    others = (np.arange(size) + (own - starts)[:, None]) % size + starts[:, None]  # its own first
+    return LinkQuestions(pairs, pairs[others, 1])
+
+
+def rank_all(scorer: Scorer, graph: TextGraph, pairs: Array) -> Ranks:
+    """Where each positive stands among all nodes but the anchor and what is linked to it anywhere in the graph.
+
+    The scores of some anchors against a block of nodes are computed at a time, counted and forgotten.
+    """
+    if scorer.num_nodes != graph.num_nodes:
+        raise GraphFormersError(f"vectors of {scorer.num_nodes:,} nodes, full ranking needs all {graph.num_nodes:,} of the graph")
+    counted = []
+    with progress("Ranking", len(pairs) * graph.num_nodes, "scores") as task:
+        device = getattr(scorer, "device", torch.device("cpu")).type
+        for start in range(0, len(pairs), ANCHORS_AT_ONCE[device]):
+            part = pairs[start : start + ANCHORS_AT_ONCE[device]]
+            counted.append(_rank_against_all(scorer, graph, part, SCORES_AT_ONCE[device] // len(part), task.advance))
+    better, tied = np.concatenate(counted, 1) if counted else np.zeros((2, 0), dtype=np.int64)
+    return Ranks(better, tied)
+
+
+def _rank_against_all(scorer: Scorer, graph: TextGraph, pairs: Array, width: int, advance: Callable[[float], None]) -> Array:
+    """(2, Q): how many nodes are better, how many tied. `width` nodes are scored at a time."""
+    anchors, positives = pairs[:, 0], pairs[:, 1]
+    rounding_Q1 = scorer.rounding(anchors, positives)[:, None]
+    positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(rounding_Q1.device)
+    better, tied = (torch.zeros(len(pairs), dtype=torch.int64, device=rounding_Q1.device) for _ in range(2))
+    questions, nodes = _left_out(graph, pairs)
+    for start in range(0, graph.num_nodes, width):
+        stop = min(start + width, graph.num_nodes)
+        scores_QM = scorer.block(anchors, start, stop)
+        first, last = np.searchsorted(nodes, [start, stop])
+        places = torch.from_numpy(np.stack([questions[first:last], nodes[first:last] - start])).to(scores_QM.device)
+        scores_QM[places[0], places[1]] = -torch.inf
+        marks_QM = torch.empty_like(scores_QM)  # as floats they are summed six times as fast, and exactly below 2^24
+        at_least = torch.ge(scores_QM, positive_Q1 - rounding_Q1, out=marks_QM).sum(1)
+        above = torch.gt(scores_QM, positive_Q1 + rounding_Q1, out=marks_QM).sum(1)
+        better += above.long()
+        tied += (at_least - above).long()
+        advance(float(len(pairs) * (stop - start)))
+    return torch.stack([better, tied]).cpu().numpy()
+
+
+def _left_out(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
+    """(question, node) that are not counted: the anchor, the positive itself, known links of the anchor; sorted by node."""
+    anchors = pairs[:, 0].astype(np.int64)
+    degrees = graph.indptr[anchors + 1] - graph.indptr[anchors]
+    known = graph.indices[ranges(graph.indptr[anchors], degrees)]
+    own = np.arange(len(pairs))
+    questions = np.concatenate([own, own, np.repeat(own, degrees)])
+    nodes = np.concatenate([anchors, pairs[:, 1], known]).astype(np.int64)
+    order = np.argsort(nodes, kind="stable")
+    return questions[order], nodes[order]

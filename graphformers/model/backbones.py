@@ -240,6 +240,16 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     return model.eval()
 
 
+def backbone_of(path: str | Path) -> str | None:
+    """The backbone that a model folder was trained from, if it says so and it can still be found."""
+    file = Path(path) / "training.json"
+    name = json.loads(file.read_text(encoding="utf-8")).get("backbone") if file.is_file() else None
+    try:
+        return str(name) if name and find_backbone(name) else None
+    except GraphFormersError:
+        return None
+
+
 def convert(
     source: str | Path, tokenizer: str | Path | None = None, method: str = "graphformers", **changes: Any
 ) -> GraphFormers:

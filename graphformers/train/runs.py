@@ -13,7 +13,7 @@ import torch
 from graphformers.artifact import MANIFEST
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
-from graphformers.model.backbones import own_random_numbers
+from graphformers.model.backbones import backbone_of, own_random_numbers
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.distributed import joined, own_device
 from graphformers.train.optimizer import set_learning_rate
@@ -34,7 +34,7 @@ def make_trainer(
 ) -> Trainer:
     """A trainer for a new model on a backbone, or for one of our model folders that is trained further."""
     config, changes = divide_settings(settings or {})
-    device = own_device(device)
+    device, backbone = own_device(device), source
     if (Path(source) / MANIFEST).is_file():
         model = GraphFormers.from_pretrained(source, device=device)
         if method not in (None, model.config.method):
@@ -46,9 +46,12 @@ def make_trainer(
             raise GraphFormersError(
                 f"{source}: {differing[0]}={getattr(model.config, differing[0])!r} is part of this model and cannot be changed"
             )
+        backbone = backbone_of(source) or ""
     else:
         model = GraphFormers.from_backbone(source, method or "graphformers", seed=config.seed, device=device, **changes)
-    return Trainer(model, split, config, output)
+    trainer = Trainer(model, split, config, output)
+    trainer.backbone = backbone or None
+    return trainer
 
 
 def forecast(trainer: Trainer) -> dict[str, Any]:

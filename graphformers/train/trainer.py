@@ -26,7 +26,8 @@ from graphformers.data.arrays import equal_parts
 from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.evaluation.metrics import METRICS
-from graphformers.evaluation.ranking import asked_nodes, rank_candidates
+from graphformers.evaluation.ranking import asked_nodes, rank_listed
+from graphformers.evaluation.scores import VectorScores
 from graphformers.model.backbones import own_random_numbers, save_pretrained
 from graphformers.model.encoding import GraphFormers, compile_network
 from graphformers.progress import clock, progress
@@ -67,6 +68,7 @@ class Trainer:
         self.run = None if output is None else RunFolder(output)
         self.state = TrainState()
         self.world = World()
+        self.backbone: str | None = None  # what the model was made from, for who wants to compare with that
         self._best: dict[str, Tensor] = {}
         self._start = ""  # fingerprint of the weights it starts from
         self._settings: dict[str, Any] = {}
@@ -306,7 +308,7 @@ class Trainer:
         own = self.model.encode_nodes(self.split.graph, part, sampler=sampler, tokens=self.maker.tokens)
         sizes = [b - a for a, b in pairwise(edges)]
         vectors = self.world.gather(torch.from_numpy(own).to(self.model.device), sizes).cpu().numpy()
-        ranks = rank_candidates(vectors, nodes, self.questions, cosine=self.model.is_cosine)
+        ranks = rank_listed(VectorScores(vectors, nodes, cosine=self.model.is_cosine), self.questions)
         return {name: float(METRICS[name](ranks).mean()) for name in ("P@1", "NDCG", "MRR")}
 
     def _recent_numbers(self) -> dict[str, float]:
@@ -376,7 +378,7 @@ class Trainer:
             validations = [entry for entry in entries if entry["kind"] == "validation"]
             valid = {"P@1": state.best, "step": state.best_step}
             made = {"settings": self._settings, "valid": valid, "steps": state.step, "seconds": round(state.seconds, 1)}
-            made["history"] = validations
+            made |= {"backbone": self.backbone, "history": validations}
             made["versions"] = {"graphformers": __version__, "torch": torch.__version__}
             save_pretrained(self.model, self.output, force=True, training=made)
             self.run.finish()

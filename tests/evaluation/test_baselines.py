@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from graphformers.data.graph import TextGraph
-from graphformers.evaluation.baselines import pool, pooling_of, sentence_vectors
+from graphformers.data.split import LinkQuestions, LinkSplit, split_links
+from graphformers.evaluation.baselines import (
+    NAMES,
+    link_matrix,
+    pool,
+    pooling_of,
+    sentence_vectors,
+    simple_scores,
+    with_neighbors,
+    word_features,
+)
+from graphformers.evaluation.ranking import rank, rank_listed
 from graphformers.model.backbones import find_backbone
 from tests.conftest import make_graph
 from tests.model.conftest import make_model, make_texts
@@ -59,3 +70,59 @@ def test_a_folder_says_how_it_pools(tmp_path: Path) -> None:
 def test_a_graph_without_the_asked_nodes_gives_nothing() -> None:
     graph: TextGraph = make_graph()
     assert sentence_vectors("minilm", graph, np.zeros(0, dtype=np.int64), device="cpu").shape == (0, 384)
+
+
+def split_of_graph() -> LinkSplit:
+    return split_links(make_graph(), valid=0.1, test=0.1, candidates=30)
+
+
+def test_word_features_are_those_of_scikit_learn() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = [*make_graph().texts.to_pylist(), "", "Ünïcode and CASE, twice twice"]
+    expected = TfidfVectorizer(token_pattern=r"\w+").fit_transform(texts)
+    found = word_features(texts)
+    assert np.abs((found @ found.T - expected @ expected.T).toarray()).max() < 1e-5  # columns are in another order
+
+
+def test_words_of_neighbours_are_their_mean() -> None:
+    split = split_of_graph()
+    features = word_features(split.graph.texts.to_pylist())
+    found = with_neighbors(features, split, 3).toarray()
+    dense, around = features.toarray(), split.sampler(3).sample(np.arange(split.graph.num_nodes))
+    for node in range(0, split.graph.num_nodes, 7):
+        near = around.of(node)
+        expected = dense[node] + (dense[near].mean(0) if len(near) else 0)
+        assert np.abs(found[node] - expected / np.linalg.norm(expected)).max() < 1e-5
+
+
+def test_rankings_by_links_are_those_of_networkx() -> None:
+    import networkx
+
+    split = split_of_graph()
+    visible = networkx.Graph()
+    visible.add_nodes_from(range(split.graph.num_nodes))
+    coo = link_matrix(split).tocoo()
+    visible.add_edges_from(zip(coo.row.tolist(), coo.col.tolist(), strict=True))
+    anchors, candidates = split.test.pairs[:, 0], split.test.candidates
+    found = {name: scorer.listed(anchors, candidates) for name, scorer in simple_scores(split).items()}
+    for q, anchor in enumerate(anchors.tolist()):
+        pairs = [(anchor, candidate) for candidate in candidates[q].tolist()]
+        common = [len(list(networkx.common_neighbors(visible, a, b))) for a, b in pairs]
+        adamic = [score for _, _, score in networkx.adamic_adar_index(visible, pairs)]
+        assert found[NAMES["common"]][q].tolist() == common
+        assert found[NAMES["adamic"]][q] == pytest.approx(adamic, abs=1e-5)
+        assert found[NAMES["degree"]][q].tolist() == [visible.degree(b) for _, b in pairs]
+    assert not any(visible.has_edge(int(a), int(b)) for a, b in split.test.pairs)
+
+
+def test_sparse_rankings_of_all_nodes_are_those_of_lists_of_all_nodes() -> None:
+    split = split_of_graph()
+    everyone = np.arange(split.graph.num_nodes)
+    for scorer in simple_scores(split).values():
+        full = rank(scorer, split.graph, split.test, "full")
+        for q, (anchor, positive) in enumerate(split.test.pairs.tolist()):
+            others = np.setdiff1d(everyone, [anchor, positive, *split.graph.neighbors_of(anchor)])
+            asked = LinkQuestions(split.test.pairs[q : q + 1], np.array([[positive, *others]]))
+            expected = rank_listed(scorer, asked)
+            assert (full.ranks.better[q], full.ranks.tied[q]) == (expected.better[0], expected.tied[0])

@@ -5,7 +5,17 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.metrics import METRICS, Ranks, bootstrap, gain, hits_at, rank_positives, reciprocal_rank, summarize
+from graphformers.evaluation.metrics import (
+    METRICS,
+    Ranks,
+    bootstrap,
+    gain,
+    hits_at,
+    paired_difference,
+    rank_positives,
+    reciprocal_rank,
+    summarize,
+)
 
 
 def ranks_of(*scores: list[float]) -> Ranks:
@@ -79,3 +89,35 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_an_interval_is_the_same_for_the_same_seed() -> None:
     values = np.random.default_rng(1).random(100)
     assert bootstrap(values, 3) == bootstrap(values, 3)
+
+
+def test_the_paired_test_is_that_of_scipy() -> None:
+    from scipy.stats import permutation_test
+
+    draw = np.random.default_rng(5)
+    one, other = draw.random(40).round(2), draw.random(40).round(2) - 0.08
+    expected = permutation_test(
+        (one, other), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=20_000, rng=draw
+    ).pvalue
+    found = paired_difference(one, other)
+    assert found.value == pytest.approx((one - other).mean())
+    assert found.p_value == pytest.approx(expected, abs=0.02)
+    assert found.low < found.value < found.high
+
+
+def test_two_systems_that_are_the_same_do_not_differ() -> None:
+    values = np.random.default_rng(0).random(50)
+    found = paired_difference(values, values)
+    assert (found.value, found.low, found.high, found.p_value) == (0, 0, 0, 1)
+    assert str(found) == "+0.0000 [+0.0000, +0.0000], p = 1.000"
+
+
+def test_the_paired_test_errs_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(2)
+    wrong = sum(paired_difference(draw.random(30), draw.random(30), seed).p_value < 0.05 for seed in range(300))
+    assert 4 <= wrong <= 28
+
+
+def test_only_the_same_questions_are_compared() -> None:
+    with pytest.raises(GraphFormersError, match="3 and 2 questions given"):
+        paired_difference(np.zeros(3), np.zeros(2))

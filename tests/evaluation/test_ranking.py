@@ -1,23 +1,41 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, split_links
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation import ranking
-from graphformers.evaluation.ranking import asked_nodes, evaluate, evaluate_vectors, rank_candidates
+from graphformers.evaluation import ranking, scores
+from graphformers.evaluation.metrics import Ranks
+from graphformers.evaluation.ranking import (
+    asked_nodes,
+    evaluate,
+    evaluate_vectors,
+    in_batch,
+    model_scores,
+    rank,
+    rank_all,
+    rank_listed,
+)
+from graphformers.evaluation.scores import VectorScores
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
 
+Array = np.ndarray  # type: ignore[type-arg]
 
-def naive_ranks(vectors: np.ndarray, nodes: np.ndarray, asked: LinkQuestions, cosine: bool) -> list[int]:  # type: ignore[type-arg]
+
+def score(vectors: Array, a: int, b: int, cosine: bool) -> float:
+    one, other = vectors[a].astype(float), vectors[b].astype(float)
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other) if cosine else 1))
+
+
+def naive_ranks(vectors: Array, nodes: Array, asked: LinkQuestions, cosine: bool) -> list[int]:
     place = {int(node): i for i, node in enumerate(nodes)}
     found = []
     for (anchor, _), candidates in zip(asked.pairs, asked.candidates, strict=True):
-        scores = []
-        for candidate in candidates:
-            a, b = vectors[place[int(anchor)]].astype(float), vectors[place[int(candidate)]].astype(float)
-            scores.append(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) if cosine else 1))
+        scores = [score(vectors, place[int(anchor)], place[int(candidate)], cosine) for candidate in candidates]
         found.append(sum(score > scores[0] for score in scores[1:]))
     return found
 
@@ -27,8 +45,8 @@ def test_ranks_are_those_of_a_naive_loop(cosine: bool, monkeypatch: pytest.Monke
     split = split_links(make_graph(), valid=0.1, test=0.1)
     nodes = asked_nodes(split.test)
     vectors = np.random.default_rng(0).normal(size=(len(nodes), 12)).astype(np.float32)
-    monkeypatch.setattr(ranking, "BLOCK_BYTES", 4 * 12 * split.test.candidates.shape[1] * 3)  # three questions at a time
-    found = rank_candidates(vectors, nodes, split.test, cosine=cosine)
+    monkeypatch.setattr(scores, "BLOCK_BYTES", 4 * 12 * split.test.candidates.shape[1] * 3)  # three questions at a time
+    found = rank_listed(VectorScores(vectors, nodes, cosine=cosine), split.test)
     assert found.better.tolist() == naive_ranks(vectors, nodes, split.test, cosine)
     assert found.tied.max() == 0
 
@@ -41,11 +59,81 @@ def test_equal_vectors_are_tied_wherever_they_stand() -> None:
     assert found.scores["P@1"].value == pytest.approx(1 / found.num_candidates, rel=1e-9)
 
 
-def test_a_model_is_evaluated_with_the_neighbours_it_may_see() -> None:
+def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> Ranks:
+    better, tied = [], []
+    for anchor, positive in pairs.tolist():
+        left_out = {anchor, positive, *graph.neighbors_of(anchor).tolist()}
+        own = score(vectors, anchor, positive, cosine)
+        others = [score(vectors, anchor, node, cosine) for node in range(graph.num_nodes) if node not in left_out]
+        lengths = 1.0 if cosine else float(np.linalg.norm(vectors[anchor]) * np.linalg.norm(vectors[positive]))
+        near = scores.ROUNDING * lengths
+        better.append(sum(other > own + near for other in others))
+        tied.append(sum(abs(other - own) <= near for other in others))
+    return Ranks(np.array(better), np.array(tied))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 90), st.integers(1, 9))
+def test_full_ranking_is_that_of_a_naive_loop(seed: int, cosine: bool, width: int, at_once: int) -> None:
+    """Also with many equal vectors, and whatever the size of blocks."""
+    split = split_links(make_graph(80, 200, seed=seed % 5), valid=10, test=30, candidates=10)
+    draw = np.random.default_rng(seed)
+    vectors = draw.normal(size=(7, 6)).astype(np.float32)[draw.integers(0, 7, 80)]
+    vectors[::3] = draw.normal(size=(27, 6)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "ANCHORS_AT_ONCE", {"cpu": at_once})
+        patch.setattr(ranking, "SCORES_AT_ONCE", {"cpu": width * at_once})
+        found = rank_all(VectorScores(vectors, cosine=cosine), split.graph, split.test.pairs)
+    expected = naive_full(vectors, split.graph, split.test.pairs, cosine)
+    assert found.better.tolist() == expected.better.tolist()
+    assert found.tied.tolist() == expected.tied.tolist()
+
+
+def test_full_ranking_of_equal_vectors_is_the_chance_level() -> None:
+    split = split_links(make_graph(300, 600), valid=20, test=60)
+    one = np.random.default_rng(0).normal(size=(1, 61)).astype(np.float32)
+    found = rank(VectorScores(np.repeat(one, 300, 0)), split.graph, split.test, "full")
+    left = (
+        299 - split.graph.degrees()[split.test.pairs[:, 0]]
+    )  # the anchor and its known links are left out, but for the positive
+    assert found.scores["P@1"].value == pytest.approx((1 / (left + 1)).mean(), rel=1e-9)
+    assert found.num_candidates == 300
+
+
+def test_full_ranking_needs_all_nodes() -> None:
+    split = split_links(make_graph(), valid=0.1, test=0.1)
+    with pytest.raises(GraphFormersError, match=r"vectors of 7 nodes, full ranking needs all"):
+        rank_all(VectorScores(np.ones((7, 3), dtype=np.float32)), split.graph, split.test.pairs)
+
+
+@pytest.mark.parametrize(("count", "size"), [(10, 3), (9, 3), (2, 5), (1, 4), (300, 300), (301, 300)])
+def test_in_batch_asks_among_consecutive_positives_and_drops_nothing(count: int, size: int) -> None:
+    pairs = np.stack([np.arange(count), np.arange(count) + 1000], 1)
+    found = in_batch(pairs, size)
+    size = min(size, count)
+    assert found.candidates[:, 0].tolist() == pairs[:, 1].tolist()
+    for i, candidates in enumerate(found.candidates.tolist()):
+        start = min(i - i % size, count - size)
+        assert sorted(candidates) == pairs[start : start + size, 1].tolist()
+
+
+def test_in_batch_is_what_a_batch_of_the_2021_code_scores() -> None:
+    """Its scores are the products of a batch's anchors with its positives, the diagonal being right."""
+    split = split_links(make_graph(), valid=0.1, test=12, candidates=10)
+    vectors = np.random.default_rng(3).normal(size=(split.graph.num_nodes, 8)).astype(np.float32)
+    found = rank_listed(VectorScores(vectors), in_batch(split.test.pairs, 6))
+    for start in (0, 6):
+        block = split.test.pairs[start : start + 6]
+        product = vectors[block[:, 0]] @ vectors[block[:, 1]].T
+        assert found.better[start : start + 6].tolist() == (product > np.diag(product)[:, None] + 1e-5).sum(1).tolist()
+
+
+@pytest.mark.parametrize("protocol", ["saved", "in-batch", "full"])
+def test_a_model_is_evaluated_with_the_neighbours_it_may_see(protocol: str) -> None:
     split, model = split_links(make_graph(), valid=0.1, test=0.1), make_model()
-    found = evaluate(model, split)
+    found = evaluate(model, split, protocol=protocol)
     vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
-    assert found == evaluate_vectors(vectors, np.arange(split.graph.num_nodes), split.test)
+    assert found == rank(VectorScores(vectors), split.graph, split.test, protocol)
     assert evaluate(model, split, split.valid).num_questions == len(split.valid)
     table = found.table()
     assert table["questions"] == len(split.test)
@@ -53,7 +141,20 @@ def test_a_model_is_evaluated_with_the_neighbours_it_may_see() -> None:
     assert str(found).startswith("P@1 0.")
 
 
-def test_vectors_must_fit_the_nodes() -> None:
+def test_other_neighbours_give_other_scores() -> None:
+    split, model = split_links(make_graph(), valid=0.1, test=0.1), make_model()
+    alone = model_scores(model, split, split.test, sampler=split.sampler(0))
+    nodes = asked_nodes(split.test)
+    assert alone.listed(nodes[:1], nodes[None, :3]) == pytest.approx(
+        VectorScores(model.encode(split.graph.texts_of(nodes)), nodes).listed(nodes[:1], nodes[None, :3]), rel=1e-4
+    )
+
+
+def test_wrong_inputs() -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1)
-    with pytest.raises(GraphFormersError, match="3 vectors for"):
-        rank_candidates(np.zeros((3, 4), dtype=np.float32), asked_nodes(split.test), split.test)
+    with pytest.raises(GraphFormersError, match=r"3 vectors of shape \(4,\) given, expected one each for"):
+        VectorScores(np.zeros((3, 4), dtype=np.float32), asked_nodes(split.test))
+    with pytest.raises(GraphFormersError, match="not finite"):
+        VectorScores(np.array([[1.0, np.nan]]))
+    with pytest.raises(GraphFormersError, match=r"no protocol 'ful'; .*full"):
+        rank(VectorScores(np.ones((split.graph.num_nodes, 2))), split.graph, split.test, "ful")

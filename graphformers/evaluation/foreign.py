@@ -1,0 +1,73 @@
+"""Vectors that another system made, to be scored on the same questions: ids and an array, from one file."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from graphformers.data.arrays import Array
+from graphformers.data.graph import TextGraph
+from graphformers.errors import GraphFormersError
+from graphformers.evaluation.scores import VectorScores
+
+EXPECTED = "expected .npz with arrays ids and vectors, .parquet with columns id and vector, or .txt as word2vec writes it"
+
+
+def read_vectors(path: str | Path) -> tuple[list[str], Array]:
+    """ids, and (len(ids), D) float32 vectors."""
+    path = Path(path)
+    readers = {".npz": _read_numpy, ".parquet": _read_parquet, ".txt": _read_word2vec, ".vec": _read_word2vec}
+    if path.suffix not in readers:
+        raise GraphFormersError(f"{path}: {EXPECTED}")
+    try:
+        ids, vectors = readers[path.suffix](path)
+    except OSError as error:
+        raise GraphFormersError(f"{path}: {error.strerror or error}; {EXPECTED}") from error
+    except (ValueError, KeyError, pa.ArrowException) as error:
+        raise GraphFormersError(f"{path}: {error}; {EXPECTED}") from error
+    if vectors.ndim != 2 or len(vectors) != len(ids):
+        raise GraphFormersError(f"{path}: {len(ids):,} ids and vectors of shape {vectors.shape}; {EXPECTED}")
+    return ids, vectors.astype(np.float32, copy=False)
+
+
+def foreign_scores(path: str | Path, graph: TextGraph, nodes: Array, *, cosine: bool = False) -> VectorScores:
+    """The vectors of `nodes` (sorted row numbers) from a file; other ids in it are passed over."""
+    ids, vectors = read_vectors(path)
+    places = {id: place for place, id in enumerate(ids)}
+    wanted = graph.ids_of(nodes)
+    missing = [id for id in wanted if id not in places]
+    if missing:
+        raise GraphFormersError(
+            f"{path}: no vector for {len(missing):,} of the {len(wanted):,} nodes that are asked about, such as {missing[0]!r}"
+        )
+    own = vectors[[places[id] for id in wanted]]
+    return VectorScores(own, None if len(nodes) == graph.num_nodes else nodes, cosine=cosine)
+
+
+def _read_numpy(path: Path) -> tuple[list[str], Array]:
+    with np.load(path, allow_pickle=False) as found:
+        return [str(id) for id in found["ids"]], found["vectors"]
+
+
+def _read_parquet(path: Path) -> tuple[list[str], Array]:
+    table = parquet.read_table(path, columns=["id", "vector"])
+    ids = table["id"].cast(pa.string()).to_pylist()
+    column = table["vector"].combine_chunks()
+    flat = np.asarray(pa.compute.list_flatten(column).cast(pa.float32()))
+    return ids, flat.reshape(len(ids), -1) if len(ids) else flat.reshape(0, 0)
+
+
+def _read_word2vec(path: Path) -> tuple[list[str], Array]:
+    """The text format of word2vec: a line with count and size, then an id and its numbers on each line."""
+    with path.open(encoding="utf-8") as file:
+        count, size = (int(word) for word in file.readline().split())
+        ids, vectors = [], np.empty((count, size), dtype=np.float32)
+        for row in range(count):
+            line = file.readline().rstrip("\n")
+            words = line.rsplit(" ", size)
+            if len(words) != size + 1:
+                raise ValueError(f"line {row + 2} has {len(line.split()) - 1} numbers, the first line says {size}")
+            ids.append(words[0])
+            vectors[row] = [float(word) for word in words[1:]]
+    return ids, vectors

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from graphformers.errors import GraphFormersError
+from graphformers.evaluation.foreign import foreign_scores, read_vectors
+from tests.conftest import make_graph
+
+IDS = ["a", "two words", "ü"]
+VECTORS = np.arange(6, dtype=np.float32).reshape(3, 2) / 4
+
+
+def write(folder: Path, suffix: str) -> Path:
+    file = folder / f"vectors{suffix}"
+    if suffix == ".npz":
+        np.savez(file, ids=np.array(IDS), vectors=VECTORS)
+    elif suffix == ".parquet":
+        parquet.write_table(pa.table({"id": IDS, "vector": VECTORS.tolist()}), file)
+    else:
+        lines = [f"{id} {' '.join(str(x) for x in row)}" for id, row in zip(IDS, VECTORS.tolist(), strict=True)]
+        file.write_text("3 2\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".txt"])
+def test_every_format_gives_the_same(suffix: str, tmp_path: Path) -> None:
+    ids, vectors = read_vectors(write(tmp_path, suffix))
+    assert ids == IDS
+    assert vectors.tolist() == VECTORS.tolist()
+
+
+def test_rows_are_found_by_id(tmp_path: Path) -> None:
+    graph = make_graph()
+    order = np.random.default_rng(0).permutation(graph.num_nodes)
+    everyone = np.random.default_rng(1).normal(size=(graph.num_nodes, 4)).astype(np.float32)
+    np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
+    nodes = np.array([3, 50, 120])
+    found = foreign_scores(tmp_path / "v.npz", graph, nodes)
+    assert found.listed(nodes[:1], nodes[None, 1:]) == pytest.approx((everyone[3] @ everyone[[50, 120]].T)[None], rel=1e-5)
+    assert foreign_scores(tmp_path / "v.npz", graph, np.arange(graph.num_nodes)).nodes is None
+
+
+def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
+    graph = make_graph()
+    with pytest.raises(GraphFormersError, match=r"no vector for 2 of the 2 nodes .* such as"):
+        foreign_scores(write(tmp_path, ".npz"), graph, np.array([1, 2]))
+    for name, content in {
+        "a.npz": b"nonsense",
+        "b.parquet": b"nonsense",
+        "c.txt": b"2 3\na 1 2 3\nb 1 2\n",
+        "d.csv": b"",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(GraphFormersError, match=f"{name}: .*expected .npz with arrays ids and vectors"):
+            read_vectors(tmp_path / name)
+    with pytest.raises(GraphFormersError, match="No such file"):
+        read_vectors(tmp_path / "missing.npz")
+    np.savez(tmp_path / "e.npz", ids=np.array(["a"]), vectors=VECTORS)
+    with pytest.raises(GraphFormersError, match=r"1 ids and vectors of shape \(3, 2\)"):
+        read_vectors(tmp_path / "e.npz")
+    np.savez(tmp_path / "f.npz", ids=np.array([{"a": 1}], dtype=object), vectors=VECTORS[:1])  # a pickle, which is not read
+    with pytest.raises(GraphFormersError, match=r"f\.npz"):
+        read_vectors(tmp_path / "f.npz")

@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphformers.cli import app
+from graphformers.data.split import LinkSplit, split_links
+from graphformers.errors import GraphFormersError
+from graphformers.evaluation.baselines import NAMES
+from graphformers.evaluation.overview import evaluate_beside_baselines
+from graphformers.evaluation.ranking import evaluate
+from tests.conftest import make_graph
+from tests.model.conftest import make_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A split and a model, as folders."""
+    split_links(make_graph().save(tmp_path / "g.graph"), valid=0.1, test=0.1).save(tmp_path / "g.split")
+    make_model().save_pretrained(tmp_path / "g.model")
+    return tmp_path
+
+
+def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
+    split = LinkSplit.load(folder / "g.split")
+    found = evaluate_beside_baselines(
+        folder / "g.model", split, split.test, protocols=("saved", "in-batch", "full"), backbone="minilm", device="cpu"
+    )
+    own = str(folder / "g.model")
+    assert list(found.evaluations) == ["saved", "in-batch", "full"]
+    for protocol, systems in found.evaluations.items():
+        assert list(systems) == [own, "minilm, untrained", *NAMES.values()]
+        assert systems[own] == evaluate(make_model(), split, protocol=protocol)
+    assert set(found.differences()) == {"minilm, untrained", *NAMES.values()}
+    total = sum(count for count, _ in found.slices["neighbours of the anchor"].values())
+    assert total == len(split.test)
+
+
+def test_the_command_prints_tables_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", str(folder / "g.model"), str(folder / "g.split"), "--device", "cpu"]
+    app([*words, "--protocol", "all"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    for text in ("Adamic–Adar", "TF-IDF with neighbours", "Among all nodes", "ahead in P@1 of", "relation asked", "11–20"):
+        assert text in shown
+    app([*words, "--json"], standalone_mode=False)
+    table = json.loads(capsys.readouterr().out)
+    assert table["protocols"]["saved"]["degree alone"]["questions"] == len(LinkSplit.load(folder / "g.split").test)
+    assert {"value", "low", "high", "p_value"} == set(table["ahead"]["TF-IDF"])
+
+
+def test_vectors_of_another_system_are_ranked_on_the_same_lists(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split, model = LinkSplit.load(folder / "g.split"), make_model()
+    vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
+    np.savez(folder / "v.npz", ids=np.array(split.graph.ids.to_pylist()), vectors=vectors)
+    app(["evaluate", str(folder / "g.split"), "--vectors", str(folder / "v.npz"), "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)["protocols"]["saved"]
+    assert found[str(folder / "v.npz")] == json.loads(json.dumps(evaluate(model, split).table()))
+    assert "minilm, untrained" not in found  # nobody said which
+
+
+def test_nothing_to_evaluate_is_an_error(folder: Path) -> None:
+    split = LinkSplit.load(folder / "g.split")
+    with pytest.raises(GraphFormersError, match="expected a model folder or --vectors FILE"):
+        evaluate_beside_baselines(None, split, split.test)
+    with pytest.raises(Exception, match="1 folders given, expected MODEL SPLIT"):
+        app(["evaluate", str(folder / "g.split")], standalone_mode=False)

@@ -1,0 +1,38 @@
+import numpy as np
+
+from graphformers.data.split import split_links
+from graphformers.evaluation.slices import slices_of, types_of
+from tests.conftest import make_graph
+
+
+def naive_types(graph: object, a: int, b: int) -> set[str]:
+    edges = zip(graph.edges[0].tolist(), graph.edges[1].tolist(), graph.edge_types.tolist(), strict=True)  # type: ignore[attr-defined]
+    return {graph.type_names[type] for x, y, type in edges if {x, y} == {a, b}}  # type: ignore[attr-defined]
+
+
+def test_slices_are_those_of_a_naive_loop() -> None:
+    split = split_links(make_graph(num_nodes=60, num_edges=150), valid=0.1, test=0.2, candidates=10)
+    graph, found = split.graph, slices_of(split, split.test)
+    number, types = types_of(graph, split.test.pairs)
+    for q, (a, b) in enumerate(split.test.pairs.tolist()):
+        near = split.indices[split.indptr[a] : split.indptr[a + 1]].tolist()
+        kinds = naive_types(graph, a, b)
+        assert {graph.type_names[t] for t in types[number == q]} == kinds
+        around = set().union(*(naive_types(graph, a, n) for n in near)) if near else set()
+        shares = bool(kinds & around)
+        assert found["neighbours in the relation asked"]["at least one"][q] == shares
+        assert found["neighbours in the relation asked"]["none"][q] == (not shares)
+        for name in graph.type_names:
+            assert found["relation asked"][name][q] == (name in kinds)
+        names = [name for name, mark in found["neighbours of the anchor"].items() if mark[q]]
+        assert len(names) == 1
+        low, _, high = names[0].replace(" or more", "–1000").replace("none", "0").partition("–")
+        assert int(low) <= len(near) <= int(high or low)
+    assert "anchor" not in found
+
+
+def test_anchors_unknown_in_training_have_a_slice() -> None:
+    split = split_links(make_graph(), valid=0.1, test=0.1, held_out="nodes", candidates=10)
+    found = slices_of(split, split.test)["anchor"]
+    assert found["unknown in training"].all() == np.isin(split.test.pairs[:, 0], split.held_out_nodes).all()
+    assert set(found) == {"unknown in training"}  # slices without a question are not shown
