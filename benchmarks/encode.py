@@ -17,7 +17,6 @@ layer keys and values of all tokens, the rest for [CLS] alone.
 import argparse
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ import numpy as np
 import pyarrow.parquet as parquet
 import torch
 
+from graphformers.compare.efficiency import TOKENS, ready, seconds, table_5
 from graphformers.data.packing import PackedBatch, Packer, pack_nodes, to_device
-from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import TokenCache, Tokenizer, tokenize
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
@@ -44,29 +43,7 @@ def make_model(
         vocab_size=tokenizer.vocab_size, max_positions=512, method=method, max_tokens=max_tokens, **SHAPES[shape]
     )
     torch.manual_seed(0)
-    model = GraphFormers(config, tokenizer).eval().to(device)
-    if device.type == "cuda":
-        model.to(torch.bfloat16)
-    return model.compile_layers()
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """The median time of some work that has been warmed up."""
-    for _ in range(2):
-        work()
-    times = []
-    for _ in range(repeats):
-        synchronize(device)
-        started = time.perf_counter()
-        work()
-        synchronize(device)
-        times.append(time.perf_counter() - started)
-    return float(np.median(times))
+    return ready(GraphFormers(config, tokenizer).to(device)).compile_layers()
 
 
 def matmul_ceiling(device: torch.device) -> float:
@@ -127,43 +104,6 @@ def compare_padding(
     return results
 
 
-def table_5(tokenizer: Tokenizer, shape: str, device: torch.device, counts: list[int]) -> list[dict[str, Any]]:
-    """32 centres, 16 tokens a node, distinct neighbours, from scratch, inference: milliseconds and peak memory."""
-    rows = []
-    torch._dynamo.reset()
-    models = {method: make_model(shape, tokenizer, device, method, 16) for method in ("graphformers", "max")}
-    for count in counts:
-        num_nodes = 32 * (1 + count)
-        tokens = np.random.default_rng(0).integers(1000, 20_000, num_nodes * 14)
-        cache = TokenCache(tokens, np.arange(num_nodes + 1) * 14, tokenizer.prefix, tokenizer.suffix)
-        neighborhood = Neighborhood(np.arange(32), np.arange(33) * count, np.arange(32, num_nodes))
-        row: dict[str, Any] = {"neighbours": count}
-        for method, model in models.items():
-            batch = to_device(model.packer().pack_neighborhoods(cache, neighborhood), device)
-
-            def work(model: GraphFormers = model, batch: Any = batch) -> None:
-                with torch.inference_mode():
-                    model.network(batch)
-
-            row[f"{method}_ms"] = 1000 * seconds(work, device, 20 if device.type == "cuda" else 3)
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-                work()
-                row[f"{method}_gib"] = torch.cuda.max_memory_allocated() / 2**30
-                row[f"{method}_graph_ms"] = 1000 * replayed(work, device)
-        row["ratio"] = row["graphformers_ms"] / row["max_ms"]
-        rows.append(row)
-    return rows
-
-
-def replayed(work: Callable[[], Any], device: torch.device) -> float:
-    """The time of the same work replayed as a CUDA graph: what is left when launching kernels costs nothing."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return seconds(graph.replay, device, 20)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="a Parquet file with a column text")
@@ -188,7 +128,9 @@ def main() -> None:
     result["padding"] = compare_padding(cache, tokenizer, shape, device, 4096 if on_gpu else 256, count)
     result["packed_share_of_ceiling"] = result["padding"]["packed"]["useful_tflops"] / result["ceiling_tflops"]
     counts = chosen.neighbours if chosen.neighbours is not None else ([3, 5, 10, 20, 50, 100, 200] if on_gpu else [5])
-    result["table_5"] = table_5(tokenizer, shape, device, counts)
+    torch._dynamo.reset()
+    models = {method: make_model(shape, tokenizer, device, method, TOKENS) for method in ("graphformers", "max")}
+    result["table_5"] = table_5(models, counts)
     print(json.dumps(result, indent=1))
 
 

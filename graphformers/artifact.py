@@ -139,6 +139,18 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
         raise
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Writes a text file that is no part of an artifact: whole or not at all."""
+    draft = path.parent / f".{path.name}.draft-{secrets.token_hex(8)}"
+    try:
+        draft.write_text(text, encoding="utf-8")
+        _sync(draft)
+        draft.replace(path)
+        _sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def _behind_links(path: str | Path) -> Path:
     """A link stays a link; what it points to is written."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)

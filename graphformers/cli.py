@@ -306,6 +306,59 @@ def evaluate_command(
     print_overview(found, as_json)
 
 
+@app.command("compare")
+def compare_command(
+    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where report and runs go.")],
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="One of the paper's tables: datasets, overall, neighbours, ablation, efficiency."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A method to compare, trained in two stages; NAME.one-stage on clean text alone. Repeatable. By default plm, "
+            "max and graphformers, both ways.",
+        ),
+    ] = None,
+    source: Annotated[str, typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub.")] = "minilm",
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of all runs, or of one method: max.learning_rate=1e-4. Repeatable."
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="NUMBERS", help="Every method is trained with each, as in 42,43,44.")] = "42",
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="neighbours: fewer neighbours in training as well, not only at test.")
+    ] = False,
+    keep_models: Annotated[bool, typer.Option(help="Whether trained models are kept once they are scored.")] = True,
+    device: Device = None,
+    force: Annotated[bool, typer.Option("--force", help="Train anew what was made with other settings.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train several methods under one budget and report whether the graph helps, which to take, and what it costs.
+
+    The same command continues a comparison that was stopped, and uses the runs that are finished.
+
+    graphformers compare papers.split --config recipes/minilm.toml -o report
+    """
+    from graphformers.compare.comparison import compare
+    from graphformers.compare.runs import Plan
+    from graphformers.data.split import LinkSplit
+    from graphformers.printing import print_comparison
+    from graphformers.train.settings import parse_settings, read_recipe
+
+    numbers = [word.strip() for word in seeds.split(",")]
+    if not all(word.isdigit() for word in numbers):
+        raise typer.BadParameter(f"{seeds!r} given, expected whole numbers such as 42,43,44", param_hint="--seeds")
+    settings = ({} if config is None else read_recipe(config)) | parse_settings(set or [])
+    plan = Plan(LinkSplit.load(split), output, source, settings, tuple(map(int, numbers)), device, force, keep_models)
+    print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
+
+
 @app.command("convert")
 def convert_command(
     weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, or a folder with one.")],

@@ -1,20 +1,18 @@
 """The demo: the whole walk on the graph of Python's standard library, which every machine has."""
 
-import json
 import platform
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphformers.compare.comparison import Comparison, compare
+from graphformers.compare.runs import Plan
+from graphformers.compare.variants import variant
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.data.split import LinkSplit, split_links
-from graphformers.evaluation.baselines import sentence_vectors
-from graphformers.evaluation.ranking import Evaluation, asked_nodes, evaluate, evaluate_vectors
-from graphformers.model.encoding import GraphFormers
-from graphformers.train.runs import make_trainer
+from graphformers.progress import say
 
 SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
     "two_stage": False,
@@ -33,32 +31,28 @@ SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
 }
 
 
+METHODS = ("plm.one-stage", "graphformers.one-stage")
+
+
 @dataclass(frozen=True)
 class Demo:
-    """What the demo made, and what its models scored on the test questions."""
+    """What the demo made."""
 
     graph: TextGraph
     split: LinkSplit
-    scores: dict[str, Evaluation]
+    comparison: Comparison
     model: Path
 
 
 def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None) -> Demo:
-    """Builds, splits, trains two models for `seconds` each and evaluates them; what an earlier run left in `folder` is used."""
+    """Builds, splits, trains two models for `seconds` each and compares them; what an earlier run left in `folder` is used."""
     graph = _graph(folder)
     place = folder / "python.split"
     split = LinkSplit.load(place, graph) if _is_there(place) else _split(graph, questions, candidates).save(place)
     say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
-    nodes = asked_nodes(split.test)
-    scores = {"MiniLM, untrained": evaluate_vectors(sentence_vectors("minilm", graph, nodes), nodes, split.test, cosine=True)}
-    for method, name in (("plm", "PLM"), ("graphformers", "GraphFormers")):
-        output = folder / f"{method}.model"
-        if not _is_there(output):
-            say(f"training {method} for {seconds:.0f} s …")
-            make_trainer(split, "minilm", output, method, SETTINGS | {"max_seconds": seconds}).train()
-        steps = json.loads((output / "training.json").read_text(encoding="utf-8"))["steps"]
-        scores[f"{name}, {steps} steps"] = evaluate(GraphFormers.from_pretrained(output), split)
-    return Demo(graph, split, scores, folder / "graphformers.model")
+    plan = Plan(split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True)
+    found = compare(plan, methods=METHODS)
+    return Demo(graph, split, found, plan.place(variant(METHODS[1]), plan.seeds[0]))
 
 
 def _graph(folder: Path) -> TextGraph:
@@ -78,7 +72,3 @@ def _is_there(place: Path) -> bool:
         return False
     say(f"using {place}, made by an earlier run")
     return True
-
-
-def say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from graphformers.progress import clock
 if TYPE_CHECKING:  # torch takes seconds to import
     from collections.abc import Mapping
 
+    from graphformers.compare.comparison import Comparison
     from graphformers.demo import Demo
     from graphformers.evaluation.overview import Overview
     from graphformers.evaluation.ranking import Evaluation
@@ -152,16 +153,35 @@ PROTOCOL_TITLES = {
 }
 
 
+def print_comparison(found: "Comparison", as_json: bool) -> None:
+    """The tables of a comparison, what they say, and where the report lies."""
+    if as_json:
+        print((found.folder / "results.json").read_text(encoding="utf-8"), end="")
+        return
+    for title, tables in found.tables.items():
+        print(f"{title}\n")
+        for table in tables.strip().split("\n\n"):
+            lines = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+            print_rows([tuple(cells) for cells in lines[2:]], lines[0])
+            print()
+    from graphformers.compare.results import verdict
+
+    for line in verdict(found.results):
+        print(f"- {line}")
+    name = "report.html" if found.has_report else "tables.md"
+    print(f"\n{found.folder / name}: the report; numbers in results.json")
+
+
 def print_demo(demo: "Demo", as_json: bool) -> None:
     """The graph of the demo, what was learnt on it, and what to type next."""
     if as_json:
-        scores = {name: evaluation.table() for name, evaluation in demo.scores.items()}
-        print(json.dumps({"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": scores}, ensure_ascii=False))
+        found = {"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": demo.comparison.results.table()}
+        print(json.dumps(found, ensure_ascii=False))
         return
     print_graph(demo.graph, as_json)
     print("\nWhich docstring is linked to this one? The true one among its candidates, on links held out from training.")
     print("Both models were trained for the same time; with neighbours to read, a step takes longer.\n")
-    print_evaluations(demo.scores, as_json)
+    print_comparison(demo.comparison, as_json)
     split = demo.split.artifact.path if demo.split.artifact else ""
     print(f"\nThe model is in {demo.model}. Next: graphformers evaluate {demo.model} {split}")
 

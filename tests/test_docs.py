@@ -30,7 +30,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     commands = [line.removeprefix("graphformers").split() for line in lines if line.startswith("graphformers ")]
     assert commands
     for words in commands:
-        if words[0] == "train":
+        if words[0] in ("train", "compare"):
             words += ["--set", "max_steps=2", "--set", "batch_size=8"]
         done = subprocess.run([sys.executable, "-m", "graphformers", *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, (words, done.stderr)

@@ -100,5 +100,5 @@ def evaluate_beside_baselines(
         raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
     if backbone:
         own = sentence_vectors(backbone, split.graph, everyone, max_tokens, device)
-        systems[f"{backbone}, untrained"] = VectorScores(own, nodes, cosine=True)
+        systems[f"{Path(backbone).name}, untrained"] = VectorScores(own, nodes, cosine=True)
     return overview(systems | simple_scores(split, num_neighbors), split, questions, protocols)

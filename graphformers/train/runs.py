@@ -17,7 +17,7 @@ from graphformers.model.backbones import backbone_of, own_random_numbers
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.distributed import joined, own_device
 from graphformers.train.optimizer import set_learning_rate
-from graphformers.train.settings import divide_settings
+from graphformers.train.settings import divide_settings, settings_for
 from graphformers.train.trainer import Trainer
 
 TRIED_STEPS = 4
@@ -33,7 +33,6 @@ def make_trainer(
     device: str | None = None,
 ) -> Trainer:
     """A trainer for a new model on a backbone, or for one of our model folders that is trained further."""
-    config, changes = divide_settings(settings or {})
     device, backbone = own_device(device), source
     if (Path(source) / MANIFEST).is_file():
         model = GraphFormers.from_pretrained(source, device=device)
@@ -41,6 +40,7 @@ def make_trainer(
             raise GraphFormersError(
                 f"{source}: a {model.config.method} model, --method {method} given; start from a backbone instead"
             )
+        config, changes = divide_settings(settings_for(model.config.method, settings or {}))
         differing = [name for name, value in changes.items() if getattr(model.config, name) != value]
         if differing:
             raise GraphFormersError(
@@ -48,7 +48,9 @@ def make_trainer(
             )
         backbone = backbone_of(source) or ""
     else:
-        model = GraphFormers.from_backbone(source, method or "graphformers", seed=config.seed, device=device, **changes)
+        method = method or "graphformers"
+        config, changes = divide_settings(settings_for(method, settings or {}))
+        model = GraphFormers.from_backbone(source, method, seed=config.seed, device=device, **changes)
     trainer = Trainer(model, split, config, output)
     trainer.backbone = backbone or None
     return trainer

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.errors import GraphFormersError, nearest
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.modeling import METHODS, ModelConfig
 from graphformers.train.objective import ObjectiveSettings
 
 DECAYS = ("none", "linear", "cosine")
@@ -111,11 +111,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise GraphFormersError(f"{path}: {error.strerror}, expected a recipe such as recipes/minilm.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
-    return {name: _check(name, value, str(path)) for name, value in found.items()}
+    settings = {name: _check(name, value, str(path)) for name, value in found.items() if not isinstance(value, dict)}
+    for method, own in found.items():  # [max] holds what is for PLM+Max alone
+        for name, value in own.items() if isinstance(own, dict) else ():
+            settings[f"{method}.{name}"] = _check(f"{method}.{name}", value, str(path))
+    return settings
 
 
 def parse_settings(words: list[str]) -> dict[str, Any]:
-    """NAME=VALUE as typed after --set; values are TOML, but names such as linear need no quotes."""
+    """NAME=VALUE as typed after --set; values are TOML, but names such as linear need no quotes.
+
+    METHOD.NAME=VALUE is for one method alone.
+    """
     found = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -134,6 +141,10 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 def _check(name: str, value: Any, where: str) -> Any:
     """The value in its setting's type; an unknown name is an error that names the nearest known one."""
     known = known_settings()
+    method, dot, own = name.rpartition(".")
+    if dot and method not in METHODS:
+        raise GraphFormersError(f"{where}: no method {method!r}; {nearest(method, METHODS)}")
+    name = own
     if name not in known:
         raise GraphFormersError(f"{where}: no setting {name!r}; {nearest(name, known)}")
     kinds = known[name].split(" | ")
@@ -142,6 +153,12 @@ def _check(name: str, value: Any, where: str) -> Any:
     if "float" in kinds and type(value) is int:
         return float(value)
     raise GraphFormersError(f"{where}: {name}={value!r} given, expected {known[name]}")
+
+
+def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one method: those for all, then those under its own name, such as max.learning_rate."""
+    own = {name.removeprefix(f"{method}."): value for name, value in settings.items() if name.startswith(f"{method}.")}
+    return {name: value for name, value in settings.items() if "." not in name} | own
 
 
 def divide_settings(settings: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:

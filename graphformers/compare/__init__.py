@@ -1,0 +1,1 @@
+"""Comparison: several methods under one budget, the paper's tables, and a report that says whether the graph helps."""

@@ -1,0 +1,132 @@
+"""compare: trains methods under one budget, and writes report.html, tables.md and results.json beside the runs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphformers import __version__
+from graphformers.artifact import replace_file
+from graphformers.compare import tables as tables_of
+from graphformers.compare.efficiency import measure_efficiency
+from graphformers.compare.report import render_report
+from graphformers.compare.results import Results
+from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, finish_run, untrained
+from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
+from graphformers.errors import GraphFormersError
+from graphformers.progress import say
+from graphformers.train.settings import divide_settings, settings_for
+
+FILES = ("results.json", "tables.md", "report.html")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was compared, and where it lies."""
+
+    results: Results
+    tables: dict[str, str]  # Markdown, by title
+    folder: Path
+    has_report: bool
+
+
+def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | None = None, retrain: bool = False) -> Comparison:
+    """Runs what is missing of a comparison and writes its report.
+
+    `table` is one of the paper's tables, by name; `methods` are names such as max or max.one-stage. What an interrupted
+    comparison finished is used.
+    """
+    check_folder(plan.folder)
+    most = _num_neighbors(plan)
+    if table is not None and methods:
+        raise GraphFormersError("a table by name and methods given, expected one of them: a table knows its methods")
+    chosen = variants_of(table, retrain=retrain, most_neighbors=most) if table else variants(methods or DEFAULT)
+    runs = []
+    for seed in plan.seeds:
+        for each in chosen:
+            runs.append(finish_run(plan, each, seed, conditions_of(each, table, most)))
+    results = Results.of(plan.split, runs, untrained(plan) if chosen else {})
+    found = _tables(plan, results, table, most, retrain=retrain)
+    has_report = write_files(plan, results, found, table)
+    return Comparison(results, found, plan.folder, has_report)
+
+
+def check_folder(folder: Path) -> None:
+    """A report goes into a new folder, or into one that a comparison made."""
+    if folder.is_file():
+        raise GraphFormersError(f"{folder}: a file, expected a folder for the report")
+    strange = [] if not folder.is_dir() else [each.name for each in folder.iterdir() if each.name not in (*FILES, "runs")]
+    strange = [name for name in strange if not name.startswith(".")]
+    if strange and not (folder / "runs").is_dir():
+        raise GraphFormersError(f"{folder}: holds {strange[0]!r} and no report of ours; choose another folder")
+
+
+def _num_neighbors(plan: Plan) -> int:
+    _, changes = divide_settings(settings_for("graphformers", plan.settings or {}))
+    return int(changes.get("num_neighbors", 5))
+
+
+def conditions_of(variant: Variant, table: str | None, most: int) -> list[str]:
+    """Under which conditions a variant is scored: as asked, and where it reads neighbours with wrong ones and with none."""
+    if not variant.reads_neighbors:
+        return [ASKED]
+    fewer = [f"#N = {count}" for count in range(1, most)] if table == "neighbours" and "." not in variant.name else []
+    return [ASKED, SHUFFLED, ALONE, *fewer]
+
+
+def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retrain: bool) -> dict[str, str]:
+    found = {"Data": tables_of.dataset_table(results)}
+    if table == "overall":
+        found["Overall"] = tables_of.overall_table(results)
+    elif table == "neighbours":
+        how = "in training and at test" if retrain else "at test"
+        found[f"Neighbours {how}"] = tables_of.neighbor_table(results, most, retrain=retrain)
+    elif table == "ablation":
+        found["Ablation"] = tables_of.ablation_table(results)
+    elif table == "efficiency":
+        found["Efficiency"] = tables_of.efficiency_table(measure_efficiency(plan.source, plan.device))
+    elif table is None:
+        found["Compared"] = tables_of.system_table((*results.trained, *results.untrained))
+    return found
+
+
+def write_files(plan: Plan, results: Results, tables: dict[str, str], table: str | None) -> bool:
+    """results.json, tables.md, and report.html where plotly is installed."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    details = _details(plan, results)
+    told: dict[str, Any] = {"made by": details, **results.table(), "tables": tables}
+    replace_file(plan.folder / "results.json", json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+    written = "".join(f"## {title}\n\n{text}\n" for title, text in tables.items())
+    replace_file(plan.folder / "tables.md", f"{written}{_verdict_lines(told['verdict'])}")
+    name = plan.split.artifact.path.name if plan.split.artifact else "a split"
+    title = f"{name}: {table}" if table else f"{name}: does the graph help?"
+    try:
+        replace_file(plan.folder / "report.html", render_report(results, title, details, tables))
+    except GraphFormersError as error:
+        say(f"no report.html: {error}")
+        return False
+    return True
+
+
+def _verdict_lines(lines: Sequence[str]) -> str:
+    return "## In words\n\n" + "".join(f"- {line}\n" for line in lines) if lines else ""
+
+
+def _details(plan: Plan, results: Results) -> dict[str, Any]:
+    """What a reader needs to repeat it."""
+    table = results.split.table()
+    config, _ = divide_settings(settings_for("graphformers", plan.settings or {}))
+    told = plan.settings or {}
+    steps = sorted({run.facts["steps"] for system in results.trained for run in system.runs})
+    budget = f"{told['max_seconds']:.0f} s of training" if told.get("max_seconds") else ""
+    return {
+        "split": str(plan.split.artifact.path) if plan.split.artifact else "",
+        "pairs": ", ".join(f"{name} {value:,}" for name, value in table.items()),
+        "backbone": plan.source,
+        "budget of every run": budget or ", ".join(f"{count:,} steps" for count in steps),
+        "batch size": config.batch_size,
+        "seeds": ", ".join(map(str, plan.seeds)),
+        "settings": ", ".join(f"{name}={value}" for name, value in told.items()) or "defaults",
+        "graphformers": __version__,
+    }

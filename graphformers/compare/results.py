@@ -1,0 +1,209 @@
+"""Results: the runs of a comparison brought together, and what they say in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Run
+from graphformers.compare.variants import Variant
+from graphformers.data.arrays import Array
+from graphformers.data.split import LinkSplit
+from graphformers.evaluation.metrics import METRICS, Difference, Ranks, Score, bootstrap, paired_difference
+from graphformers.evaluation.slices import Slices, slices_of
+
+SURE = 0.05  # p-values below this are taken for a difference
+
+
+@dataclass(frozen=True)
+class System:
+    """A variant over all its seeds, or something that needs no training."""
+
+    title: str
+    ranks: dict[str, list[Ranks]]  # condition -> one for each seed
+    variant: Variant | None = None
+    runs: tuple[Run, ...] = ()
+
+    def values(self, metric: str = "P@1", condition: str = ASKED) -> Array:
+        """(Q,) what each question scored, on average over the seeds."""
+        values: Array = np.mean([METRICS[metric](ranks) for ranks in self.ranks[condition]], axis=0)
+        return values
+
+    def by_seed(self, metric: str = "P@1", condition: str = ASKED) -> list[float]:
+        return [float(METRICS[metric](ranks).mean()) for ranks in self.ranks[condition]]
+
+    def score(self, metric: str = "P@1", condition: str = ASKED) -> Score:
+        """The mean over seeds and questions; the interval is over questions."""
+        return bootstrap(self.values(metric, condition))
+
+    def spread(self, metric: str = "P@1", condition: str = ASKED) -> float | None:
+        """The standard deviation over seeds, where there are several."""
+        values = self.by_seed(metric, condition)
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+    @property
+    def valid(self) -> float:
+        return float(np.mean([run.facts["valid"] for run in self.runs]))
+
+    def mean_fact(self, name: str) -> float:
+        return float(np.mean([run.facts[name] for run in self.runs]))
+
+
+@dataclass(frozen=True)
+class Results:
+    """All systems of a comparison on the test questions of one split."""
+
+    split: LinkSplit
+    trained: tuple[System, ...]
+    untrained: tuple[System, ...]
+
+    @staticmethod
+    def of(split: LinkSplit, runs: Sequence[Run], untrained: Mapping[str, Ranks]) -> "Results":
+        by_name: dict[str, list[Run]] = {}
+        for run in runs:
+            by_name.setdefault(run.variant.name, []).append(run)
+        trained = []
+        for own in by_name.values():
+            shared = [name for name in own[0].ranks if all(name in run.ranks for run in own)]
+            ranks = {name: [run.ranks[name] for run in own] for name in shared}
+            trained.append(System(own[0].variant.title, ranks, own[0].variant, tuple(own)))
+        return Results(split, tuple(trained), tuple(System(name, {ASKED: [ranks]}) for name, ranks in untrained.items()))
+
+    @cached_property
+    def slices(self) -> Slices:
+        return slices_of(self.split, self.split.test)
+
+    def find(self, name: str) -> System | None:
+        return next((each for each in self.trained if each.variant is not None and each.variant.name == name), None)
+
+    def best_reader(self) -> System | None:
+        """The variant that reads neighbours and did best on the valid questions."""
+        readers = [each for each in self.trained if each.variant is not None and each.variant.reads_neighbors]
+        return max(readers, key=lambda each: each.valid, default=None)
+
+    def best(self) -> System | None:
+        return max(self.trained, key=lambda each: each.valid, default=None)
+
+    def text_only(self) -> System | None:
+        """PLM, in the better of its schedules."""
+        found = [each for each in self.trained if each.variant is not None and each.variant.method == "plm"]
+        return max(found, key=lambda each: each.valid, default=None)
+
+    def table(self) -> dict[str, Any]:
+        """As plain numbers, for JSON."""
+        return {
+            "split": self.split.table(),
+            "trained": {(each.variant.name if each.variant else each.title): _numbers(each) for each in self.trained},
+            "untrained": {each.title: _numbers(each) for each in self.untrained},
+            "slices": {
+                group: {
+                    name: {"questions": int(mark.sum())}
+                    | {each.title: float(each.values()[mark].mean()) for each in (*self.trained, *self.untrained)}
+                    for name, mark in names.items()
+                }
+                for group, names in self.slices.items()
+            },
+            "verdict": verdict(self),
+        }
+
+
+def _numbers(system: System) -> dict[str, Any]:
+    found: dict[str, Any] = {"title": system.title}
+    for condition in system.ranks:
+        scores = {}
+        for metric in METRICS:
+            score = system.score(metric, condition)
+            scores[metric] = {
+                "value": score.value,
+                "interval": [score.low, score.high],
+                "by_seed": system.by_seed(metric, condition),
+            }
+        found[condition] = scores
+    if system.runs:
+        found["seeds"] = [run.seed for run in system.runs]
+        found["runs"] = [run.facts for run in system.runs]
+    return found
+
+
+def ahead(one: System, other: System, metric: str = "P@1", condition: str = ASKED, other_condition: str = ASKED) -> Difference:
+    """By how much one system is ahead of another on the same questions."""
+    return paired_difference(one.values(metric, condition), other.values(metric, other_condition))
+
+
+def verdict(results: Results) -> list[str]:
+    """What the numbers say, one sentence each. Which method is best is decided on the valid questions, not on the asked ones."""
+    reader, text, best = results.best_reader(), results.text_only(), results.best()
+    found = []
+    if reader and text:
+        found.append(_does_the_graph_help(reader, text))
+    if reader:
+        found += _counterfactuals(reader)
+    if best and len(results.trained) > 1:
+        found.append(_which_to_take(results, best))
+    found += _schedules(results)
+    if reader and text:
+        found.append(_cost(reader, text))
+    return found
+
+
+def _does_the_graph_help(reader: System, text: System) -> str:
+    difference = ahead(reader, text)
+    numbers = f"{text.title} {text.score().value:.3f}, {reader.title} {reader.score().value:.3f} P@1 ({difference})"
+    if difference.p_value >= SURE:
+        return f"Whether the graph helps cannot be told from these questions: {numbers}."
+    if difference.value < 0:
+        return f"The graph does not help here, it hurts: {numbers}."
+    relative = difference.value / max(text.score().value, 1e-9)
+    return f"The graph helps: {numbers}; that is {100 * relative:.0f} % more links found at first sight."
+
+
+def _counterfactuals(reader: System) -> list[str]:
+    own, found = reader.score().value, []
+    for condition, name in ((SHUFFLED, "the neighbours of other nodes"), (ALONE, "no neighbours at all")):
+        if condition in reader.ranks:
+            difference = ahead(reader, reader, other_condition=condition)
+            value = reader.score(condition=condition).value
+            if difference.p_value >= SURE:
+                found.append(f"With {name}, {reader.title} does as well ({value:.3f} against {own:.3f}): it does not use them.")
+            else:
+                word = "falls" if value < own else "rises"
+                found.append(f"With {name}, {reader.title} {word} from {own:.3f} to {value:.3f}.")
+    return found
+
+
+def _which_to_take(results: Results, best: System) -> str:
+    """The best on valid, or a cheaper one that cannot be told from it."""
+    equals = [
+        each
+        for each in results.trained
+        if each is not best
+        and ahead(best, each).p_value >= SURE
+        and each.mean_fact("nodes_per_second") > 1.2 * best.mean_fact("nodes_per_second")
+    ]
+    words = f"Take {best.title}: it is the best on the valid questions ({best.valid:.3f} P@1), {best.score().value:.3f} here."
+    if equals:
+        cheaper = max(equals, key=lambda each: each.mean_fact("nodes_per_second"))
+        times = cheaper.mean_fact("nodes_per_second") / best.mean_fact("nodes_per_second")
+        words += f" {cheaper.title} cannot be told from it ({cheaper.score().value:.3f}) and encodes {times:.1f} times as fast."
+    return words
+
+
+def _schedules(results: Results) -> list[str]:
+    """How much the two stages bring, apart from how much the architecture brings."""
+    found = []
+    for each in results.trained:
+        other = results.find(f"{each.variant.name}.one-stage") if each.variant is not None else None
+        if other is not None:
+            found.append(f"Two stages instead of one bring {each.title} {ahead(each, other)} P@1.")
+    return found
+
+
+def _cost(reader: System, text: System) -> str:
+    training = reader.mean_fact("seconds") / reader.mean_fact("steps") / (text.mean_fact("seconds") / text.mean_fact("steps"))
+    encoding = text.mean_fact("nodes_per_second") / reader.mean_fact("nodes_per_second")
+    return (
+        f"What it costs: a training step of {reader.title} takes {training:.1f} times as long as one of {text.title}, "
+        f"reading a node {encoding:.1f} times as long ({reader.mean_fact('nodes_per_second'):,.0f} nodes/s here)."
+    )

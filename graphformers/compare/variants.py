@@ -1,0 +1,95 @@
+"""Variant: a method with the settings that set it apart; and which variants each of the paper's tables compares."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphformers.errors import GraphFormersError, nearest
+
+TITLES = {
+    "plm": "PLM",
+    "tnve": "TNVE",
+    "iftn": "IFTN",
+    "gat": "PLM+GAT",
+    "max": "PLM+Max",
+    "mean": "PLM+Mean",
+    "att": "PLM+Att",
+    "graphformers": "GraphFormers",
+}
+READS_NEIGHBORS = ("gat", "max", "mean", "att", "graphformers")
+ONE_STAGE = "one-stage"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is trained. `name` is that of its folders, `title` that in tables."""
+
+    name: str
+    title: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what differs from the common settings
+
+    @property
+    def reads_neighbors(self) -> bool:
+        return self.method in READS_NEIGHBORS
+
+    @property
+    def is_two_stage(self) -> bool:
+        return bool(self.settings.get("two_stage", True))
+
+
+def variant(name: str) -> Variant:
+    """A method by its name, such as max, trained in two stages; max.one-stage is trained on clean text alone."""
+    method, dot, schedule = name.partition(".")
+    if method not in TITLES:
+        raise GraphFormersError(f"no method {method!r}; {nearest(method, TITLES)}")
+    if dot and schedule != ONE_STAGE:
+        raise GraphFormersError(f"{name!r} given, expected {method} or {method}.{ONE_STAGE}")
+    if dot:
+        return Variant(name, f"{TITLES[method]}, one stage", method, {"two_stage": False})
+    return Variant(name, TITLES[method], method, {"two_stage": True})
+
+
+def variants(names: Sequence[str]) -> list[Variant]:
+    return [variant(name) for name in dict.fromkeys(names)]
+
+
+def ablations() -> list[Variant]:
+    """Table 4: GraphFormers with one thing less each, beside PLM+Max."""
+    less: dict[str, tuple[str, dict[str, Any]]] = {
+        ONE_STAGE: ("- Progressive", {"two_stage": False}),  # which other tables may have trained already
+        "simplified": ("- Simplified", {"direction": "bidirectional"}),
+        "shared": ("- Shared GNNs", {"share_gnn": False}),
+        "position": ("- Position", {"position_bias": False}),
+    }
+    ablated = [
+        Variant(f"graphformers.{name}", title, "graphformers", {"two_stage": True} | changes)
+        for name, (title, changes) in less.items()
+    ]
+    return [*variants(["graphformers", "max"]), *ablated]
+
+
+def with_neighbors(count: int) -> list[Variant]:
+    """Table 3, retrained: both methods with so many neighbours in training as well."""
+    return [
+        Variant(f"{method}.n{count}", f"{TITLES[method]}, #N = {count}", method, {"two_stage": True, "num_neighbors": count})
+        for method in ("graphformers", "max")
+    ]
+
+
+DEFAULT = ("plm", "max", "graphformers", "plm.one-stage", "max.one-stage", "graphformers.one-stage")
+TABLES = ("datasets", "overall", "neighbours", "ablation", "efficiency")
+
+
+def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -> list[Variant]:
+    """What has to be trained for one of the paper's tables."""
+    if table == "overall":
+        return variants(list(TITLES))
+    if table == "ablation":
+        return ablations()
+    if table == "neighbours":
+        own = variants(["graphformers", "max"])
+        return own + [each for count in range(1, most_neighbors) for each in with_neighbors(count)] if retrain else own
+    if table in TABLES:
+        return []
+    raise GraphFormersError(f"no table {table!r}; {nearest(table, TABLES)}")

@@ -1,0 +1,208 @@
+"""Whole comparisons on a small graph with a small random backbone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphformers.cli import app
+from graphformers.compare import runs as runs_module
+from graphformers.compare.comparison import compare
+from graphformers.compare.results import Results, verdict
+from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler
+from graphformers.compare.tables import ablation_table, neighbor_table, overall_table
+from graphformers.compare.variants import variant, variants_of
+from graphformers.data.split import LinkSplit, split_links
+from graphformers.errors import GraphFormersError
+from graphformers.evaluation.metrics import Ranks
+from tests.train.conftest import make_model, make_topics
+
+SETTINGS = {"batch_size": 32, "learning_rate": 3e-3, "max_steps": 6, "workers": 0, "num_neighbors": 3, "max_tokens": 10}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A split and a backbone."""
+    place = tmp_path_factory.mktemp("compare")
+    split_links(make_topics().save(place / "t.graph"), valid=30, test=30, candidates=20).save(place / "t.split")
+    write_backbone(place / "backbone")
+    return place
+
+
+def write_backbone(place: Path) -> None:
+    """A BERT of the tiny model's shape, as its makers would save it."""
+    from transformers import BertConfig, BertModel
+
+    model = make_model(method="plm")
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 40}
+    BertModel(BertConfig(vocab_size=model.config.vocab_size, hidden_size=16, **sizes)).save_pretrained(place)
+    (place / "tokenizer.json").write_text(model.tokenizer.to_json())
+
+
+def make_plan(folder: Path, output: Path, **changes: Any) -> Plan:
+    split = LinkSplit.load(folder / "t.split")
+    return Plan(split, output, str(folder / "backbone"), SETTINGS, device="cpu", **changes)
+
+
+def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
+    plan = make_plan(folder, tmp_path)
+    one, two = plan.resolve(variant("max.one-stage"), 7), plan.resolve(variant("graphformers"), 7)
+    assert (one["two_stage"], two["two_stage"]) == (False, True)
+    assert one["max_steps"] == two["max_steps"] == 6
+    assert one["seed"] == 7
+    epochs = Plan(plan.split, tmp_path, settings={"batch_size": 50, "epochs": 3}).resolve(variant("plm"), 1)
+    assert epochs["max_steps"] == 2 * 3 * -(-len(plan.split.train) // 50)
+    assert epochs["patience"] >= epochs["max_steps"]
+    own = Plan(plan.split, tmp_path, settings={"learning_rate": 1e-3, "max.learning_rate": 2e-3})
+    assert own.resolve(variant("max"), 1)["learning_rate"] == 2e-3
+    assert own.resolve(variant("plm"), 1)["learning_rate"] == 1e-3
+
+
+def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(folder, tmp_path / "report", seeds=(1, 2))
+    found = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
+    assert found.has_report
+    told = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert list(told["trained"]) == ["plm", "graphformers", "graphformers.one-stage"]
+    assert [run["steps"] for each in told["trained"].values() for run in each["runs"]] == [6] * 6
+    assert told["trained"]["graphformers"]["seeds"] == [1, 2]
+    assert set(told["trained"]["graphformers"]) >= {ASKED, SHUFFLED, ALONE}
+    assert SHUFFLED not in told["trained"]["plm"]
+    assert any(line.startswith("Two stages instead of one bring GraphFormers") for line in told["verdict"])
+    assert "Plotly.react" in (tmp_path / "report" / "report.html").read_text()
+
+    monkeypatch.setattr(runs_module, "make_trainer", None)  # nobody trains again
+    monkeypatch.setattr(runs_module, "evaluate", None)
+    again = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
+    assert again.results.table() == found.results.table()
+
+
+def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
+    from graphformers.evaluation.ranking import evaluate
+    from graphformers.model.encoding import GraphFormers
+
+    plan = make_plan(folder, tmp_path / "report")
+    found = compare(plan, methods=["max"])
+    model = GraphFormers.from_pretrained(plan.place(variant("max"), 42), device="cpu")
+    system = found.results.find("max")
+    assert system is not None
+    assert system.score().value == evaluate(model, plan.split).scores["P@1"].value
+    alone = evaluate(model, plan.split, sampler=plan.split.sampler(0))
+    assert system.score(condition=ALONE).value == alone.scores["P@1"].value
+
+
+def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(folder, tmp_path / "report")
+    original = runs_module.evaluate
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs_module, "evaluate", fail)  # after the training, before the scores are kept
+    with pytest.raises(KeyboardInterrupt):
+        compare(plan, methods=["plm"])
+    monkeypatch.setattr(runs_module, "evaluate", original)
+    before = (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns
+    compare(plan, methods=["plm"])
+    assert (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) -> None:
+    compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
+    split = LinkSplit.load(folder / "t.split")
+    other = {**SETTINGS, "learning_rate": 1e-3}
+    with pytest.raises(GraphFormersError, match=r"made with learning_rate=0.003, now learning_rate=0.001 is given.*--force"):
+        compare(Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"), methods=["plm"])
+    forced = Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu", force=True, keep_models=False)
+    compare(forced, methods=["plm"])
+    assert not forced.place(variant("plm"), 42).exists()
+    compare(Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"), methods=["plm"])
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(GraphFormersError, match=r"holds 'thesis.tex' and no report of ours"):
+        compare(make_plan(folder, tmp_path), methods=["plm"])
+
+
+def test_shuffled_neighbours_are_those_of_another_node(folder: Path) -> None:
+    split = LinkSplit.load(folder / "t.split")
+    own = split.sampler(3)
+    shuffled = ShuffledSampler(own.indptr, own.indices, own.id_hashes, 3, own.seed)
+    nodes = np.array([5, 17, 80])
+    found, everyone = shuffled.sample(nodes), own.sample(np.arange(split.graph.num_nodes))
+    lists = [everyone.of(node).tolist() for node in range(split.graph.num_nodes)]
+    assert found.centers.tolist() == nodes.tolist()
+    for place, node in enumerate(nodes):
+        assert found.of(place).tolist() in lists
+        assert found.of(place).tolist() != lists[node]
+    partners = {tuple(shuffled.sample(np.array([node])).of(0).tolist()) for node in range(split.graph.num_nodes)}
+    assert len(partners) == len({tuple(each) for each in lists})  # everybody's neighbours go to somebody
+
+
+@pytest.mark.parametrize("table", ["neighbours", "ablation"])
+def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
+    found = compare(make_plan(folder, tmp_path / "report"), table=table)
+    if table == "ablation":
+        rows = ablation_table(found.results).splitlines()[2:]
+        titles = [row.split("|")[1].strip() for row in rows]
+        assert titles == ["GraphFormers", "PLM+Max", "- Progressive", "- Simplified", "- Shared GNNs", "- Position"]
+        assert any("**" in row for row in rows)
+    else:
+        rows = neighbor_table(found.results, 3, retrain=False).splitlines()[2:]
+        assert [row.split("|")[1].strip() for row in rows] == ["1", "2", "3"]
+        assert all(len(row.split("|")) == 9 and "" not in [cell.strip() for cell in row.split("|")[1:-1]] for row in rows)
+    assert "## " in (tmp_path / "report" / "tables.md").read_text()
+
+
+def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", str(folder / "t.split"), "-o", str(tmp_path / "report"), "--from", str(folder / "backbone")]
+    app([*words, "--table", "datasets"], standalone_mode=False)
+    assert "#Train" in capsys.readouterr().out
+    app([*words, "--table", "efficiency", "--device", "cpu"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "Time: PLM+Max" in shown
+    assert "Time: GraphFormers" in shown
+    with pytest.raises(GraphFormersError, match=r"no table 'overal'; .*overall"):
+        app([*words, "--table", "overal"], standalone_mode=False)
+    with pytest.raises(GraphFormersError, match="a table by name and methods given"):
+        app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)
+    with pytest.raises(Exception, match="expected whole numbers such as 42,43,44"):
+        app([*words, "--seeds", "many"], standalone_mode=False)
+
+
+def fake_results(folder: Path, values: dict[str, list[float]]) -> Results:
+    """Runs whose P@1 of each question is given, by variant name."""
+    split, made = LinkSplit.load(folder / "t.split"), []
+    for name, found in values.items():
+        ranks = Ranks((np.array(found) < 1).astype(np.int64), np.zeros(len(found), dtype=np.int64))
+        facts = {"valid": float(np.mean(found)), "steps": 5, "seconds": 2.0, "parameters": 3, "nodes_per_second": 10.0}
+        made.append(Run(variant(name), 42, {ASKED: ranks}, facts | {"history": []}))
+    return Results.of(split, made, {})
+
+
+def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
+    bad, good = [0.0] * 25 + [1.0] * 5, [1.0] * 25 + [0.0] * 5
+    assert verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0].startswith("The graph helps: PLM 0.167")
+    assert verdict(fake_results(folder, {"plm": good, "graphformers": bad}))[0].startswith(
+        "The graph does not help here, it hurts"
+    )
+    same = verdict(fake_results(folder, {"plm": good, "max": good}))
+    assert same[0].startswith("Whether the graph helps cannot be told")
+    assert "1.0 times as long" in same[-1]
+    assert "PLM |" in overall_table(fake_results(folder, {"plm": good, "max": bad}))
+
+
+def test_what_each_table_trains() -> None:
+    assert [each.name for each in variants_of("overall")] == ["plm", "tnve", "iftn", "gat", "max", "mean", "att", "graphformers"]
+    assert [each.name for each in variants_of("neighbours")] == ["graphformers", "max"]
+    assert len(variants_of("neighbours", retrain=True)) == 10
+    assert variants_of("datasets") == []
+    with pytest.raises(GraphFormersError, match=r"no method 'maxx'; .*max"):
+        variant("maxx")
+    with pytest.raises(GraphFormersError, match=r"expected max or max\.one-stage"):
+        variant("max.three-stage")
