@@ -131,9 +131,9 @@ def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyP
     seen: dict[str, list[torch.Tensor]] = {"vectors": [], "states": []}
     vectors, states = stepper._vectors, stepper._states
 
-    def watched_vectors(*arguments: Any) -> torch.Tensor:
+    def watched_vectors(*arguments: Any) -> tuple[torch.Tensor, ...]:
         found = vectors(*arguments)
-        seen["vectors"].append(found.detach().clone())
+        seen["vectors"].append(found[0].detach().clone())
         return found
 
     def watched_states(*arguments: Any) -> list[torch.Tensor]:
