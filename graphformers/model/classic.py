@@ -132,9 +132,8 @@ def slot_owners(batch: PackedBatch) -> Tensor:
 
 def slot_states(states_ND: Tensor, batch: PackedBatch) -> Tensor:
     """(R, C, D): states of nodes put where the nodes lie; the counterpart of `node_states`."""
-    rows, slots = batch.cls_RC.shape
-    empty = states_ND.new_zeros(rows * slots, states_ND.shape[-1])
-    return empty.index_copy(0, batch.places_N, states_ND).view(rows, slots, -1)
+    empty = states_ND.new_zeros(batch.cls_RC.numel(), states_ND.shape[-1])
+    return empty.index_copy(0, batch.places_N, states_ND).view(*batch.cls_RC.shape, states_ND.shape[-1])
 
 
 class ClassicNetwork(nn.Module):

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
 from graphformers.errors import GraphFormersError
 
-METHODS = ("graphformers", "plm", "gat", "max", "mean", "att", "tnve", "iftn")
+CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
+METHODS = ("graphformers", "plm", "gat", "max", "mean", "att", *CLASSIC)
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
@@ -63,7 +64,7 @@ class ModelConfig:
     @property
     def is_classic(self) -> bool:
         """Whether words are read by a simple encoder, and nodes have vectors of their own (classic.py)."""
-        return self.method in ("tnve", "iftn")
+        return self.method in CLASSIC
 
     @property
     def reads_neighbors(self) -> bool:
