@@ -108,7 +108,7 @@ class WordFeatures(nn.Module):
         hidden_RWD = self.dropout(normed_RWD)
         convolved_RWD = self.down(F.gelu(self.convolution(self._windows(hidden_RWD, batch.slots_RW))))
         found_RWD = normed_RWD + self.dropout(convolved_RWD)
-        scores_RCW = self.attention(found_RWD).float().transpose(1, 2)
+        scores_RCW = _exact(self.attention(found_RWD)).transpose(1, 2)
         scores_RCW = scores_RCW.masked_fill(owners_RCW == 0, torch.finfo(scores_RCW.dtype).min)  # an empty slot is never read
         pooled_RCD = scores_RCW.softmax(-1).to(found_RWD.dtype) @ found_RWD
         return node_states(pooled_RCD, batch)

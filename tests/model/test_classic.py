@@ -248,3 +248,18 @@ def test_a_model_that_knows_nobody_can_be_evaluated() -> None:
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(GraphFormersError, match="expected one of graphformers, plm, gat, max, mean, att, tnve, iftn"):
         make_model(method="tvne")
+
+
+@pytest.mark.parametrize("method", CLASSIC)
+def test_half_precision(method: str) -> None:
+    """As a GPU trains, under autocast, and as it encodes, with weights in bfloat16."""
+    model = known_model(method)
+    network, exact = network_of(model), model.encode_nodes(GRAPH)
+    batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors = network.vectors_and_loss(batch)[0] if isinstance(network, TnveNetwork) else network.vectors(batch)
+    assert vectors.dtype == torch.float32
+    vectors.sum().backward()  # type: ignore[no-untyped-call]
+    coarse = model.to(torch.bfloat16).encode_nodes(GRAPH)
+    for found in (vectors.detach().numpy(), coarse):
+        assert 1e-5 < np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
