@@ -208,7 +208,7 @@ def train_command(
         typer.Option("--from", metavar="BACKBONE", help="A backbone (folder, minilm, name on the hub), or a model to train on."),
     ] = "minilm",
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="graphformers (default), plm, gat, max, mean or att.")
+        str | None, typer.Option(metavar="NAME", help="graphformers (default), plm, gat, max, mean, att, tnve, iftn.")
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
     set: Annotated[
@@ -366,7 +366,9 @@ def convert_command(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A folder, tokenizer.json or vocab.txt; by default beside the weights.")
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean or att.")] = "graphformers",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean, att, tnve, iftn.")
+    ] = "graphformers",
     max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
     force: Force = False,
 ) -> None:

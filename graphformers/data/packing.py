@@ -36,6 +36,7 @@ class PackedBatch:
     is_graph_RW: "Tensor"  # bool: whether this is the place of a graph token
     places_N: "Tensor"  # int64: where the nodes lie among the R * C slots, in the order they were given
     cls_N: "Tensor"  # int64: where their [CLS] stand among the R * W places of all rows; a graph token stands just before
+    ids_N: "Tensor | None" = None  # int64: the hashes of their ids, for networks that know nodes by name
 
     @property
     def num_nodes(self) -> int:
@@ -74,7 +75,8 @@ class PackedNeighborhoods:
         """The centres alone."""
         rows = {name: getattr(self.nodes, name)[: self.center_rows] for name in ROW_FIELDS}
         few = slice(self.num_centers)
-        return PackedBatch(**rows, places_N=self.nodes.places_N[few], cls_N=self.nodes.cls_N[few])
+        ids_N = None if self.nodes.ids_N is None else self.nodes.ids_N[few]
+        return PackedBatch(**rows, places_N=self.nodes.places_N[few], cls_N=self.nodes.cls_N[few], ids_N=ids_N)
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -167,6 +169,7 @@ class Packer:
     slots: int = 16
     row_multiple: int = 1
     nested: bool = True  # centres have graph tokens (and, one copy per neighbourhood, neighbours too)
+    named: bool = False  # batches tell whose texts they hold
 
     def __post_init__(self) -> None:
         needed = self.max_tokens + int(self.nested)
@@ -177,7 +180,10 @@ class Packer:
         """The texts of some nodes."""
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
         sizes = (self.row_width, self.slots, self.pad_token)
-        return pack_nodes(flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple)
+        packed = pack_nodes(flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple)
+        if not self.named or tokens.id_hashes is None:
+            return packed
+        return replace(packed, ids_N=torch.from_numpy(tokens.id_hashes[nodes].view(np.int64)))
 
     def pack_neighborhoods(self, tokens: TokenCache, neighborhood: Neighborhood) -> PackedNeighborhoods:
         """The texts of some centres and of their neighbours."""
@@ -203,7 +209,9 @@ def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     """The rows and nodes of two batches, one after the other."""
     rows = {name: torch.cat([getattr(upper, name), getattr(lower, name)]) for name in ROW_FIELDS}
     places_N = torch.cat([upper.places_N, lower.places_N + upper.cls_RC.numel()])
-    return PackedBatch(**rows, places_N=places_N, cls_N=torch.cat([upper.cls_N, lower.cls_N + upper.tokens_RW.numel()]))
+    cls_N = torch.cat([upper.cls_N, lower.cls_N + upper.tokens_RW.numel()])
+    ids_N = None if upper.ids_N is None or lower.ids_N is None else torch.cat([upper.ids_N, lower.ids_N])
+    return PackedBatch(**rows, places_N=places_N, cls_N=cls_N, ids_N=ids_N)
 
 
 def ragged_index(indptr: Array, index: Array) -> tuple[Array, Array]:

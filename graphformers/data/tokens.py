@@ -7,7 +7,7 @@ reading, so that one cache serves every sequence length.
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -96,6 +96,7 @@ class TokenCache:
     offsets: Array  # (N + 1,) int64
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
+    id_hashes: Array | None = None  # (N,) uint64, where the texts belong to nodes of a graph
 
     def lengths(self, nodes: Array, max_tokens: int) -> Array:
         """(len(nodes),) how many tokens `read` gives each node."""
@@ -131,20 +132,19 @@ def tokenize(texts: list[str], tokenizer: Tokenizer) -> TokenCache:
 def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
     """The tokens of a whole graph: from its folder when they are there, otherwise made and kept there."""
     if graph.artifact is None:
-        return tokenize(graph.texts.to_pylist(), tokenizer)
+        return replace(tokenize(graph.texts.to_pylist(), tokenizer), id_hashes=graph.id_hashes)
     folder = graph.artifact.path / "tokens" / tokenizer.fingerprint[:16]
     if not folder.is_dir():
         if not os.access(graph.artifact.path, os.W_OK):
-            return tokenize(graph.texts.to_pylist(), tokenizer)
+            return replace(tokenize(graph.texts.to_pylist(), tokenizer), id_hashes=graph.id_hashes)
         _write_cache(folder, graph, tokenizer)
     artifact = open_artifact(folder, KIND, VERSION)
     check_parent(artifact, "graph", graph.artifact)
     if artifact.settings["tokenizer"] != tokenizer.fingerprint:
         found = artifact.settings["tokenizer"]
         raise ArtifactError(f"{folder}: tokens of the tokenizer {found[:12]}, expected {tokenizer.fingerprint[:12]}; remove it")
-    return TokenCache(
-        load_array(artifact.file("tokens.npy")), load_array(artifact.file("offsets.npy")), tokenizer.prefix, tokenizer.suffix
-    )
+    arrays = load_array(artifact.file("tokens.npy")), load_array(artifact.file("offsets.npy"))
+    return TokenCache(*arrays, tokenizer.prefix, tokenizer.suffix, graph.id_hashes)
 
 
 def _write_cache(folder: Path, graph: TextGraph, tokenizer: Tokenizer) -> None:

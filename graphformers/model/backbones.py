@@ -24,6 +24,7 @@ from graphformers.artifact import open_artifact, write_artifact
 from graphformers.data.tokens import Tokenizer
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.checkpoints import check_leftovers, family_name, is_2021, read_2021, read_settings, read_weights
+from graphformers.model.classic import ClassicNetwork
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
 
@@ -51,6 +52,8 @@ def _on_backbone(
     config = make_config(read_settings(settings) | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
     check_leftovers(theirs, used)
+    if config.is_classic:
+        weights = {"words.weight": weights["embedding.words.weight"]}  # of which it has no more than the words
     return assemble(config, tokenizer, {f"text.{name}": tensor for name, tensor in weights.items()}, seed)
 
 
@@ -219,10 +222,12 @@ def save_pretrained(
         if training is not None:
             draft.path("training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
         draft.path("config.json").write_text(json.dumps(asdict(model.config), indent=1) + "\n", encoding="utf-8")
-        tensors = {name: tensor.float() for name, tensor in (weights or model.network.state_dict()).items()}
+        tensors = dict(weights or model.network.state_dict())
+        tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
         save_tensors(draft.path("model.safetensors"), tensors)
         draft.path("tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
-        draft.summary = {"method": model.config.method, "parameters": sum(tensor.numel() for tensor in tensors.values())}
+        count = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
+        draft.summary = {"method": model.config.method, "parameters": count}
 
 
 def from_pretrained(path: str | Path) -> GraphFormers:
@@ -232,6 +237,8 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     artifact.file("tokenizer.json")
     model = _new_model(config, Tokenizer.from_folder(artifact.path), seed=0)
     tensors = load_file(artifact.file("model.safetensors"))
+    if isinstance(model.network, ClassicNetwork):
+        model.network.nodes.make_room(len(tensors.get("nodes.hashes_T", ())))
     known = model.network.state_dict()
     wrong = sorted(set(known) ^ set(tensors)) or [name for name in known if known[name].shape != tensors[name].shape]
     if wrong:

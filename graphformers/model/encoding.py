@@ -21,6 +21,7 @@ from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
+from graphformers.model.classic import ClassicNetwork, classic_network
 from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, TransformerLayer
 from graphformers.progress import progress
 
@@ -53,7 +54,7 @@ class GraphFormers(nn.Module):
             raise GraphFormersError("this tokenizer puts no [CLS] before a text, but that is the token whose state is the node's")
         self.config = config
         self.tokenizer = tokenizer
-        self.network = GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
+        self.network = make_network(config)
         self._copy: nn.Module | None = None
         self._is_compiled = False
         self._num_encoding = 0
@@ -107,7 +108,14 @@ class GraphFormers(nn.Module):
         """Packs batches as this model wants them."""
         nested = self.config.method == "graphformers"
         distinct = not self.is_bidirectional
-        return Packer(self.config.max_tokens, self.config.pad_token, distinct, nested=nested, row_multiple=row_multiple)
+        sizes, named = (self.config.max_tokens, self.config.pad_token), self.config.is_classic
+        return Packer(*sizes, distinct, nested=nested, row_multiple=row_multiple, named=named)
+
+    def know_nodes(self, id_hashes: Array, seed: int = 42) -> None:
+        """Gives these nodes vectors of their own, where the method has such; those that have one keep it."""
+        if isinstance(self.network, ClassicNetwork):
+            self.network.nodes.learn(id_hashes, seed)
+            self._copy = None  # it has room for the nodes of before
 
     def encode(self, texts: Sequence[str], neighbors: Sequence[Sequence[str]] | None = None) -> Array:
         """(len(texts), D) float32 vectors of texts, in order, each in the light of its neighbours' texts where they are given.
@@ -179,7 +187,7 @@ class GraphFormers(nn.Module):
     ) -> Iterator[tuple[slice, Tensor]]:
         """What the distinct texts contribute on their own, then the centres. Baselines read the centres' texts first, too."""
         nested = self.config.method == "graphformers"
-        around = neighborhood.neighbors if self.config.method != "plm" else neighborhood.neighbors[:0]
+        around = neighborhood.neighbors if self.config.reads_neighbors else neighborhood.neighbors[:0]
         needed = np.unique(around if nested else np.concatenate([around, neighborhood.centers]))
         states = self._states(network, tokens, needed)
         for part in self._batches(tokens.lengths(neighborhood.centers, self.config.max_tokens), np.diff(neighborhood.indptr)):
@@ -255,6 +263,13 @@ class GraphFormers(nn.Module):
                 compile_network(self._copy)
         torch._foreach_copy_(list(self._copy.parameters()), list(self.network.parameters()))
         return self._copy
+
+
+def make_network(config: ModelConfig) -> GraphFormersNetwork | CascadedNetwork | ClassicNetwork:
+    """The network of a method, with new weights."""
+    if config.is_classic:
+        return classic_network(config)
+    return GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
 
 
 def compile_network(network: nn.Module) -> None:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
 from graphformers.errors import GraphFormersError
 
-METHODS = ("graphformers", "plm", "gat", "max", "mean", "att")
+CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
+METHODS = ("graphformers", "plm", "gat", "max", "mean", "att", *CLASSIC)
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
@@ -59,6 +60,16 @@ class ModelConfig:
         self._require(
             2 < self.max_tokens <= self.max_positions, "max_tokens", f"3 to {self.max_positions}, what the backbone can read"
         )
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether words are read by a simple encoder, and nodes have vectors of their own (classic.py)."""
+        return self.method in CLASSIC
+
+    @property
+    def reads_neighbors(self) -> bool:
+        """Whether the texts of neighbours matter."""
+        return self.method != "plm" and not self.is_classic
 
     def _require(self, holds: bool, name: str, expected: str) -> None:
         if not holds:

@@ -105,7 +105,7 @@ class BatchMaker:
         return BatchMaker(
             split,
             graph_tokens(split.graph, model.tokenizer),
-            split.sampler(0 if model.config.method == "plm" else model.config.num_neighbors, config.seed),
+            split.sampler(model.config.num_neighbors if model.config.reads_neighbors else 0, config.seed),
             model.packer(row_multiple=8 if model.device.type == "cuda" else 1),  # cuDNN plans attention anew for every shape
             SpanMasking.of(model.tokenizer, config.mask_share, config.seed) if config.two_stage else None,
             config,

@@ -7,7 +7,7 @@ What happens to a text is a function of (seed, epoch, node's id) alone: in whate
 it is polluted in the same way within an epoch and in another way in the next.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -106,13 +106,13 @@ class SpanMasking:
 class PollutedTokens(TokenCache):
     """The tokens of a graph, polluted as in one epoch whenever they are read."""
 
+    id_hashes: Array = field()  # of all nodes; no default here
     masking: SpanMasking
-    id_hashes: Array  # of all nodes
     epoch: int
 
     @staticmethod
     def of(tokens: TokenCache, masking: SpanMasking, id_hashes: Array, epoch: int) -> "PollutedTokens":
-        return PollutedTokens(tokens.tokens, tokens.offsets, tokens.prefix, tokens.suffix, masking, id_hashes, epoch)
+        return PollutedTokens(tokens.tokens, tokens.offsets, tokens.prefix, tokens.suffix, id_hashes, masking, epoch)
 
     def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
         """As `TokenCache.read`."""

@@ -39,7 +39,7 @@ class TrainConfig(ObjectiveSettings):
 
     batch_size: int = 240  # pairs of a step, over all processes: so many keys every anchor has to choose from
     learning_rate: float = 1e-5  # of Adam, at its highest
-    graph_factor: float = 1.0  # times learning_rate for what the backbone does not have: graph attention, combination
+    graph_factor: float = 1.0  # times learning_rate for what the backbone does not have: graph attention, vectors of nodes
     warmup: float = 0.0  # steps of each stage in which the learning rate rises: a share below 1, or a count
     decay: str = "none"  # of the learning rate over each stage: none, linear or cosine
     weight_decay: float = 0.0  # decoupled, not for biases and norms

@@ -76,7 +76,7 @@ class Stepper:
         torch.cuda.empty_cache()
         return self.remake(batch, self.chunk_size)
 
-    def _forward(self, batch: TrainBatch, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    def _forward(self, batch: TrainBatch, seed: int) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
         """The neighbours' states, where they are encoded first, and each chunk's vectors, with a graph if there is one chunk."""
         states = self._neighbor_states(batch, seed)
         with torch.set_grad_enabled(len(batch.chunks) == 1):
@@ -98,26 +98,30 @@ class Stepper:
         with self._precision():
             return list(self.model.network.neighbor_states(part))
 
-    def _vectors(self, chunk: PackedNeighborhoods | CenterChunk, states: list[Tensor], seed: int) -> Tensor:
-        """(2 n, D) float32: anchors, then positives of a chunk."""
+    def _vectors(self, chunk: PackedNeighborhoods | CenterChunk, states: list[Tensor], seed: int) -> tuple[Tensor, ...]:
+        """(2 n, D) float32: anchors, then positives of a chunk; and what the network adds to the loss, summed over the pairs.
+
+        Few networks add anything.
+        """
         torch.manual_seed(seed)
         network: Any = self.model.network
         with self._precision():
+            if hasattr(network, "vectors_and_loss"):
+                vectors, added = network.vectors_and_loss(chunk.centers)
+                return vectors, added
             if isinstance(chunk, PackedNeighborhoods):
-                vectors: Tensor = network(chunk)
-            else:
-                near = [layer[chunk.needed_m] for layer in states]
-                vectors = network.center_vectors(chunk.centers, near, chunk.index_BK, chunk.open_BK)
-        return vectors
+                return (network(chunk),)
+            near = [layer[chunk.needed_m] for layer in states]
+            return (network.center_vectors(chunk.centers, near, chunk.index_BK, chunk.open_BK),)
 
     def _precision(self) -> torch.autocast:
         """bfloat16 on a GPU, float32 elsewhere. A new context each time: autocast remembers weights cast without a graph."""
         kind = self.model.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
 
-    def _loss(self, batch: TrainBatch, vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: TrainBatch, vectors: list[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
         """The loss over the pairs of all processes, and its gradient (B, 2, D) for the vectors of this one."""
-        halves = [chunk.detach().chunk(2) for chunk in vectors]
+        halves = [chunk[0].detach().chunk(2) for chunk in vectors]
         empty = torch.zeros(0, self.model.config.hidden_size, device=self.model.device)
         own_B2D = torch.stack([torch.cat([empty, *(half[side] for half in halves)]) for side in (0, 1)], 1)
         all_K2D = self.world.gather(own_B2D, batch.sizes).requires_grad_()
@@ -129,17 +133,21 @@ class Stepper:
             loss = (loss + back) / 2
         loss = loss / sum(batch.sizes)
         (gradient_K2D,) = torch.autograd.grad(loss, all_K2D)
-        summed = self.world.sum(torch.cat([gradient_K2D.flatten(), loss.detach()[None]]))
+        loss = loss.detach() + sum(added.detach() for chunk in vectors for added in chunk[1:]) / sum(batch.sizes)
+        summed = self.world.sum(torch.cat([gradient_K2D.flatten(), loss[None]]))
         gradient_B2D = summed[:-1].view_as(gradient_K2D)[own]
         return summed[-1], gradient_B2D
 
-    def _backward(self, batch: TrainBatch, seed: int, states: list[Tensor], vectors: list[Tensor], gradient_B2D: Tensor) -> None:
+    def _backward(
+        self, batch: TrainBatch, seed: int, states: list[Tensor], vectors: list[tuple[Tensor, ...]], gradient_B2D: Tensor
+    ) -> None:
         """Walks the network backwards, from the gradients of the vectors; what was not kept is computed again."""
         for i, chunk in enumerate(batch.chunks):
-            is_kept = len(vectors) == 1 and vectors[0].requires_grad
+            is_kept = len(vectors) == 1 and vectors[0][0].requires_grad
             found = vectors.pop() if is_kept else self._vectors(chunk, states, mix_seed(seed, 1, i))
             own_N2D = gradient_B2D[batch.bounds[i] : batch.bounds[i + 1]]
-            torch.autograd.backward(found, own_N2D.transpose(0, 1).flatten(0, 1))
+            shares = [torch.full_like(added, 1 / sum(batch.sizes)) for added in found[1:]]
+            torch.autograd.backward(found, [own_N2D.transpose(0, 1).flatten(0, 1), *shares])
         begin = 0
         for i, nodes in enumerate(batch.neighbors if self.config.neighbor_gradients else []):
             if nodes.num_nodes:

@@ -126,6 +126,8 @@ class Trainer:
     def set_up(self) -> None:
         """All that is needed to make a step."""
         config, device = self.config, self.model.device
+        if self.model.config.is_classic:
+            self.model.know_nodes(self.split.graph.id_hashes[np.unique(self.split.train)], config.seed)
         with self.world.first_then_others():
             self.maker = BatchMaker.of(self.model, self.split, config, self.world.rank, self.world.size)
         count = len(self.split.valid)

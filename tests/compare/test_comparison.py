@@ -144,7 +144,7 @@ def test_shuffled_neighbours_are_those_of_another_node(folder: Path) -> None:
     assert len(partners) == len({tuple(each) for each in lists})  # everybody's neighbours go to somebody
 
 
-@pytest.mark.parametrize("table", ["neighbours", "ablation"])
+@pytest.mark.parametrize("table", ["neighbours", "ablation", "overall"])
 def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
     found = compare(make_plan(folder, tmp_path / "report"), table=table)
     if table == "ablation":
@@ -152,6 +152,10 @@ def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
         titles = [row.split("|")[1].strip() for row in rows]
         assert titles == ["GraphFormers", "PLM+Max", "- Progressive", "- Simplified", "- Shared GNNs", "- Position"]
         assert any("**" in row for row in rows)
+    elif table == "overall":
+        rows = overall_table(found.results).split("\n\n")[0].splitlines()[2:]
+        titles = [row.split("|")[1].strip() for row in rows]
+        assert titles == ["PLM", "TNVE", "IFTN", "PLM+GAT", "PLM+Max", "PLM+Mean", "PLM+Att", "GraphFormers"]
     else:
         rows = neighbor_table(found.results, 3, retrain=False).splitlines()[2:]
         assert [row.split("|")[1].strip() for row in rows] == ["1", "2", "3"]

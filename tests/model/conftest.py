@@ -1,12 +1,15 @@
 """Small models with random weights, and the texts they read."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from graphformers.data.tokens import Tokenizer
+from graphformers.errors import GraphFormersError
+from graphformers.model.backbones import find_backbone
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
 from tests.data.test_tokens import make_tokenizer
@@ -43,3 +46,11 @@ def sequences(model: GraphFormers, texts: list[str]) -> list[list[int]]:
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
     return make_texts(40)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    try:
+        return find_backbone("minilm")
+    except GraphFormersError:
+        pytest.skip("the default backbone is not installed")

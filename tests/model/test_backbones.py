@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from graphformers.data.tokens import tokenize
 from graphformers.errors import ArtifactError, GraphFormersError
-from graphformers.model.backbones import convert, find_backbone, from_backbone, from_pretrained, read_tokenizer
+from graphformers.model.backbones import convert, from_backbone, from_pretrained, read_tokenizer
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import METHODS
 from tests.data.test_tokens import make_tokenizer
@@ -79,14 +79,6 @@ def test_parity_with_transformers(tmp_path: Path, family: str) -> None:
     for layer, state in enumerate(cls_states(model, texts)):
         assert np.abs(state - hidden[layer + 1][:, 0].numpy()).max() <= CLOSE
     assert np.abs(model.encode(texts) - hidden[-1][:, 0].numpy()).max() <= CLOSE
-
-
-@pytest.fixture(scope="session")
-def minilm() -> Path:
-    try:
-        return find_backbone("minilm")
-    except GraphFormersError:
-        pytest.skip("the default backbone is not installed")
 
 
 def test_parity_with_real_weights(minilm: Path, graph: Any) -> None:

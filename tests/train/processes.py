@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from graphformers.model.classic import ClassicNetwork, ClassicSettings
 from graphformers.train.batches import TrainBatch
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
@@ -47,7 +48,10 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None) -> Non
         symmetric=True,
         max_norm=1.0,
     )
-    trainer = Recording(make_model(method=method), make_split(), config, fail_on=fail_on)
+    model = make_model(method=method)
+    if isinstance(model.network, ClassicNetwork):  # what is drawn differs with the number of processes
+        model.network.settings = ClassicSettings(node_dropout=0.0, noise=0.0, bound_weight=0.05)
+    trainer = Recording(model, make_split(), config, fail_on=fail_on)
     result = trainer.train()
     weights = {f"weight:{name}": tensor for name, tensor in trainer.model.network.state_dict().items()}
     gradients = {f"gradient:{name}": tensor for name, tensor in trainer.gradients.items()}

@@ -28,14 +28,14 @@ def run(processes: int, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=environment)
 
 
-@pytest.mark.parametrize(("method", "batch_size", "processes"), [("graphformers", 45, 2), ("max", 2, 3)])
+@pytest.mark.parametrize(("method", "batch_size", "processes"), [("graphformers", 45, 2), ("max", 2, 3), ("tnve", 45, 2)])
 def test_several_processes_do_what_one_does(tmp_path: Path, method: str, batch_size: int, processes: int) -> None:
     """Gradients of the first step and weights after five; batches that do not divide, and processes without a pair."""
     for count in (1, processes):
         done = run(count, "tests.train.processes", str(tmp_path), method, str(batch_size))
         assert done.returncode == 0, done.stderr[-2000:]
     alone = load_file(tmp_path / "rank0of1.safetensors")
-    assert sum(name.startswith("gradient:") for name in alone) > 20
+    assert sum(name.startswith("gradient:") for name in alone) >= 17
     for rank in range(processes):
         together = load_file(tmp_path / f"rank{rank}of{processes}.safetensors")
         assert together.keys() == alone.keys()

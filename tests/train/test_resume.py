@@ -111,6 +111,21 @@ def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
     assert (Path(f"{output}.training") / "checkpoint").is_dir()
 
 
+@pytest.mark.parametrize("method", ["tnve", "iftn"])
+def test_networks_with_vectors_of_nodes_go_on_too(place: Path, method: str) -> None:
+    make_model(method=method, dropout=0.1).save_pretrained(place / f"{method}.start.model")
+    more = ["--from", str(place / f"{method}.start.model")]  # the later one wins
+    done = train(place, place / f"{method}.whole.model", *more)
+    assert done.returncode == 0, done.stderr
+    output = place / f"{method}.stopped.model"
+    stop_after(place, output, 7, *more)
+    again = train(place, output, *more)
+    assert again.returncode == 0, again.stderr
+    assert "continuing an unfinished run at step" in again.stderr
+    one, other = (folder / "model.safetensors" for folder in (output, place / f"{method}.whole.model"))
+    assert one.read_bytes() == other.read_bytes()
+
+
 def test_other_settings_do_not_continue_a_run(place: Path, undisturbed: Path) -> None:
     """But the same ones do, also where a run was to replace a finished model."""
     output = place / "changed.model"

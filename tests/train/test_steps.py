@@ -1,11 +1,15 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
+from graphformers.data.packing import PackedBatch
 from graphformers.errors import GraphFormersError
+from graphformers.model.classic import TnveNetwork
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.batches import BatchKey, BatchMaker, TrainBatch
 from graphformers.train.distributed import World
@@ -39,15 +43,24 @@ def run(model: GraphFormers, chunk_size: int | None = None, seed: int = 3, **cha
     return float(loss.detach()), gradients(model)
 
 
+def classic_model(method: str) -> GraphFormers:
+    """One whose nodes are known, and which hides and draws nothing."""
+    model = make_model(method=method)
+    model.know_nodes(SPLIT.graph.id_hashes)
+    return model.eval()
+
+
 def naive(model: GraphFormers, *, symmetric: bool = False, leave_out: bool = True) -> tuple[float, Gradients]:
     """One pair at a time through the network, eq. 6 one score at a time, and autograd for the rest."""
     maker = make_stepper(model)[1]
     pairs = maker.pairs(0, 0)
     links = {frozenset(pair) for pair in SPLIT.train.tolist()}
-    vectors = []
+    vectors, added = [], torch.zeros(())
     for pair in pairs:
         one = maker.packer.pack_neighborhoods(maker.tokens, maker._neighborhood(pair[None], 0))
         vectors.append(model.network(one))
+        if isinstance(model.network, TnveNetwork):
+            added = added + naive_bound(model.network, one.centers)
     anchors, keys = (torch.stack([both[side] for both in vectors]) for side in (0, 1))
     if model.config.similarity == "cosine":
         anchors, keys = F.normalize(anchors, dim=-1), F.normalize(keys, dim=-1)
@@ -68,8 +81,30 @@ def naive(model: GraphFormers, *, symmetric: bool = False, leave_out: bool = Tru
     loss = one_way(anchors, keys, 0)
     if symmetric:
         loss = (loss + one_way(keys, anchors, 1)) / 2
+    loss = loss + added / len(pairs)
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach()), gradients(model)
+
+
+def naive_bound(network: TnveNetwork, pair: PackedBatch) -> torch.Tensor:
+    """Of one linked pair, by torch's own distributions; half of all pairs are taken for unlinked ones."""
+    words = network.text["words"](pair.tokens_RW)
+    latent, mean, log_variance = network._latents(words, pair)
+    s, t = (log_variance / 2).exp()
+    strength = network.settings.correlation
+    c = strength * s * t / (1 - strength**2)
+    covariance = (((1 + 4 * c**2).sqrt() - 1) / (2 * c)) * s * t
+    posterior = MultivariateNormal(mean.T, torch.stack([s * s, covariance, covariance, t * t], -1).view(-1, 2, 2))
+    prior = MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, strength], [strength, 1.0]]))
+    linked = kl_divergence(posterior, prior).sum()
+    unlinked = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum()
+    surprise = torch.zeros(())
+    for node in range(2):
+        row, slot = divmod(int(pair.places_N[node]), pair.num_slots)
+        tokens = pair.tokens_RW[row][pair.slots_RW[row] == slot][1:]
+        logits = network.text["words"].weight @ network.decoder(latent[node]) + network.frequency_V
+        surprise = surprise - logits.log_softmax(0)[tokens].sum()
+    return network.settings.bound_weight * (surprise + (linked + unlinked) / 2)
 
 
 def assert_close(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
@@ -85,6 +120,18 @@ def test_a_step_is_the_naive_one(method: str) -> None:
     expected = naive(model)
     assert_close(run(model), expected)
     assert_close(run(model, chunk_size=7), expected)
+
+
+@pytest.mark.parametrize("method", ["tnve", "iftn"])
+@pytest.mark.parametrize("neighbor_gradients", [True, False])
+def test_a_step_of_a_network_with_terms_of_its_own_is_the_naive_one(method: str, neighbor_gradients: bool) -> None:
+    model = classic_model(method)
+    if isinstance(model.network, TnveNetwork):
+        model.network.settings = replace(model.network.settings, bound_weight=0.05)  # so that it matters
+    expected = naive(model)
+    assert {name for name, _ in model.network.named_parameters()} - expected[1].keys() <= {"log_variance.weight"}
+    assert_close(run(model, neighbor_gradients=neighbor_gradients), expected)
+    assert_close(run(model, chunk_size=7, neighbor_gradients=neighbor_gradients), expected)
 
 
 @pytest.mark.parametrize("changes", [{"direction": "bidirectional"}, {"similarity": "cosine"}, {"share_gnn": False}])
@@ -131,9 +178,9 @@ def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyP
     seen: dict[str, list[torch.Tensor]] = {"vectors": [], "states": []}
     vectors, states = stepper._vectors, stepper._states
 
-    def watched_vectors(*arguments: Any) -> torch.Tensor:
+    def watched_vectors(*arguments: Any) -> tuple[torch.Tensor, ...]:
         found = vectors(*arguments)
-        seen["vectors"].append(found.detach().clone())
+        seen["vectors"].append(found[0].detach().clone())
         return found
 
     def watched_states(*arguments: Any) -> list[torch.Tensor]:
@@ -151,9 +198,12 @@ def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyP
     assert not torch.equal(seen["vectors"][0], seen["vectors"][1])
 
 
-def test_the_gradient_with_dropout_is_that_of_the_loss_it_saw() -> None:
+@pytest.mark.parametrize("method", ["graphformers", "tnve", "iftn"])
+def test_the_gradient_with_dropout_is_that_of_the_loss_it_saw(method: str) -> None:
     """Under fixed random numbers the chunked loss is a function of the weights: its gradient by differences."""
-    model = make_model(dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2).double().train()
+    model = make_model(method=method, dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2)
+    model.know_nodes(SPLIT.graph.id_hashes)
+    model.double().train()
     _, found = run(model, chunk_size=9)
     generator = torch.Generator().manual_seed(0)
     direction = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in model.network.named_parameters()}
