@@ -34,6 +34,7 @@ from graphformers.errors import ArtifactError
 MANIFEST = "manifest.json"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
+GROWING = ("changes.log",)  # files inside an artifact that grow after it was written and have checksums of their own
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Draft:
     settings: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, dict[str, str]] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)  # SHA-256 of files where it is known from writing them
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -78,7 +80,7 @@ class Artifact:
             open_artifact(inner, None, None).verify()
 
     def _compare(self, name: str) -> None:
-        if _checksum(self.path / name) != self.files[name]["sha256"]:
+        if checksum(self.path / name) != self.files[name]["sha256"]:
             raise ArtifactError(
                 f"{self.path / name}: damaged, its checksum is not the one in {MANIFEST}; restore it or make the {self.kind} anew"
             )
@@ -134,9 +136,21 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
             if lock is not None:
                 os.close(lock)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ArtifactError(f"{target}: the disk is full; what was there before is unchanged") from error
-        raise
+        raise full_disk(error, target) from error
+
+
+def full_disk(error: OSError, target: Path) -> Exception:
+    """What to raise for `error`: that the disk is full, where that is what it says."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ArtifactError(f"{target}: the disk is full; what was there before is unchanged")
+    return error
+
+
+def publish_artifact(draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False) -> None:
+    """Puts a folder that was filled piece by piece, over many runs perhaps, in place as one artifact."""
+    target = _behind_links(path)
+    _seal(draft, kind, version)
+    _publish(draft.folder, target, kind, force)
 
 
 def _behind_links(path: str | Path) -> Path:
@@ -184,7 +198,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
         raise ArtifactError(f"{path}: exists and is a {manifest['kind']}, not a {kind}; choose another name")
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
-    ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED}
+    ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED, *GROWING}
     foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(VERIFIED))
     if foreign:
         raise ArtifactError(
@@ -232,8 +246,16 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
 def _seal(draft: Draft, kind: str, version: int) -> None:
     from graphformers import __version__
 
-    names = sorted(str(file.relative_to(draft.folder)) for file in draft.folder.rglob("*") if file.is_file())
-    files = {name: {"bytes": (draft.folder / name).stat().st_size, "sha256": _checksum(draft.folder / name)} for name in names}
+    found = [file for file in draft.folder.rglob("*") if file.is_file() and not file.name.startswith(VERIFIED)]
+    names = sorted(str(file.relative_to(draft.folder)) for file in found)
+    names = [name for name in names if name != MANIFEST]
+    files = {
+        name: {
+            "bytes": (draft.folder / name).stat().st_size,
+            "sha256": draft.checksums.get(name) or checksum(draft.folder / name),
+        }
+        for name in names
+    }
     content = {
         "kind": kind,
         "format": version,
@@ -254,7 +276,7 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
     draft.path(MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     _remember(draft.folder, names)
     for place in [*names, MANIFEST, *{str(Path(name).parent) for name in names}, "."]:
-        _sync(draft.folder / place)
+        sync(draft.folder / place)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -284,7 +306,7 @@ def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
                 os.rename(target, _aside(target))
                 os.rename(draft, target)
                 shutil.rmtree(_aside(target), ignore_errors=True)
-        _sync(target.parent)
+        sync(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -329,7 +351,8 @@ def _sweep(target: Path) -> None:
         shutil.rmtree(_aside(target), ignore_errors=True)
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -368,7 +391,8 @@ def _umask() -> int:
     return mask
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Returns when a file or a folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
