@@ -223,6 +223,7 @@ def save_pretrained(
         save_tensors(draft.path("model.safetensors"), tensors)
         draft.path("tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
         draft.summary = {"method": model.config.method, "parameters": sum(tensor.numel() for tensor in tensors.values())}
+    model.source = Path(path)
 
 
 def from_pretrained(path: str | Path) -> GraphFormers:
@@ -237,6 +238,7 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     if wrong:
         raise GraphFormersError(f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}")
     model.network.load_state_dict(tensors)
+    model.source = artifact.path
     return model.eval()
 
 

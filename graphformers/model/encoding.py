@@ -52,6 +52,7 @@ class GraphFormers(nn.Module):
             raise GraphFormersError("this tokenizer puts no [CLS] before a text, but that is the token whose state is the node's")
         self.config = config
         self.tokenizer = tokenizer
+        self.source: Path | None = None  # the folder this model was last read from or written to
         self.network = GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
         self._copy: nn.Module | None = None
         self._is_compiled = False

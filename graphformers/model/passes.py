@@ -57,11 +57,6 @@ class Passes:
             return 0
         return self.config.num_layers - 1 if self.config.method == "graphformers" else 1
 
-    @property
-    def num_neighbors(self) -> int:
-        """Sampled for a node."""
-        return 0 if self.config.method == "plm" else self.config.num_neighbors
-
     def text_parts(self, tokens: TokenCache, nodes: Array) -> Iterator[slice]:
         """The batches of the first pass."""
         return self._parts(tokens.lengths(nodes, self.config.max_tokens), np.zeros(len(nodes), dtype=np.int64))
@@ -72,16 +67,20 @@ class Passes:
 
     def center_parts(self, tokens: TokenCache, neighborhood: Neighborhood) -> Iterator[slice]:
         """The batches of the second pass."""
-        sizes = tokens.lengths(neighborhood.centers, self.config.max_tokens) + int(self.packer.nested)
         counts = np.diff(neighborhood.indptr)
         if not self.is_joint:
-            return self._parts(sizes, counts)
+            return self.counted_parts(tokens, neighborhood.centers, counts)
+        sizes = tokens.lengths(neighborhood.centers, self.config.max_tokens) + 1
         if counts.max(initial=0) > MOST_TOGETHER:
             raise GraphFormersError(
                 f"a node with {counts.max():,} neighbours; a bidirectional model reads at most {MOST_TOGETHER:,}, sample fewer"
             )
         around = np.concatenate([[0], np.cumsum(tokens.lengths(neighborhood.neighbors, self.config.max_tokens))])
         return self._parts(sizes + np.diff(around[neighborhood.indptr]), (counts + 1) ** 2)  # everybody looks at everybody
+
+    def counted_parts(self, tokens: TokenCache, centers: Array, counts: Array) -> Iterator[slice]:
+        """The same from the numbers of neighbours alone, where centres are read without them."""
+        return self._parts(tokens.lengths(centers, self.config.max_tokens) + int(self.packer.nested), counts)
 
     def pack_centers(
         self, tokens: TokenCache, neighborhood: Neighborhood, known: Array | None = None
