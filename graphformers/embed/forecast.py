@@ -10,8 +10,8 @@ import torch
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
-from graphformers.data.sampling import NeighborSampler
-from graphformers.data.tokens import TokenCache, tokenize
+from graphformers.data.sampling import Neighborhood, NeighborSampler
+from graphformers.data.tokens import tokenize
 from graphformers.embed.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts
@@ -45,34 +45,20 @@ def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: 
     sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
     drawn = sampler.sample(nodes)
     everyone = np.unique(np.concatenate([nodes, drawn.neighbors]))
-    cache = tokenize(graph.texts_of(everyone), model.tokenizer)
-    tokens = _Renumbered(cache.tokens, cache.offsets, cache.prefix, cache.suffix, everyone)
+    tokens = tokenize(graph.texts_of(everyone), model.tokenizer)
+    local = [np.searchsorted(everyone, numbers) for numbers in (nodes, drawn.neighbors)]
+    drawn = Neighborhood(local[0], drawn.indptr, local[1])
     part = next(passes.center_parts(tokens, drawn), slice(0, 0))
     count = max(part.stop, 1)
     with model.reading() as network:
-        center = to_device(passes.pack_centers(tokens, cut(drawn, part), everyone), model.device)
+        center = to_device(passes.pack_centers(tokens, cut(drawn, part)), model.device)
         needed = len(center.needed_M) if isinstance(center, CenterBatch) else 0
         states_MSD = torch.zeros(needed, plan.num_states, plan.hidden_size, device=model.device)
         seconds = _time(lambda: read_centers(network, center, states_MSD), model)
         if plan.num_states:
-            text = to_device(passes.pack_texts(tokens, nodes[:count]), model.device)
+            text = to_device(passes.pack_texts(tokens, drawn.centers[:count]), model.device)
             seconds += _time(lambda: read_texts(network, text), model)
     return seconds / count, count
-
-
-class _Renumbered(TokenCache):
-    """The tokens of some nodes under the numbers they have in the graph."""
-
-    def __init__(self, tokens: Array, offsets: Array, prefix: tuple[int, ...], suffix: tuple[int, ...], nodes: Array) -> None:
-        super().__init__(tokens, offsets, prefix, suffix)
-        object.__setattr__(self, "nodes", nodes)
-        self.nodes: Array
-
-    def lengths(self, nodes: Array, max_tokens: int) -> Array:
-        return super().lengths(np.searchsorted(self.nodes, nodes), max_tokens)
-
-    def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
-        return super().read(np.searchsorted(self.nodes, nodes), max_tokens)
 
 
 def _time(work: Callable[[], Any], model: GraphFormers) -> float:

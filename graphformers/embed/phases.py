@@ -67,10 +67,7 @@ class Phases:
         self.states, self.vectors = folders  # where the shards of states and of vectors are written
         self.passes = model.passes(plan.row_multiple, plan.batch_tokens)
         self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
-        self.table: Tensor | None = None  # (N, S, D): all states, where they stay on the device
-        if in_memory:
-            shape = (plan.num_nodes, plan.num_states, plan.hidden_size)
-            self.table = torch.empty(shape, dtype=states_dtype(plan.key.precision), device=model.device)
+        self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
         self._num_workers = workers
         self._rows: ShardedRows | None = None
 
@@ -78,10 +75,7 @@ class Phases:
         """Phase 1: the states of these shards, on disk unless told otherwise, and in the table where there is one."""
 
         def rows_of(start: int, stop: int) -> Tensor:
-            if self.table is not None:
-                return self.table[start:stop]
-            shape = (stop - start, self.plan.num_states, self.plan.hidden_size)
-            return torch.empty(shape, dtype=states_dtype(self.plan.key.precision), device=self.model.device)
+            return self._new_rows(start, stop) if self.table is None else self.table[start:stop]
 
         def write(shard: int, rows: Array) -> None:
             about = {"text_hash": text_hash(self.graph, *self.plan.shards[shard])}
@@ -108,6 +102,15 @@ class Phases:
             return read_centers(network, batch, states_MSD)
 
         self._run(2, shards, task, (rows_of, compute, write))
+
+    def _new_rows(self, start: int, stop: int) -> Tensor:
+        shape = (stop - start, self.plan.num_states, self.plan.hidden_size)
+        return torch.empty(shape, dtype=states_dtype(self.plan.key.precision), device=self.model.device)
+
+    def hold_states(self) -> None:
+        """Takes all states, finished by whomever, from disk to the device."""
+        self.table = self._new_rows(0, self.plan.num_nodes)
+        self.load_states(range(len(self.plan.shards)))
 
     def load_states(self, shards: Sequence[int]) -> None:
         """Fills the table from shards that were finished before."""

@@ -68,12 +68,13 @@ class Plan:
     compute: str  # the type in which the network computes
 
     @staticmethod
-    def of(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> "Plan":
-        kind = model.device.type
+    def of(model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None) -> "Plan":
+        """`kind` is the device that will compute, where it is not the model's own."""
+        kind = kind or model.device.type
         passes = model.passes()
         on_gpu = kind == "cuda"
-        with model.reading() as network:
-            compute = str(next(network.parameters()).dtype).removeprefix("torch.")
+        own = next(model.parameters()).dtype
+        compute = torch.bfloat16 if on_gpu and own == torch.float32 else own
         usual = GPU_TOKENS if on_gpu else BATCH_TOKENS.get(kind, BATCH_TOKENS["cpu"])
         asked = model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
         return Plan(
@@ -91,7 +92,7 @@ class Plan:
             shard_size=settings.shard_size or SHARD_SIZES.get(kind, USUAL_SHARD),
             batch_tokens=settings.batch_tokens or usual,
             row_multiple=GPU_ROWS if on_gpu else 1,
-            compute=compute,
+            compute=str(compute).removeprefix("torch."),
         )
 
     @property
