@@ -135,7 +135,8 @@ def fits_on_device(plan: Plan, device: torch.device) -> bool:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "key"} | dict(values.get("key") or {})
+    key = {name if name != "precision" else "states_precision": value for name, value in dict(values.get("key") or {}).items()}
+    return {name: value for name, value in values.items() if name != "key"} | key
 
 
 def _short(value: Any) -> str:
