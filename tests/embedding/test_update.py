@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.embed import compaction
-from graphformers.embed.job import embed
-from graphformers.embed.update import UpdateReport, update
-from graphformers.embed.vectors import VectorStore, locked
+from graphformers.embedding import compaction
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import UpdateReport, update
+from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
-from tests.embed.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
+from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
 
 class Plain:

@@ -21,10 +21,10 @@ import pyarrow as pa
 from graphformers.artifact import Artifact, bring_back, open_artifact
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embed.live import LiveGraph
-from graphformers.embed.log import ChangeLog, Record
-from graphformers.embed.shards import load_rows
-from graphformers.embed.states import LayerStates, StatesKey
+from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.log import ChangeLog, Record
+from graphformers.embedding.shards import load_rows
+from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError
 
 KIND = "vectors"
@@ -190,7 +190,7 @@ class VectorStore:
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the vectors for others: .npy (ids beside it in .ids.txt), .parquet, or .txt in word2vec's text format."""
-        from graphformers.embed.export import export_vectors
+        from graphformers.embedding.export import export_vectors
 
         export_vectors(self, Path(path), force=force)
 

@@ -6,9 +6,9 @@ small multiple of the change, and opening a folder never means reading a log of 
 
 from graphformers.artifact import write_artifact
 from graphformers.data.arrays import save_array
-from graphformers.embed.shards import bounds, shard_name
-from graphformers.embed.states import text_hash
-from graphformers.embed.vectors import KIND, VERSION, VectorStore
+from graphformers.embedding.shards import bounds, shard_name
+from graphformers.embedding.states import text_hash
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 
 LEAST_BYTES = 64 << 20  # of a log that is worth compacting
 MOST_BYTES = 2 << 30  # of a log, however large the base: it is read when a folder is opened

@@ -14,7 +14,7 @@ from graphformers.data.formats.tables import read_edges, read_nodes
 from graphformers.data.problems import Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import check_files
-from graphformers.embed.live import Link, LiveGraph
+from graphformers.embedding.live import Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 
 NO_NODES = pa.table({"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())})

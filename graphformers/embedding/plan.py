@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from graphformers.data.graph import TextGraph
-from graphformers.embed import vectors
-from graphformers.embed.shards import bounds
-from graphformers.embed.states import StatesKey, states_dtype, text_hash
+from graphformers.embedding import vectors
+from graphformers.embedding.shards import bounds
+from graphformers.embedding.states import StatesKey, states_dtype, text_hash
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
 

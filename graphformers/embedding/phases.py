@@ -23,10 +23,10 @@ from graphformers.data.packing import to_device
 from graphformers.data.parcels import Parcel, Workers
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.tokens import TokenCache
-from graphformers.embed.plan import Plan
-from graphformers.embed.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
-from graphformers.embed.states import states_dtype, text_hash
-from graphformers.embed.vectors import to_precision
+from graphformers.embedding.plan import Plan
+from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
+from graphformers.embedding.states import states_dtype, text_hash
+from graphformers.embedding.vectors import to_precision
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, read_centers, read_texts
 from graphformers.progress import Progress

@@ -14,15 +14,15 @@ import torch
 from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.data.builder import build_graph
-from graphformers.embed import job
-from graphformers.embed.forecast import forecast
-from graphformers.embed.job import embed
-from graphformers.embed.phases import Phases
-from graphformers.embed.plan import EmbedSettings
-from graphformers.embed.states import LayerStates
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding import job
+from graphformers.embedding.forecast import forecast
+from graphformers.embedding.job import embed
+from graphformers.embedding.phases import Phases
+from graphformers.embedding.plan import EmbedSettings
+from graphformers.embedding.states import LayerStates
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from tests.embed.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
+from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
 
 @pytest.mark.parametrize("states", ["disk", "memory"])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.graph import TextGraph
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
 from tests.conftest import make_graph
 from tests.model.conftest import make_model

@@ -22,12 +22,12 @@ from graphformers.data.arrays import Array
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.settings import ImportSettings
 from graphformers.data.tokens import TokenCache, tokenize
-from graphformers.embed import compaction
-from graphformers.embed.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
-from graphformers.embed.live import LiveGraph
-from graphformers.embed.log import Record
-from graphformers.embed.states import model_fingerprint, states_dtype
-from graphformers.embed.vectors import VectorStore, locked, table_bytes, to_precision
+from graphformers.embedding import compaction
+from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
+from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.log import Record
+from graphformers.embedding.states import model_fingerprint, states_dtype
+from graphformers.embedding.vectors import VectorStore, locked, table_bytes, to_precision
 from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
 

@@ -26,10 +26,10 @@ from typing import Any
 from graphformers.artifact import MANIFEST, Draft, check_writable, full_disk, publish_artifact
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embed.phases import Phases
-from graphformers.embed.plan import EmbedSettings, Plan, fits_on_device
-from graphformers.embed.shards import ShardFolder, shard_name, write_whole
-from graphformers.embed.vectors import KIND, VERSION, VectorStore
+from graphformers.embedding.phases import Phases
+from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.shards import ShardFolder, shard_name, write_whole
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress
