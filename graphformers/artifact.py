@@ -333,6 +333,13 @@ def bring_back(target: Path) -> None:
                 os.rename(_aside(target), target)
 
 
+def sweep_drafts(path: str | Path) -> None:
+    """Removes what killed writers of an artifact left beside it."""
+    target = _behind_links(path)
+    with _locked(target.parent):
+        _sweep(target)
+
+
 def _sweep(target: Path) -> None:
     """Removes drafts of this target whose writer is dead."""
     for folder in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphformers.artifact import find_parent
+from graphformers.artifact import find_parent, sweep_drafts
 from graphformers.data.arrays import Array
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.settings import ImportSettings
@@ -208,6 +208,7 @@ def update(
     """
     path = vectors.path if isinstance(vectors, VectorStore) else Path(vectors)
     with locked(path):
+        sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)
         changes = gather_changes(nodes, edges, remove, remove_edges, settings)
         if model is None:
