@@ -72,6 +72,16 @@ class Artifact:
             _remember(self.path, [name])
         return self.path / name
 
+    def paths(self, names: list[str]) -> list[Path]:
+        """The same for many files, with one look at what was verified before."""
+        stamps = _read_stamps(self.path)
+        fresh = [name for name in names if stamps.get(name) != _stamp(self.path / name)]
+        for name in fresh:
+            self._compare(name)
+        if fresh:
+            _remember(self.path, fresh)
+        return [self.path / name for name in names]
+
     def verify(self) -> None:
         """Compares every file with its checksum, whatever was compared before."""
         for name in self.files:

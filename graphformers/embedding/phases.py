@@ -10,7 +10,7 @@ Between the phases states lie on the device, where they fit, or in their shards 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -65,7 +65,7 @@ class Phases:
     ) -> None:
         self.model, self.graph, self.tokens, self.plan = model, graph, tokens, plan
         self.states, self.vectors = folders  # where the shards of states and of vectors are written
-        self.passes = model.passes(plan.row_multiple, plan.batch_tokens)
+        self.passes = replace(model.passes(plan.row_multiple, plan.batch_tokens), most_places=plan.most_places)
         self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
         self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
         self._num_workers = workers
