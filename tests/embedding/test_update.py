@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.embedding import compaction
+from graphformers.embedding import compaction, shards
+from graphformers.embedding.changes import gather_changes
 from graphformers.embedding.job import embed
-from graphformers.embedding.update import UpdateReport, update
+from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
@@ -308,3 +309,26 @@ def test_a_log_of_another_base_is_refused(tmp_path: Path) -> None:
     shutil.copy(store.path / "changes.log", other.path / "changes.log")
     with pytest.raises(GraphFormersError, match="its head does not name this folder's base"):
         VectorStore.load(other.path)
+
+
+def test_one_writer_for_many_changes_keeps_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server works: one lock, one model, every change on disk before the next; compactions in between."""
+    model = make_model()
+    path = make_base(tmp_path, model).path
+    monkeypatch.setattr(shards, "LOCK_TRIES", 1)
+    monkeypatch.setattr(compaction, "LEAST_BYTES", 5000)
+    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    with locked(path) as lock:
+        updater = Updater(VectorStore.load(path), model, lock)
+        ids = updater.store.ids.to_pylist()
+        compactions = 0
+        for i in range(8):
+            report = updater.apply(gather_changes(nodes={f"new {i}": "graph"}, edges=[(f"new {i}", ids[i])]))
+            compactions += report.is_compacted
+            assert f"new {i}" in updater.store
+            assert np.array_equal(VectorStore.load(path)[f"new {i}"], updater.store[f"new {i}"])
+            with pytest.raises(GraphFormersError, match="is being changed by another process"), locked(path):
+                pass
+        assert compactions >= 1
+    found = VectorStore.load(path)
+    assert farthest(found, model, found.graph()) <= 1e-5
