@@ -34,6 +34,7 @@ from graphformers.errors import ArtifactError
 MANIFEST = "manifest.json"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
+GROWING = ("changes.log",)  # files inside an artifact that grow after it was written and have checksums of their own
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Draft:
     settings: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, dict[str, str]] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)  # SHA-256 of files where it is known from writing them
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -70,6 +72,16 @@ class Artifact:
             _remember(self.path, [name])
         return self.path / name
 
+    def paths(self, names: list[str]) -> list[Path]:
+        """The same for many files, with one look at what was verified before."""
+        stamps = _read_stamps(self.path)
+        fresh = [name for name in names if stamps.get(name) != _stamp(self.path / name)]
+        for name in fresh:
+            self._compare(name)
+        if fresh:
+            _remember(self.path, fresh)
+        return [self.path / name for name in names]
+
     def verify(self) -> None:
         """Compares every file with its checksum, whatever was compared before."""
         for name in self.files:
@@ -78,7 +90,7 @@ class Artifact:
             open_artifact(inner, None, None).verify()
 
     def _compare(self, name: str) -> None:
-        if _checksum(self.path / name) != self.files[name]["sha256"]:
+        if checksum(self.path / name) != self.files[name]["sha256"]:
             raise ArtifactError(
                 f"{self.path / name}: damaged, its checksum is not the one in {MANIFEST}; restore it or make the {self.kind} anew"
             )
@@ -134,21 +146,42 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
             if lock is not None:
                 os.close(lock)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ArtifactError(f"{target}: the disk is full; what was there before is unchanged") from error
-        raise
+        raise full_disk(error, target) from error
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Writes a text file that is no part of an artifact: whole or not at all."""
-    draft = path.parent / f".{path.name}.draft-{secrets.token_hex(8)}"
+def full_disk(error: OSError, target: Path) -> Exception:
+    """What to raise for `error`: that the disk is full, where that is what it says."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ArtifactError(f"{target}: the disk is full; what was there before is unchanged")
+    return error
+
+
+def publish_artifact(draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False) -> None:
+    """Puts a folder that was filled piece by piece, over many runs perhaps, in place as one artifact."""
+    target = _behind_links(path)
+    _seal(draft, kind, version)
+    _publish(draft.folder, target, kind, force)
+
+
+def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
+    """Writes a file beside its place, waits for the disk and renames it; its SHA-256."""
+    digest = hashlib.sha256()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        draft.write_text(text, encoding="utf-8")
-        _sync(draft)
-        draft.replace(path)
-        _sync(path.parent)
+        with beside.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        sync(path.parent)
+    except OSError as error:
+        raise full_disk(error, path) from error
     finally:
-        draft.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
+    return digest.hexdigest()
 
 
 def _behind_links(path: str | Path) -> Path:
@@ -196,7 +229,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
         raise ArtifactError(f"{path}: exists and is a {manifest['kind']}, not a {kind}; choose another name")
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
-    ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED}
+    ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED, *GROWING}
     foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(VERIFIED))
     if foreign:
         raise ArtifactError(
@@ -244,8 +277,16 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
 def _seal(draft: Draft, kind: str, version: int) -> None:
     from graphformers import __version__
 
-    names = sorted(str(file.relative_to(draft.folder)) for file in draft.folder.rglob("*") if file.is_file())
-    files = {name: {"bytes": (draft.folder / name).stat().st_size, "sha256": _checksum(draft.folder / name)} for name in names}
+    found = [file for file in draft.folder.rglob("*") if file.is_file() and not file.name.startswith(VERIFIED)]
+    names = sorted(str(file.relative_to(draft.folder)) for file in found)
+    names = [name for name in names if name != MANIFEST]
+    files = {
+        name: {
+            "bytes": (draft.folder / name).stat().st_size,
+            "sha256": draft.checksums.get(name) or checksum(draft.folder / name),
+        }
+        for name in names
+    }
     content = {
         "kind": kind,
         "format": version,
@@ -266,7 +307,7 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
     draft.path(MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     _remember(draft.folder, names)
     for place in [*names, MANIFEST, *{str(Path(name).parent) for name in names}, "."]:
-        _sync(draft.folder / place)
+        sync(draft.folder / place)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -296,7 +337,7 @@ def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
                 os.rename(target, _aside(target))
                 os.rename(draft, target)
                 shutil.rmtree(_aside(target), ignore_errors=True)
-        _sync(target.parent)
+        sync(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -323,6 +364,13 @@ def bring_back(target: Path) -> None:
                 os.rename(_aside(target), target)
 
 
+def sweep_drafts(path: str | Path) -> None:
+    """Removes what killed writers of an artifact left beside it."""
+    target = _behind_links(path)
+    with _locked(target.parent):
+        _sweep(target)
+
+
 def _sweep(target: Path) -> None:
     """Removes drafts of this target whose writer is dead."""
     for folder in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
@@ -341,7 +389,8 @@ def _sweep(target: Path) -> None:
         shutil.rmtree(_aside(target), ignore_errors=True)
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -380,7 +429,8 @@ def _umask() -> int:
     return mask
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Returns when a file or a folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

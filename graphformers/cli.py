@@ -359,6 +359,128 @@ def compare_command(
     print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
 
 
+@app.command("embed")
+def embed_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
+    output: Output,
+    precision: Annotated[str, typer.Option(metavar="NAME", help="Of the vectors: float32, float16 or int8.")] = "float32",
+    states_precision: Annotated[str, typer.Option(metavar="NAME", help="Of the layer states: float16 or float32.")] = "float16",
+    keep_states: Annotated[
+        bool, typer.Option(help="Whether layer states stay beside the vectors, so that updates need not compute them again.")
+    ] = True,
+    states: Annotated[
+        str, typer.Option(metavar="WHERE", help="States between the two passes: memory (of the GPU), disk, or auto: what fits.")
+    ] = "auto",
+    neighbors: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Neighbours sampled for a node; by default as the model was trained.")
+    ] = None,
+    shard_size: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Compute on a Ray cluster over a shared folder; local for this machine.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="NUMBER", help="With --ray: how many workers.")] = None,
+    gpus_per_worker: Annotated[float, typer.Option(metavar="NUMBER", help="With --ray: GPUs of each worker.")] = 0.0,
+    device: Device = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what it would take, in time and on disk; nothing is written.")
+    ] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the vector of every node. The same command continues what was stopped.
+
+    graphformers embed papers.model papers.graph -o papers.vectors
+    """
+    from graphformers.data.graph import TextGraph
+    from graphformers.embedding.forecast import forecast
+    from graphformers.embedding.job import check_output, embed
+    from graphformers.embedding.plan import EmbedSettings
+    from graphformers.model.encoding import GraphFormers
+    from graphformers.printing import print_embedding_forecast, print_vectors
+
+    settings = EmbedSettings(precision, states_precision, keep_states, states, neighbors, shard_size=shard_size)
+    if not dry_run:
+        check_output(output, force=force)
+    loaded, texts = GraphFormers.from_pretrained(model, device="cpu" if ray else device), TextGraph.load(graph)
+    if dry_run:
+        print_embedding_forecast(forecast(loaded, texts, settings), as_json)
+        return
+    if ray is not None:
+        from graphformers.embedding.cluster import Cluster, embed_on_cluster
+
+        store = embed_on_cluster(loaded, texts, output, settings, Cluster(ray, workers or 2, gpus_per_worker), force=force)
+    else:
+        store = embed(loaded, texts, output, settings, force=force)
+    print_vectors(store, as_json)
+
+
+@app.command("update")
+def update_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    nodes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A table of new nodes, and of known ones whose text or columns changed.")
+    ] = None,
+    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
+    remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
+    remove_edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of links to remove.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column is id, text, src, dst or type.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring vectors up to date with changes of the graph: only what they touch is computed.
+
+    graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
+    """
+    from graphformers.data.settings import ImportSettings
+    from graphformers.embedding.update import update
+    from graphformers.model.encoding import GraphFormers
+    from graphformers.printing import print_update
+
+    if not any((nodes, edges, remove, remove_edges)):
+        raise typer.BadParameter("nothing to change; give --nodes, --edges, --remove or --remove-edges")
+    settings = ImportSettings(columns=dict(_parse_column(word) for word in column or []))
+    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
+    report = update(
+        vectors,
+        nodes=nodes,
+        edges=edges,
+        remove=remove,
+        remove_edges=remove_edges,
+        model=loaded,
+        settings=settings,
+        device=device,
+    )
+    print_update(report, vectors, as_json)
+
+
+@app.command("export")
+def export_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt."),
+    ],
+    force: Force = False,
+) -> None:
+    """Write vectors for other programs: NumPy, Parquet, or word2vec's text format (.txt).
+
+    graphformers export papers.vectors -o papers.parquet
+    """
+    from graphformers.embedding.vectors import VectorStore
+
+    store = VectorStore.load(vectors)
+    store.export(output, force=force)
+    print(f"{output}: {len(store):,} vectors of {store.size} numbers")
+
+
 @app.command("convert")
 def convert_command(
     weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, or a folder with one.")],
@@ -410,6 +532,11 @@ def info_command(
         print_graph(TextGraph.load(artifact), as_json)
     elif found.kind == "split":
         print_split(LinkSplit.load(artifact), as_json)
+    elif found.kind == "vectors":
+        from graphformers.embedding.vectors import VectorStore
+        from graphformers.printing import print_vectors
+
+        print_vectors(VectorStore.load(artifact), as_json)
     else:
         print(
             json.dumps(

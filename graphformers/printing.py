@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
     from graphformers.compare.comparison import Comparison
     from graphformers.demo import Demo
+    from graphformers.embedding.update import UpdateReport
+    from graphformers.embedding.vectors import VectorStore
     from graphformers.evaluation.overview import Overview
     from graphformers.evaluation.ranking import Evaluation
     from graphformers.train.trainer import TrainResult
@@ -111,6 +113,61 @@ def print_training(result: "TrainResult", output: Path, as_json: bool) -> None:
     print(
         f"\n{output}: the model of the best validation, P@1 {result.valid:.4f}; {result.steps:,} steps in {clock(result.seconds)}"
     )
+
+
+def print_embedding_forecast(found: dict[str, Any], as_json: bool) -> None:
+    """What an embedding would take."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = {
+        "method": f"{found['method']}, {found['neighbors']} neighbours, on {found['device']}",
+        "nodes": f"{found['nodes']:,} in {found['shards']:,} shards",
+        "time": f"{clock(found['seconds'])}, measured on {found['nodes_tried']:,} nodes",
+        "disk": f"{found['vectors_gb']:.2f} GB of vectors, {found['states_gb']:.2f} GB of states ({found['states']})",
+    }
+    print_rows(list(rows.items()))
+
+
+def print_vectors(store: "VectorStore", as_json: bool) -> None:
+    """What a folder of vectors holds."""
+    settings = store.settings
+    facts = {
+        "vectors": len(store),
+        "size": store.size,
+        "precision": store.precision,
+        "similarity": settings["similarity"],
+        "method": settings["method"],
+        "neighbors": settings["num_neighbors"],
+        "states": settings["states"]["key"]["precision"] if settings["states"] else None,
+        "log_bytes": store.log.end,
+        "model": store.key.model[:12],
+    }
+    if as_json:
+        print(json.dumps({"output": str(store.path), **facts}))
+        return
+    kept = f"states in {facts['states']}" if facts["states"] else "no states"
+    print(f"{store.path}: {len(store):,} vectors of {store.size} numbers, {store.precision}, {kept}")
+    print(f"by {facts['method']}, model {facts['model']}, {facts['neighbors']} neighbours, compared by {facts['similarity']}")
+    if store.log.end:
+        print(f"{store.log.end:,} bytes of changes since the last compaction")
+
+
+def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
+    """What an update did."""
+    found = vars(report) | {"forwards": report.forwards}
+    if as_json:
+        print(json.dumps({"output": str(vectors), **found}))
+        return
+    names = ("new_nodes", "changed_nodes", "removed_nodes", "new_links", "removed_links", "already_so")
+    done = ", ".join(f"{found[name]:,} {name.replace('_', ' ')}" for name in names if found[name])
+    print(f"{vectors}: {done or 'nothing to change'}; {report.nodes:,} vectors now")
+    print(
+        f"{report.forwards:,} forwards in {report.seconds:.2f} s: {report.plain_forwards:,} texts read on their own, "
+        f"{report.center_forwards:,} nodes read with their neighbours"
+    )
+    if report.is_compacted:
+        print("the changes were compacted into a new base")
 
 
 def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers import __version__
-from graphformers.artifact import replace_file
+from graphformers.artifact import write_whole
 from graphformers.compare import tables as tables_of
 from graphformers.compare.efficiency import measure_efficiency
 from graphformers.compare.report import render_report
@@ -96,13 +96,13 @@ def write_files(plan: Plan, results: Results, tables: dict[str, str], table: str
     plan.folder.mkdir(parents=True, exist_ok=True)
     details = _details(plan, results)
     told: dict[str, Any] = {"made by": details, **results.table(), "tables": tables}
-    replace_file(plan.folder / "results.json", json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+    write_whole(plan.folder / "results.json", json.dumps(told, ensure_ascii=False, indent=1).encode() + b"\n")
     written = "".join(f"## {title}\n\n{text}\n" for title, text in tables.items())
-    replace_file(plan.folder / "tables.md", f"{written}{_verdict_lines(told['verdict'])}")
+    write_whole(plan.folder / "tables.md", f"{written}{_verdict_lines(told['verdict'])}".encode())
     name = plan.split.artifact.path.name if plan.split.artifact else "a split"
     title = f"{name}: {table}" if table else f"{name}: does the graph help?"
     try:
-        replace_file(plan.folder / "report.html", render_report(results, title, details, tables))
+        write_whole(plan.folder / "report.html", render_report(results, title, details, tables).encode())
     except GraphFormersError as error:
         say(f"no report.html: {error}")
         return False

@@ -26,7 +26,7 @@ def load_array(path: Path) -> Array:
 def save_table(path: Path, table: pa.Table) -> None:
     """Writes an Arrow file whose columns are one chunk each, so that rows are found without a search."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for batch in table.combine_chunks().to_batches() or [table.schema.empty_table().to_batches()]:
+        for batch in table.combine_chunks().to_batches():
             writer.write_batch(batch)
 
 

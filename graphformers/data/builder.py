@@ -91,6 +91,11 @@ class GraphBuilder:
         if len(self._known) >= 2**31:
             raise InputError(f"{len(self._known):,} nodes; a graph holds at most 2,147,483,647")
 
+    def node_table(self) -> pa.Table:
+        """Id, text and columns of all nodes, after `seal_nodes`."""
+        assert self._known is not None, "nodes were sealed"
+        return self._table
+
     def _find_repeats(self, ids: pa.Array, hashes: Array) -> Array:
         order = np.argsort(hashes, kind="stable")
         suspects = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1

@@ -80,11 +80,19 @@ class TextGraph:
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
         """The row numbers of these ids, (len(ids),) int64."""
+        found = self.find_nodes(ids)
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            raise GraphFormersError(f"no node with the id {ids[int(unknown[0])]!r} in this graph of {self.num_nodes:,} nodes")
+        return found
+
+    def find_nodes(self, ids: Sequence[str]) -> Array:
+        """The same, -1 for ids that are not there."""
         strange = next((id for id in ids if not isinstance(id, str)), None)
         if strange is not None:
             raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
         if self.num_nodes == 0 or len(ids) == 0:
-            return self._none_of(ids)
+            return np.full(len(ids), -1, dtype=np.int64)
         hashes = hash_strings(list(ids))
         place = np.minimum(np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1)
         found = self._by_hash[place]
@@ -94,12 +102,7 @@ class TextGraph:
                 place[i] : place[i] + np.searchsorted(self.id_hashes[self._by_hash[place[i] :]], hashes[i], "right")
             ]
             found[i] = next((node for node in twins if self.ids[node].as_py() == ids[int(i)]), -1)
-        return found if (found >= 0).all() else self._none_of(ids[int(np.argmin(found)) :])
-
-    def _none_of(self, ids: Sequence[str]) -> Array:
-        if len(ids):
-            raise GraphFormersError(f"no node with the id {ids[0]!r} in this graph of {self.num_nodes:,} nodes")
-        return np.zeros(0, dtype=np.int64)
+        return found
 
     def node(self, id: str) -> int:
         """The row number of an id."""

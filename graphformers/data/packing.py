@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
-Batch = TypeVar("Batch", "PackedBatch", "PackedNeighborhoods")
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)

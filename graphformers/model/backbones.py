@@ -228,6 +228,7 @@ def save_pretrained(
         draft.path("tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
         count = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
         draft.summary = {"method": model.config.method, "parameters": count}
+    model.source = Path(path)
 
 
 def from_pretrained(path: str | Path) -> GraphFormers:
@@ -244,6 +245,7 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     if wrong:
         raise GraphFormersError(f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}")
     model.network.load_state_dict(tensors)
+    model.source = artifact.path
     return model.eval()
 
 

@@ -16,19 +16,18 @@ from torch import Tensor, nn
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import PackedBatch, Packer, ragged_index, to_device
+from graphformers.data.packing import Packer, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
 from graphformers.model.classic import ClassicNetwork, classic_network
 from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, TransformerLayer
+from graphformers.model.passes import CenterBatch, Passes, cut, read_centers, read_texts
 from graphformers.progress import progress
 
 _MODES = threading.Lock()  # held for the moment in which a model changes between training and encoding
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
-MOST_TOGETHER = 4000  # neighbours of one centre in a bidirectional model, whose attention grows with their square
-MOST_PLACES = 65_536  # centres times neighbours of a batch: a centre with 10,000 neighbours comes with few others
 
 
 def best_device() -> str:
@@ -54,6 +53,7 @@ class GraphFormers(nn.Module):
             raise GraphFormersError("this tokenizer puts no [CLS] before a text, but that is the token whose state is the node's")
         self.config = config
         self.tokenizer = tokenizer
+        self.source: Path | None = None  # the folder this model was last read from or written to
         self.network = make_network(config)
         self._copy: nn.Module | None = None
         self._is_compiled = False
@@ -100,8 +100,9 @@ class GraphFormers(nn.Module):
 
     def compile_layers(self) -> "GraphFormers":
         """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for long work."""
-        self._is_compiled, self._copy = True, None
-        compile_network(self.network)
+        if not self._is_compiled:
+            self._is_compiled, self._copy = True, None
+            compile_network(self.network)
         return self
 
     def packer(self, row_multiple: int = 1) -> Packer:
@@ -155,83 +156,46 @@ class GraphFormers(nn.Module):
             sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)
         return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
 
-    @torch.inference_mode()
+    def passes(self, row_multiple: int = 1, batch_tokens: int | None = None) -> Passes:
+        """How this model reads nodes, in batches that suit its device."""
+        usual = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
+        return Passes(self.config, self.packer(row_multiple), batch_tokens or usual)
+
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
         """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one."""
-        result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
-        with self._evaluating(), progress("Encoding", len(neighborhood), "nodes") as task:
-            network = self._inference_network()
-            if self.is_bidirectional:
-                batches = self._encode_together(network, tokens, neighborhood)
-            else:
-                batches = self._encode_in_two_passes(network, tokens, neighborhood)
-            for part, vectors in batches:
-                result[part] = vectors.float().cpu().numpy()
-                task.advance(len(vectors))
-        return result
+        known = self.passes().needed(neighborhood)
+        return self.read_centers(tokens, neighborhood, self.read_texts(tokens, known), known)
 
-    def _encode_together(self, network: Any, tokens: TokenCache, neighborhood: Neighborhood) -> Iterator[tuple[slice, Tensor]]:
-        lengths = np.concatenate([[0], np.cumsum(tokens.lengths(neighborhood.neighbors, self.config.max_tokens))])
-        sizes = tokens.lengths(neighborhood.centers, self.config.max_tokens) + np.diff(lengths[neighborhood.indptr])
-        counts = np.diff(neighborhood.indptr)
-        if counts.max(initial=0) > MOST_TOGETHER:
-            raise GraphFormersError(
-                f"a node with {counts.max():,} neighbours; a bidirectional model reads at most {MOST_TOGETHER:,}, sample fewer"
-            )
-        for part in self._batches(sizes, (counts + 1) ** 2):  # everybody looks at everybody
-            batch = self.packer().pack_neighborhoods(tokens, _slice(neighborhood, part))
-            yield part, network(to_device(batch, self.device))
-
-    def _encode_in_two_passes(
-        self, network: Any, tokens: TokenCache, neighborhood: Neighborhood
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """What the distinct texts contribute on their own, then the centres. Baselines read the centres' texts first, too."""
-        nested = self.config.method == "graphformers"
-        around = neighborhood.neighbors if self.config.reads_neighbors else neighborhood.neighbors[:0]
-        needed = np.unique(around if nested else np.concatenate([around, neighborhood.centers]))
-        states = self._states(network, tokens, needed)
-        for part in self._batches(tokens.lengths(neighborhood.centers, self.config.max_tokens), np.diff(neighborhood.indptr)):
-            own = _slice(neighborhood, part) if len(around) else _alone(neighborhood.centers[part])
-            distinct, index = np.unique(own.neighbors, return_inverse=True)
-            near = [state[self._tensor(np.searchsorted(needed, distinct))] for state in states]
-            index_BK, open_BK = map(self._tensor, ragged_index(own.indptr, index))
-            if nested:
-                centers = to_device(self.packer().pack(tokens, own.centers, graph_tokens=True), self.device)
-                yield part, network.center_vectors(centers, near, index_BK, open_BK)
-            else:
-                center_BD = states[0][self._tensor(np.searchsorted(needed, own.centers))]
-                yield part, network.aggregate(center_BD, near[0], index_BK, open_BK)
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def _states(self, network: Any, tokens: TokenCache, nodes: Array) -> list[Tensor]:
-        """What `neighbor_states` gives for all these nodes, batch by batch."""
-        lengths = tokens.lengths(nodes, self.config.max_tokens)
-        result: list[Tensor] = []
-        with progress("Reading texts", len(nodes), "texts") as task:
-            for part in self._batches(lengths, np.zeros(len(nodes), dtype=np.int64)):
-                batch: PackedBatch = to_device(self.packer().pack(tokens, nodes[part]), self.device)
-                found = network.neighbor_states(batch)
-                result = result or [state.new_empty(len(nodes), state.shape[-1]) for state in found]
-                for state, rows in zip(result, found, strict=True):
-                    state[part] = rows
+    def read_texts(self, tokens: TokenCache, nodes: Array) -> Tensor:
+        """(len(nodes), S, D) on the model's device: the states of nodes, each read on its own."""
+        passes = self.passes()
+        with self.reading() as network, progress("Reading texts", len(nodes), "texts") as task:
+            dtype = next(network.parameters()).dtype
+            result = torch.empty(len(nodes), passes.num_states, self.config.hidden_size, dtype=dtype, device=self.device)
+            for part in passes.text_parts(tokens, nodes) if passes.num_states else ():
+                result[part] = read_texts(network, to_device(passes.pack_texts(tokens, nodes[part]), self.device))
                 task.advance(part.stop - part.start)
-        if not result:
-            return list(network.neighbor_states(to_device(self.packer().pack(tokens, nodes), self.device)))
         return result
 
-    def _batches(self, lengths: Array, num_neighbors: Array) -> Iterator[slice]:
-        """Consecutive slices of at most BATCH_TOKENS tokens and MOST_PLACES places, at least one node each."""
-        limit = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
-        ends = np.cumsum(lengths)
-        start = 0
-        while start < len(lengths):
-            stop = max(int(np.searchsorted(ends, (ends[start - 1] if start else 0) + limit, "right")), start + 1)
-            widest = np.maximum.accumulate(num_neighbors[start:stop] + 1) * np.arange(1, stop - start + 1)
-            stop = start + max(int(np.searchsorted(widest, MOST_PLACES, "right")), 1)
-            yield slice(start, stop)
-            start = stop
+    def read_centers(
+        self, tokens: TokenCache, neighborhood: Neighborhood, states_NSD: Tensor, known: Array | None = None
+    ) -> Array:
+        """(B, D) float32: centres in the light of their neighbours, whose states are given, as `known` says of which nodes."""
+        passes = self.passes()
+        result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
+        with self.reading() as network, progress("Encoding", len(neighborhood), "nodes") as task:
+            for part in passes.center_parts(tokens, neighborhood):
+                batch = to_device(passes.pack_centers(tokens, cut(neighborhood, part), known), self.device)
+                states_MSD = states_NSD[batch.needed_M] if isinstance(batch, CenterBatch) else states_NSD
+                result[part] = read_centers(network, batch, states_MSD).cpu().numpy()
+                task.advance(part.stop - part.start)
+        return result
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """The network to read with, for the length of a `with` block: without dropout, without gradients."""
+        with torch.inference_mode(), self._evaluating():
+            yield self._inference_network()
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -281,13 +245,3 @@ def compile_network(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, NestedLayer | TransformerLayer | GraphAttention):
             module.compile()
-
-
-def _alone(centers: Array) -> Neighborhood:
-    """Centres without neighbours."""
-    return Neighborhood(centers, np.zeros(len(centers) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-
-def _slice(neighborhood: Neighborhood, part: slice) -> Neighborhood:
-    indptr = neighborhood.indptr[part.start : part.stop + 1]
-    return Neighborhood(neighborhood.centers[part], indptr - indptr[0], neighborhood.neighbors[indptr[0] : indptr[-1]])

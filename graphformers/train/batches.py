@@ -38,6 +38,9 @@ class BatchKey:
     is_polluted: bool
     chunk_size: int | None = None
 
+    def __str__(self) -> str:
+        return f"batch {self.number} of epoch {self.epoch}"
+
 
 @dataclass(frozen=True)
 class CenterChunk:

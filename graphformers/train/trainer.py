@@ -23,6 +23,7 @@ from torch import Tensor
 from graphformers import __version__
 from graphformers.artifact import check_writable
 from graphformers.data.arrays import equal_parts
+from graphformers.data.parcels import Parcel
 from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.evaluation.metrics import METRICS
@@ -35,7 +36,7 @@ from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import Recent, RunFolder, TrainState, fingerprint, restore_optimizer
 from graphformers.train.distributed import World, joined
 from graphformers.train.journal import STEPS_PER_EPOCH, Journal
-from graphformers.train.loading import Loader, Parcel
+from graphformers.train.loading import Loader
 from graphformers.train.optimizer import make_optimizer, set_learning_rate
 from graphformers.train.schedule import Schedule
 from graphformers.train.settings import CHANGEABLE, TrainConfig
@@ -244,13 +245,14 @@ class Trainer:
         if self._parcels is None:
             is_polluted = self.config.stages[state.stage] == "polluted"
             self._parcels = self.loader.epoch(state.epoch, is_polluted=is_polluted, start=state.number)
-        batch = next(self._parcels).open(self.model.device)
+        batch: TrainBatch = next(self._parcels).open(self.model.device)
         if batch.key.chunk_size != self.stepper.chunk_size:  # made before memory ran out
             return self._remake(batch, self.stepper.chunk_size)
         return batch
 
     def _remake(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:
-        return Parcel.of(self.maker.make(replace(batch.key, chunk_size=chunk_size))).open(self.model.device)
+        remade: TrainBatch = Parcel.of(self.maker.make(replace(batch.key, chunk_size=chunk_size))).open(self.model.device)
+        return remade
 
     def update_weights(self) -> Tensor:
         """The optimizer's step; gives the length of the gradient."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphformers.model.encoding as encoding
+import graphformers.model.passes as passes
 from graphformers.data.packing import Packer, pack_nodes
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import tokenize
@@ -132,7 +133,7 @@ def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monke
     model, graph = make_model(method=method, direction=direction), make_graph(60, 200)
     nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:40]
     monkeypatch.setitem(encoding.BATCH_TOKENS, "cpu", 60)
-    monkeypatch.setattr(encoding, "MOST_PLACES", 13)
+    monkeypatch.setattr(passes, "MOST_PLACES", 13)
     vectors = model.encode_nodes(graph, nodes)
     monkeypatch.undo()
     sampler = encoding.NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, model.config.num_neighbors)

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.data.packing import PackedNeighborhoods
+from graphformers.data.parcels import Parcel
 from graphformers.errors import GraphFormersError
 from graphformers.train.batches import BatchKey, BatchMaker, CenterChunk, shuffled
-from graphformers.train.loading import Loader, Parcel
+from graphformers.train.loading import Loader
 from graphformers.train.settings import TrainConfig
 from tests.train.conftest import make_model, make_split
 

@@ -4,12 +4,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
+from graphformers.data.problems import Locate, Problems
 from graphformers.data.settings import ImportSettings, guess_column, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.errors import InputError
@@ -19,7 +21,7 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
     """Reads the node files, then the edge files."""
     read_nodes(nodes, builder, settings)
     for path in edges:
-        _read_edges(path, builder, settings)
+        read_edges(path, builder, settings)
 
 
 def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
@@ -83,7 +85,17 @@ def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
             )
 
 
-def _read_edges(path: Path, builder: GraphBuilder, settings: ImportSettings) -> None:
+class EdgeTaker(Protocol):
+    """What edges are given to: a GraphBuilder, or whoever else wants them."""
+
+    problems: Problems
+
+    def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
+        """Takes a batch of edges between ids."""
+
+
+def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings) -> None:
+    """Reads one file of edges."""
     names = table_columns(path, settings)
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
     type_name = guess_column("type", names, settings)

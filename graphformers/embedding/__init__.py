@@ -1,0 +1,1 @@
+"""Whole graphs to disk: layer states, vectors, and keeping both up to date."""

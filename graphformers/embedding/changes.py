@@ -1,0 +1,194 @@
+"""Changes: what an update is given. New and changed nodes, new links, nodes and links to remove; from files or from Python."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from graphformers.data.arrays import one_chunk
+from graphformers.data.builder import GraphBuilder
+from graphformers.data.formats.tables import read_edges, read_nodes
+from graphformers.data.problems import Locate, Place, Problems, words_for
+from graphformers.data.settings import ImportSettings
+from graphformers.data.sources import check_files
+from graphformers.embedding.live import Link, LiveGraph
+from graphformers.errors import GraphFormersError, InputError
+
+NO_NODES = pa.table({"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())})
+Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
+Links = str | Path | Sequence[Sequence[str | None]]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to change. Nothing refers to the same thing twice with different meanings."""
+
+    nodes: pa.Table = field(default_factory=lambda: NO_NODES)  # id, text and other columns: new nodes and changed ones
+    links: tuple[Link, ...] = ()
+    removed: tuple[str, ...] = ()  # ids
+    unlinked: tuple[tuple[str, str], ...] = ()  # pairs of ids; whatever links they have are removed
+    where: tuple[Place, ...] = ()  # of each link, for messages
+
+    def check(self, live: LiveGraph) -> None:
+        """Refuses what contradicts itself, and links to nodes that will not be there."""
+        given = self.nodes["id"].to_pylist()
+        both = sorted(set(given) & set(self.removed))
+        if both:
+            raise InputError(f"the id {both[0]!r} is both to be removed and given as a node; make that two updates, one by one")
+        linked = {frozenset(link[:2]) for link in self.links}
+        again = next((pair for pair in self.unlinked if frozenset(pair) in linked), None)
+        if again is not None:
+            raise InputError(f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make that two updates")
+        known, removed = set(given), set(self.removed)
+        ends = [end for link in self.links for end in link[:2]]
+        numbers = live.find(ends)
+        for i, end in enumerate(ends):
+            if end in removed or (numbers[i] < 0 and end not in known):
+                place = self.where[i // 2] if self.where else (Path("links"), f"row {i // 2 + 1}")
+                gone = ", which is to be removed" if end in removed else ""
+                raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
+
+
+class _Collector:
+    """Takes edges from the readers of tables, as a GraphBuilder does."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self.links: list[Link] = []
+        self.where: list[Place] = []
+
+    def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
+        kinds = [None] * len(sources) if types is None else types.to_pylist()
+        ends = zip(sources.to_pylist(), targets.to_pylist(), kinds, strict=True)
+        self.links += [(str(one), str(other), None if kind is None else str(kind)) for one, other, kind in ends]
+        self.where += [locate(i) for i in range(len(sources))]
+
+
+def gather_changes(
+    nodes: Nodes | None = None,
+    edges: Links | None = None,
+    remove: str | Path | Iterable[str] | None = None,
+    remove_edges: Links | None = None,
+    settings: ImportSettings | None = None,
+) -> Changes:
+    """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
+
+    `remove` as a file holds one id a line.
+    """
+    settings = settings or ImportSettings()
+    links, where = _links(edges, settings)
+    unlinked, _ = _links(remove_edges, settings)
+    removed = tuple(dict.fromkeys(_ids(remove)))
+    return Changes(_nodes(nodes, settings), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
+
+
+def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
+    if given is None:
+        return NO_NODES
+    builder = GraphBuilder(Problems(strict=not settings.skip_bad))
+    if isinstance(given, str | Path):
+        check_files([Path(given)])
+        read_nodes([Path(given)], builder, settings)
+        return builder.node_table()
+    if isinstance(given, Mapping):
+        given = [{"id": id, "text": text} for id, text in given.items()]
+    table = given if isinstance(given, pa.Table) else pa.Table.from_pylist([dict(entry) for entry in given])
+    if not len(table):
+        return NO_NODES
+    missing = [name for name in ("id", "text") if name not in table.column_names]
+    if missing:
+        raise GraphFormersError(f"nodes with the columns {', '.join(table.column_names)} given, {missing[0]!r} is missing")
+    columns = {name: one_chunk(table[name]) for name in table.column_names if name not in ("id", "text")}
+    builder.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+    builder.seal_nodes()
+    return builder.node_table()
+
+
+def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place]]:
+    if given is None:
+        return [], []
+    if isinstance(given, str | Path):
+        check_files([Path(given)])
+        collector = _Collector(Problems(strict=not settings.skip_bad))
+        read_edges(Path(given), collector, settings)
+        return collector.links, collector.where
+    links = []
+    for link in given:
+        if isinstance(link, str) or len(link) not in (2, 3) or not all(isinstance(end, str) for end in link[:2]):
+            raise GraphFormersError(f"the link {link!r} given, expected a pair of ids, or (id, id, type)")
+        links.append((str(link[0]), str(link[1]), link[2] if len(link) == 3 else None))
+    return links, []
+
+
+def _ids(given: str | Path | Iterable[str] | None) -> list[str]:
+    if given is None:
+        return []
+    if isinstance(given, str | Path):
+        check_files([Path(given)])
+        lines = Path(given).read_text(encoding="utf-8").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+    ids = list(given)
+    strange = next((id for id in ids if not isinstance(id, str)), None)
+    if strange is not None:
+        raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
+    return ids
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What changes come to in a graph: only what is really new, and whose vectors it touches."""
+
+    live: LiveGraph  # the graph afterwards
+    put: pa.Table  # nodes that are new or differ
+    linked: list[Link]
+    unlinked: list[tuple[str, str]]
+    removed: list[str]
+    reread: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose text is new
+    touched: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose neighbourhood may have changed
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (len(self.put) or self.linked or self.unlinked or self.removed)
+
+
+def work_out(changes: Changes, before: LiveGraph) -> Effect:
+    """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then links that come."""
+    changes.check(before)
+    live = before.fork()
+    touched: set[int] = set()
+    removed = [(id, node) for id, node in zip(changes.removed, live.find(changes.removed).tolist(), strict=True) if node >= 0]
+    for _, node in removed:
+        touched.update(live.remove(node))
+    reread, different = [], []
+    numbers = live.find(changes.nodes["id"].to_pylist()).tolist()
+    for row, node in enumerate(numbers):
+        same_text, same = live.same(node, changes.nodes, row) if node >= 0 else (False, False)
+        if not same:
+            different.append((row, same_text))
+    put = changes.nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
+    for node, (_, same_text) in zip(live.put(put), different, strict=True):
+        if not same_text:
+            reread.append(node)
+    unlinked, linked = [], []
+    for (one, other), pair in zip(_pairs(live, changes.unlinked), changes.unlinked, strict=True):
+        if one >= 0 and other >= 0 and live.unlink(one, other):
+            unlinked.append(pair)
+            touched.update((one, other))
+    for (one, other), link in zip(_pairs(live, changes.links), changes.links, strict=True):
+        if live.link(one, other, link):
+            linked.append(link)
+            touched.update((one, other))
+    for node in reread:
+        touched.add(node)
+        touched.update(live.row(node).tolist())
+    touched -= {node for _, node in removed}
+    arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
+    return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
+
+
+def _pairs(live: LiveGraph, pairs: Sequence[Sequence[str | None]]) -> list[list[int]]:
+    found: list[list[int]] = live.find([str(end) for pair in pairs for end in pair[:2]]).reshape(-1, 2).tolist()
+    return found

@@ -1,0 +1,43 @@
+"""Compaction: a folder of vectors and its log written as a new base, shard by shard, and exchanged with the old one.
+
+It happens by itself when the log has grown to a share of the base, so that what is written for each change stays, on average, a
+small multiple of the change, and opening a folder never means reading a log of its own size.
+"""
+
+from graphformers.artifact import write_artifact
+from graphformers.data.arrays import save_array
+from graphformers.embedding.shards import bounds, shard_name
+from graphformers.embedding.states import text_hash
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
+
+LEAST_BYTES = 64 << 20  # of a log that is worth compacting
+MOST_BYTES = 2 << 30  # of a log, however large the base: it is read when a folder is opened
+SHARE = 0.25  # of the base
+
+
+def is_due(store: VectorStore) -> bool:
+    """Whether the log has grown too large."""
+    base = sum(int(entry["bytes"]) for name, entry in store.artifact.files.items() if not name.startswith("graph/"))
+    return store.log.end > min(max(LEAST_BYTES, SHARE * base), MOST_BYTES)
+
+
+def compact(store: VectorStore) -> VectorStore:
+    """Writes base and log as a new base; needs the folder's lock. A kill leaves the old folder or the new one."""
+    graph, nodes, size = store.graph(), store.live.nodes(), int(store.settings["shard_size"])
+    with write_artifact(store.path, KIND, VERSION, force=True) as draft:
+        graph.save(draft.path("inner") / "graph")  # not beside: the draft itself is locked, and saving locks the folder around
+        draft.path("inner").joinpath("graph").rename(draft.path("graph"))
+        draft.path("inner").rmdir()
+        hashes: list[str] = []
+        for shard, (start, stop) in enumerate(bounds(len(nodes), size)):
+            part = nodes[start:stop]
+            arrays = store.raw(part).arrays() | ({} if store.states is None else {"states": store.states_of(part)})
+            hashes += [] if store.states is None else [text_hash(graph, start, stop)]
+            for kind, array in arrays.items():
+                draft.path(kind).mkdir(exist_ok=True)
+                save_array(draft.path(shard_name(kind, shard)), array)
+        kept = store.settings["states"]
+        draft.settings = store.settings | {"states": kept and kept | {"text_hashes": hashes}}
+        draft.summary = {"nodes": len(nodes)}
+        draft.parents = store.artifact.parents
+    return VectorStore.load(store.path)

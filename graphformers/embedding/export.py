@@ -1,0 +1,84 @@
+"""Vectors for other programs: NumPy, Parquet, word2vec's text format; written beside their place and put there when whole."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from graphformers.artifact import full_disk, sync
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import GraphFormersError
+
+SUFFIXES = (".npy", ".parquet", ".txt")
+
+
+def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> None:
+    """Writes all vectors in the format that the name says."""
+    if path.suffix not in SUFFIXES:
+        raise GraphFormersError(f"{path}: cannot tell the format from the name, expected one of {', '.join(SUFFIXES)}")
+    written = [path] if path.suffix != ".npy" else [path.with_suffix(".ids.txt"), path]
+    for place in written:
+        if place.exists() and (not force or not place.is_file()):
+            raise GraphFormersError(f"{place}: exists already; --force (force=True) replaces it")
+    writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
+    _whole(path, lambda beside: writers[path.suffix](store, beside))
+    if path.suffix == ".npy":
+        _whole(written[0], lambda beside: _ids(store, beside))
+
+
+def _whole(path: Path, write: Callable[[Path], None]) -> None:
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write(beside)
+        sync(beside)
+        os.replace(beside, path)
+        sync(path.parent)
+    except OSError as error:
+        raise full_disk(error, path) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _numpy(store: VectorStore, path: Path) -> None:
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (len(store), store.size)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_2_0(file, shape)
+        for _, vectors in store.blocks():
+            file.write(vectors.reshape(-1).view(np.uint8).data)
+
+
+def _ids(store: VectorStore, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for ids, _ in store.blocks():
+            _refuse(ids, "\r\n", "a line break", "a list of ids")
+            file.writelines(f"{id}\n" for id in ids)
+
+
+def _parquet(store: VectorStore, path: Path) -> None:
+    import pyarrow.parquet as parquet
+
+    schema = pa.schema([("id", pa.large_string()), ("vector", pa.list_(pa.float32(), store.size))])
+    with parquet.ParquetWriter(str(path), schema) as writer:
+        for ids, vectors in store.blocks():
+            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), store.size)
+            writer.write_table(pa.table([pa.array(ids, pa.large_string()), column], schema=schema))
+
+
+def _word2vec(store: VectorStore, path: Path) -> None:
+    """Numbers and size in the first line; then a line for each vector: id, numbers."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"{len(store)} {store.size}\n")
+        for ids, vectors in store.blocks():
+            _refuse(ids, None, "a blank", "word2vec's format")
+            for id, vector in zip(ids, vectors, strict=True):
+                file.write(f"{id} {' '.join(map(repr, vector.tolist()))}\n")
+
+
+def _refuse(ids: list[str], letters: str | None, what: str, where: str) -> None:
+    """An id that the format would tear apart."""
+    for id in ids:
+        if (len(id.split()) != 1) if letters is None else any(letter in id for letter in letters):
+            raise GraphFormersError(f"the id {id!r} has {what}, which {where} cannot hold; export to .parquet instead")

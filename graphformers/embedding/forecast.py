@@ -1,0 +1,71 @@
+"""What an embedding would take, from one batch of each phase that is computed and thrown away."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.data.arrays import Array
+from graphformers.data.graph import TextGraph
+from graphformers.data.packing import to_device
+from graphformers.data.sampling import Neighborhood, NeighborSampler
+from graphformers.data.tokens import tokenize
+from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.model.encoding import GraphFormers
+from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts
+
+TRIED_NODES = 4096
+
+
+def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> dict[str, Any]:
+    """Seconds and bytes; nothing is written, not even the graph's tokens."""
+    plan = Plan.of(model, graph, settings)
+    tried = np.unique(np.linspace(0, graph.num_nodes - 1, min(TRIED_NODES, graph.num_nodes)).astype(np.int64))
+    seconds, count = _seconds_per_node(model, graph, plan, tried)
+    in_memory = settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, model.device))
+    return {
+        "method": plan.method,
+        "device": str(model.device),
+        "neighbors": plan.num_neighbors,
+        "nodes": plan.num_nodes,
+        "shards": len(plan.shards),
+        "nodes_tried": count,
+        "seconds": seconds * plan.num_nodes,
+        "nodes_per_second": 1 / max(seconds, 1e-12),
+        "vectors_gb": plan.bytes_of_vectors() / 1e9,
+        "states_gb": plan.bytes_of_states() / 1e9,
+        "states": "kept" if plan.keep_states else "in memory alone" if in_memory else "dropped at the end",
+    }
+
+
+def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array) -> tuple[float, int]:
+    passes = model.passes(plan.row_multiple, plan.batch_tokens)
+    sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
+    drawn = sampler.sample(nodes)
+    everyone = np.unique(np.concatenate([nodes, drawn.neighbors]))
+    tokens = tokenize(graph.texts_of(everyone), model.tokenizer)
+    local = [np.searchsorted(everyone, numbers) for numbers in (nodes, drawn.neighbors)]
+    drawn = Neighborhood(local[0], drawn.indptr, local[1])
+    part = next(passes.center_parts(tokens, drawn), slice(0, 0))
+    count = max(part.stop, 1)
+    with model.reading() as network:
+        center = to_device(passes.pack_centers(tokens, cut(drawn, part)), model.device)
+        needed = len(center.needed_M) if isinstance(center, CenterBatch) else 0
+        states_MSD = torch.zeros(needed, plan.num_states, plan.hidden_size, device=model.device)
+        seconds = _time(lambda: read_centers(network, center, states_MSD), model)
+        if plan.num_states:
+            text = to_device(passes.pack_texts(tokens, drawn.centers[:count]), model.device)
+            seconds += _time(lambda: read_texts(network, text), model)
+    return seconds / count, count
+
+
+def _time(work: Callable[[], Any], model: GraphFormers) -> float:
+    """Of the second of two calls."""
+    for _ in range(2):
+        started = time.perf_counter()
+        work()
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+    return time.perf_counter() - started

@@ -1,0 +1,287 @@
+"""embed: a model and a graph in, a folder of vectors out, in two phases over shards of nodes.
+
+Until it is finished the work lies in papers.vectors.embedding/:
+
+    plan.json   everything that decides the bytes of the result
+    notes/      a note for each finished shard
+    folder/     what becomes papers.vectors: graph/, states/, vectors/
+    dropped/    states that are not kept
+
+Whoever starts the same command again goes on behind the finished shards; another plan is refused. When all shards are there, the
+manifest is written and `folder` is renamed: nothing is copied.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from graphformers.artifact import MANIFEST, Draft, check_writable, full_disk, publish_artifact, write_whole
+from graphformers.data.graph import TextGraph
+from graphformers.data.tokens import graph_tokens
+from graphformers.embedding.phases import Phases
+from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from graphformers.progress import progress
+
+COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
+CHECKERS = 4  # threads that compare checksums
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The folder of an unfinished embedding."""
+
+    path: Path
+    plan: Plan
+
+    @staticmethod
+    def beside(output: Path, plan: Plan) -> "Workplace":
+        return Workplace(work_path(output), plan)
+
+    @property
+    def folder(self) -> Path:
+        return self.path / "folder"
+
+    @property
+    def states(self) -> ShardFolder:
+        return ShardFolder(self.folder if self.plan.keep_states else self.path / "dropped", self.path / "notes")
+
+    @property
+    def vectors(self) -> ShardFolder:
+        return ShardFolder(self.folder, self.path / "notes")
+
+    @contextmanager
+    def opened(self, *, force: bool) -> Iterator[None]:
+        """Makes the folder or goes on with it; no other process may do so at the same time."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            if not lock_folder(handle):
+                raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it")
+            self._check_plan(force)
+            self.sweep()
+            yield
+        finally:
+            os.close(handle)
+
+    def _check_plan(self, force: bool) -> None:
+        place = self.path / "plan.json"
+        try:
+            before = json.loads(place.read_text())
+        except (OSError, ValueError):
+            before = None
+        differing = [] if before is None else self.plan.differences(before)
+        if differing and not force:
+            raise GraphFormersError(
+                f"{self.path}: an unfinished embedding of something else ({'; '.join(differing[:3])}); finish that one, "
+                "or start anew with --force (force=True)"
+            )
+        if before is None or differing:
+            for entry in self.path.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            write_whole(place, json.dumps(self.plan.to_json(), indent=1).encode())
+
+    def sweep(self) -> None:
+        """Removes what killed writers left beside the shards."""
+        for kind in ("folder/states", "folder/vectors", "folder/scales", "dropped/states", "notes"):
+            for file in (self.path / kind).glob(".*"):
+                file.unlink(missing_ok=True)
+        for folder in self.folder.glob(".*graph*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def unfinished(self, kind: str) -> list[int]:
+        """The shards of a kind that are still to be done; finished ones are read through and done again where damaged."""
+        shards = self.states if kind == "states" else self.vectors
+        others = ["scales"] if kind == "vectors" and self.plan.precision == "int8" else []
+
+        def is_done(shard: int) -> bool:
+            names = [shard_name(each, shard) for each in (kind, *others)]
+            if any(shards.note(name) is None for name in names):
+                return False
+            if all(map(shards.is_intact, names)):
+                return True
+            print(f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made again", file=sys.stderr)
+            return False
+
+        numbers = range(len(self.plan.shards))
+        with ThreadPoolExecutor(CHECKERS) as threads:
+            found = list(threads.map(is_done, numbers))
+        return [shard for shard in numbers if not found[shard]]
+
+    def put_graph(self, graph: TextGraph) -> None:
+        """Places the graph inside: linked where its folder lies on the same disk, copied elsewhere."""
+        place = self.folder / "graph"
+        if place.exists():
+            return
+        self.folder.mkdir(exist_ok=True)
+        if graph.artifact is None:
+            graph.save(place)
+            return
+        beside = self.folder / ".graph"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        for name in ("manifest.json", ".verified.json", *graph.artifact.files):
+            source = graph.artifact.path / name
+            try:
+                os.link(source.resolve(), beside / name)
+            except OSError:
+                if source.exists():
+                    shutil.copy2(source, beside / name)
+        os.rename(beside, place)
+
+    def publish(self, output: Path, sources: dict[str, Path | None], *, force: bool) -> None:
+        """Seals the folder and puts it in place."""
+        self.sweep()
+        plan, shards = self.plan, range(len(self.plan.shards))
+        kinds = {"vectors": self.vectors} | ({"scales": self.vectors} if plan.precision == "int8" else {})
+        kinds |= {"states": self.states} if plan.keep_states else {}
+        notes = {shard_name(kind, i): place.note(shard_name(kind, i)) or {} for kind, place in kinds.items() for i in shards}
+        draft = Draft(self.folder, checksums={name: note["sha256"] for name, note in notes.items()})
+        hashes = [notes[shard_name("states", i)]["text_hash"] for i in shards] if plan.keep_states else []
+        draft.settings = store_settings(plan, hashes)
+        draft.summary = {"nodes": plan.num_nodes}
+        fingerprints = {"model": plan.key.model, "graph": plan.graph}
+        draft.parents = {
+            role: {"fingerprint": fingerprints[role], "path": _relative(source, output)} for role, source in sources.items()
+        }
+        publish_artifact(draft, output, KIND, VERSION, force=force)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def store_settings(plan: Plan, text_hashes: list[str]) -> dict[str, Any]:
+    """What a folder of vectors says of itself."""
+    names = ("method", "similarity", "hidden_size", "num_neighbors", "seed", "precision", "shard_size", "compute")
+    found = {name: getattr(plan, name) for name in names}
+    kept = {"key": asdict(plan.key), "text_hashes": text_hashes} if plan.keep_states else None
+    return found | {"key": asdict(plan.key), "state_shape": [plan.num_states, plan.hidden_size], "states": kept}
+
+
+def _relative(source: Path | None, output: Path) -> str:
+    """Where a parent lies as seen from the result; nothing for one that was never written."""
+    return "" if source is None else os.path.relpath(source.resolve(), output.resolve())
+
+
+def embed(
+    model: GraphFormers | str | Path,
+    graph: TextGraph | str | Path,
+    out: str | Path,
+    settings: EmbedSettings | None = None,
+    *,
+    force: bool = False,
+    **changes: Any,
+) -> VectorStore:
+    """Writes the vector of every node of a graph, and the layer states, as a folder; the same call continues an unfinished one.
+
+    `model` and `graph` may be folders. `changes` are settings of EmbedSettings.
+    """
+    output = Path(out)
+    settings = settings or EmbedSettings(**changes)
+    check_output(output, force=force)
+    model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
+    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
+    plan = Plan.of(model, graph, settings)
+    work = Workplace.beside(output, plan)
+    if model.is_bidirectional:
+        _say_cost(plan)
+    try:
+        with work.opened(force=force):
+            check_space(work)
+            work.put_graph(graph)
+            _run(model, graph, work, settings)
+            sources = {"model": model.source, "graph": graph.artifact.path if graph.artifact else None}
+            work.publish(output, sources, force=force)
+    except OSError as error:
+        raise full_disk(error, output) from error
+    finally:
+        if (work.path / "notes").is_dir():
+            print(f"{work.path}: finished shards are kept there; the same command goes on from them", file=sys.stderr)
+    return VectorStore.load(output)
+
+
+def _say_cost(plan: Plan) -> None:
+    """Of a bidirectional model."""
+    print(
+        "a bidirectional model: the states of neighbours depend on who asks and cannot be reused, so every node is read together "
+        f"with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} forwards instead of 2",
+        file=sys.stderr,
+    )
+
+
+def check_output(output: Path, *, force: bool) -> None:
+    """Raises early what stands in the way of writing `output`."""
+    path = work_path(output)
+    if path.is_dir() and not (path / "folder").exists() and (output / MANIFEST).is_file():
+        shutil.rmtree(path, ignore_errors=True)  # left by a kill in the moment after the result was put in place
+    check_writable(output, KIND, force=force)
+
+
+def work_path(output: Path) -> Path:
+    """Where the embedding of `output` lies until it is finished."""
+    return output.with_name(f"{output.name}.embedding")
+
+
+def check_space(work: Workplace) -> None:
+    """Says early that the disk will not hold the result."""
+    plan = work.plan
+    done = sum(file.stat().st_size for file in work.path.rglob("*.npy"))
+    needed = plan.bytes_of_vectors() + plan.bytes_of_states() * plan.keep_states - done
+    free = shutil.disk_usage(work.path).free
+    if needed > free:
+        advice = "; --no-keep-states needs less" if plan.keep_states else ""
+        raise GraphFormersError(f"{work.path}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free{advice}")
+
+
+def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings) -> None:
+    plan, device = work.plan, model.device
+    left = work.unfinished("vectors")
+    if not left:
+        return
+    on_gpu = device.type == "cuda"
+    if settings.compile or (settings.compile is None and on_gpu and plan.num_nodes >= COMPILE_FROM):
+        model.compile_layers()
+    in_memory = plan.num_states > 0 and (
+        settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device))
+    )
+    workers = settings.workers if settings.workers is not None else min(4, (os.cpu_count() or 2) - 1) if on_gpu else 0
+    phases = Phases(
+        model,
+        graph,
+        graph_tokens(graph, model.tokenizer),
+        plan,
+        (work.states, work.vectors),
+        in_memory=in_memory,
+        workers=workers,
+    )
+    _read_texts(phases, work, in_memory)
+    with progress("Embedding", plan.num_nodes, "nodes") as task:
+        task.skip(plan.num_nodes - num_nodes(plan, left))
+        phases.read_centers(left, task)
+
+
+def _read_texts(phases: Phases, work: Workplace, in_memory: bool) -> None:
+    """Phase 1, where there is one: on disk what is kept or does not fit, in memory what fits."""
+    plan = work.plan
+    if not plan.num_states:
+        return
+    is_written = plan.keep_states or not in_memory
+    left = work.unfinished("states") if is_written else list(range(len(plan.shards)))
+    if in_memory and is_written:
+        phases.load_states([shard for shard in range(len(plan.shards)) if shard not in set(left)])
+    with progress("Reading texts", plan.num_nodes, "nodes") as task:
+        task.skip(plan.num_nodes - num_nodes(plan, left))
+        phases.read_texts(left, task, is_written=is_written)
+
+
+def num_nodes(plan: Plan, shards: Sequence[int]) -> int:
+    """Of some shards."""
+    return sum(plan.shards[shard][1] - plan.shards[shard][0] for shard in shards)

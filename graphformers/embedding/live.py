@@ -1,0 +1,245 @@
+"""LiveGraph: a frozen graph with changes on top, so that one new node does not cost a new graph.
+
+Nodes of the base keep their row numbers; added nodes get the numbers behind them. Only rows of nodes that a change touches are
+kept apart; what was removed is never in any row. A copy is cheap, so that a change can be tried and dropped.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk
+from graphformers.data.columns import join_column
+from graphformers.data.graph import TextGraph
+from graphformers.data.sampling import Neighborhood, NeighborSampler
+
+Link = tuple[str, str, str | None]  # from, to, type
+
+
+class LiveGraph:
+    """A graph that changes. `base` never does."""
+
+    def __init__(self, base: TextGraph) -> None:
+        self.base = base
+        self._numbers: dict[str, int] = {}  # of added ids
+        self._ids: list[str] = []  # of added nodes, in order
+        self._hashes: list[int] = []
+        self._gone: set[int] = set()
+        self._records: dict[int, tuple[pa.Table, int]] = {}  # where the id, text and columns of new and changed nodes stand
+        self._rows: dict[int, Array] = {}  # neighbours of nodes that a change touched
+        self._links: list[Link] = []  # added, in order
+
+    def fork(self) -> "LiveGraph":
+        """A copy that can be changed without changing this one."""
+        other = copy.copy(self)
+        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links"):
+            setattr(other, name, copy.copy(getattr(self, name)))
+        return other
+
+    @property
+    def num_nodes(self) -> int:
+        return self.base.num_nodes + len(self._ids) - len(self._gone)
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self._ids or self._gone or self._records or self._rows)
+
+    def nodes(self) -> Array:
+        """The numbers of all nodes there are, in order."""
+        everyone = np.arange(self.base.num_nodes + len(self._ids))
+        return np.delete(everyone, np.fromiter(self._gone, dtype=np.int64, count=len(self._gone)))
+
+    def find(self, ids: Sequence[str]) -> Array:
+        """The numbers of ids, -1 where there is no such node."""
+        found = self.base.find_nodes(ids)
+        for i, id in enumerate(ids) if self._numbers or self._gone else ():
+            number = self._numbers.get(id, int(found[i]))
+            found[i] = -1 if number in self._gone else number
+        return found
+
+    def id(self, node: int) -> str:
+        base = self.base.num_nodes
+        return str(self.base.ids[node].as_py()) if node < base else self._ids[node - base]
+
+    def ids_of(self, nodes: Array) -> list[str]:
+        """The ids of many nodes."""
+        base = self.base.num_nodes
+        old = iter(self.base.ids_of(nodes[nodes < base]))
+        return [next(old) if node < base else self._ids[node - base] for node in nodes.tolist()]
+
+    def texts_of(self, nodes: Array) -> list[str]:
+        """The texts of many nodes."""
+        plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
+        old = iter(self.base.texts_of(nodes[plain]))
+        return [
+            next(old) if is_plain else self._field(node, "text") for node, is_plain in zip(nodes.tolist(), plain, strict=True)
+        ]
+
+    def _field(self, node: int, name: str) -> str:
+        table, row = self._records[node]
+        return str(table[name][row].as_py())
+
+    def row(self, node: int) -> Array:
+        """The neighbours of a node, sorted."""
+        found = self._rows.get(node)
+        return self.base.neighbors_of(node) if found is None else found
+
+    def put(self, table: pa.Table) -> list[int]:
+        """Adds or changes nodes, with the columns id, text and whatever else; their numbers."""
+        ids = table["id"].to_pylist()
+        found = self.find(ids).tolist()
+        hashes = hash_strings(ids)
+        for i, id in enumerate(ids):
+            if found[i] < 0:
+                found[i] = self.base.num_nodes + len(self._ids)
+                self._numbers[id] = found[i]
+                self._ids.append(id)
+                self._hashes.append(int(hashes[i]))
+                self._rows[found[i]] = np.zeros(0, dtype=np.int64)
+            self._records[found[i]] = (table, i)
+        return [int(node) for node in found]
+
+    def same(self, node: int, table: pa.Table, row: int) -> tuple[bool, bool]:
+        """Whether a node has this text already, and whether all else that the table says of it."""
+        own, place = self._records.get(node, (self.base.nodes, node))
+        is_same = [
+            name in own.column_names and own[name][place].as_py() == table[name][row].as_py() for name in table.column_names
+        ]
+        return is_same[table.column_names.index("text")], all(is_same)
+
+    def remove(self, node: int) -> list[int]:
+        """Takes a node out, with its links; the nodes it was linked to."""
+        around: list[int] = self.row(node).tolist()
+        for other in around:
+            self._rows[other] = _without(self.row(other), node)
+        self._gone.add(node)
+        self._rows.pop(node, None)
+        self._records.pop(node, None)
+        self._numbers.pop(self.id(node), None)
+        return around
+
+    def link(self, one: int, other: int, link: Link) -> bool:
+        """Links two nodes; False where they were, or are the same."""
+        row = self.row(one)
+        place = int(np.searchsorted(row, other))
+        if one == other or (place < len(row) and row[place] == other):
+            return False
+        self._rows[one] = np.insert(row, place, other).astype(np.int64)
+        row = self.row(other)
+        self._rows[other] = np.insert(row, int(np.searchsorted(row, one)), one).astype(np.int64)
+        self._links.append(link)
+        return True
+
+    def unlink(self, one: int, other: int) -> bool:
+        """Parts two nodes, whatever links they had; False where they had none."""
+        if not np.isin(other, self.row(one)).any():
+            return False
+        self._rows[one] = _without(self.row(one), other)
+        self._rows[other] = _without(self.row(other), one)
+        return True
+
+    def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
+        """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and its neighbours alone."""
+        rows = [self.row(node) for node in centers.tolist()]
+        indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        near, index = np.unique(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+        hashes = self.hashes_of(np.concatenate([centers, near]).astype(np.int64))
+        sampler = NeighborSampler(indptr, index + len(centers), hashes, num_neighbors, seed)
+        drawn = sampler.sample(np.arange(len(centers)))
+        return Neighborhood(centers, drawn.indptr, near[drawn.neighbors - len(centers)].astype(np.int64))
+
+    def hashes_of(self, nodes: Array) -> Array:
+        """(len(nodes),) uint64: the hashes of their ids."""
+        base = self.base.num_nodes
+        hashes = np.empty(len(nodes), dtype=np.uint64)
+        hashes[nodes < base] = self.base.id_hashes[nodes[nodes < base]]
+        hashes[nodes >= base] = np.array(self._hashes, dtype=np.uint64)[nodes[nodes >= base] - base]
+        return hashes
+
+    def freeze(self) -> TextGraph:
+        """The graph as it is now, its nodes in the order of `nodes()`."""
+        if not self.is_changed:
+            return self.base
+        nodes = self.nodes()
+        places = np.full(self.base.num_nodes + len(self._ids), -1, dtype=np.int32)
+        places[nodes] = np.arange(len(nodes), dtype=np.int32)
+        indptr, indices = compressed_rows(len(nodes), self._keys(nodes, places))
+        edges, types, names = self._edges(places, indptr, indices)
+        return TextGraph(
+            nodes=self._table(nodes),
+            id_hashes=self.hashes_of(nodes),
+            indptr=indptr,
+            indices=indices,
+            edges=edges,
+            edge_types=types,
+            type_names=names,
+            summary=self.base.summary,
+        )
+
+    def _keys(self, nodes: Array, places: Array) -> Array:
+        """Every linked pair, both ways, by new row numbers."""
+        touched = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
+        plain = np.ones(self.base.num_nodes, dtype=bool)
+        plain[touched[touched < self.base.num_nodes]] = False
+        plain[[node for node in self._gone if node < self.base.num_nodes]] = False
+        degrees = self.base.degrees()
+        sources = np.repeat(np.arange(self.base.num_nodes), degrees)
+        kept = plain[sources]
+        own = [np.repeat(places[node], len(row)) for node, row in self._rows.items()]
+        near = [places[row] for row in self._rows.values()]
+        empty = np.zeros(0, dtype=np.int32)
+        return edge_keys(
+            np.concatenate([places[sources[kept]], *own, empty]), np.concatenate([places[self.base.indices[kept]], *near, empty])
+        )
+
+    def _edges(self, places: Array, indptr: Array, indices: Array) -> tuple[Array, Array | None, tuple[str, ...]]:
+        """The directed edges of pairs that are still linked, with their types."""
+        old = places[np.asarray(self.base.edges)]
+        types = np.full(old.shape[1], -1, dtype=np.int16) if self.base.edge_types is None else np.asarray(self.base.edge_types)
+        names = {name: code for code, name in enumerate(self.base.type_names)}
+        ends = self.find([end for link in self._links for end in link[:2]]).reshape(-1, 2).T
+        added = np.where(ends >= 0, places[ends], -1).astype(np.int32)
+        codes = [-1 if kind is None else names.setdefault(kind, len(names)) for _, _, kind in self._links]
+        edges = np.concatenate([old, added], axis=1)
+        kinds = np.concatenate([types, np.array(codes, dtype=np.int16)])
+        kept = (edges >= 0).all(0)
+        edges, kinds = edges[:, kept], kinds[kept]
+        linked = are_linked(indptr, indices, edges[0], edges[1][:, None])[:, 0] | (edges[0] == edges[1])
+        edges, kinds = edges[:, linked], kinds[linked]
+        if not names:
+            return edges, None, ()
+        if (kinds < 0).any():
+            kinds[kinds < 0] = names.setdefault("", len(names))
+        return edges, kinds, tuple(names)
+
+    def _table(self, nodes: Array) -> pa.Table:
+        """Ids, texts and columns of all nodes; a column that only some have is null elsewhere."""
+        is_plain = np.ones(self.base.num_nodes + len(self._ids), dtype=bool)
+        is_plain[np.fromiter(self._records, dtype=np.int64, count=len(self._records))] = False
+        order = [nodes[is_plain[nodes]]]
+        pieces = [self.base.nodes.take(pa.array(order[0]))]
+        tables: dict[int, tuple[pa.Table, list[int], list[int]]] = {}
+        for node, (table, row) in self._records.items():
+            _, rows, own = tables.setdefault(id(table), (table, [], []))
+            rows.append(row)
+            own.append(node)
+        for table, rows, own in tables.values():
+            pieces.append(table.take(pa.array(rows)))
+            order.append(np.array(own, dtype=np.int64))
+        lengths = [len(piece) for piece in pieces]
+        columns = dict.fromkeys(name for piece in pieces for name in piece.column_names)
+        joined = {
+            name: join_column(
+                [one_chunk(piece[name]) if name in piece.column_names else None for piece in pieces],
+                lengths,
+                [False] * len(pieces),
+            )
+            for name in columns
+        }
+        return pa.table(joined).take(pa.array(np.argsort(np.concatenate(order)))).combine_chunks()
+
+
+def _without(row: Array, node: int) -> Array:
+    return np.asarray(row[row != node], dtype=np.int64)

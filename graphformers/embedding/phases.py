@@ -1,0 +1,219 @@
+"""The two phases over shards of nodes: what every text gives on its own, then every centre in the light of its neighbours.
+
+Batches are fixed by the plan: consecutive nodes of a shard, as many as fill a batch, packed by length. So a shard has the same
+bytes whoever computes it and whatever was computed before. While the device computes a batch, the next ones are packed (in
+processes on a GPU, whose kernels one Python thread must launch), gathered and copied, and finished shards are written.
+
+Between the phases states lie on the device, where they fit, or in their shards on disk.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphformers.data.arrays import Array, load_array
+from graphformers.data.graph import TextGraph
+from graphformers.data.packing import to_device
+from graphformers.data.parcels import Parcel, Workers
+from graphformers.data.sampling import NeighborSampler
+from graphformers.data.tokens import TokenCache
+from graphformers.embedding.plan import Plan
+from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
+from graphformers.embedding.states import states_dtype, text_hash
+from graphformers.embedding.vectors import to_precision
+from graphformers.model.encoding import GraphFormers
+from graphformers.model.passes import CenterBatch, read_centers, read_texts
+from graphformers.progress import Progress
+
+AHEAD = 2  # batches made ready while one is computed
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """Consecutive nodes of a shard."""
+
+    phase: int
+    shard: int
+    start: int
+    stop: int
+    is_last: bool  # of its shard
+
+    def __str__(self) -> str:
+        return f"the batch of nodes {self.start:,} to {self.stop - 1:,}"
+
+
+class Phases:
+    """Computes shards of one plan, with one model, on one device."""
+
+    def __init__(
+        self,
+        model: GraphFormers,
+        graph: TextGraph,
+        tokens: TokenCache,
+        plan: Plan,
+        folders: tuple[ShardFolder, ShardFolder],
+        *,
+        in_memory: bool = False,
+        workers: int = 0,
+    ) -> None:
+        self.model, self.graph, self.tokens, self.plan = model, graph, tokens, plan
+        self.states, self.vectors = folders  # where the shards of states and of vectors are written
+        self.passes = replace(model.passes(plan.row_multiple, plan.batch_tokens), most_places=plan.most_places)
+        self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
+        self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
+        self._num_workers = workers
+        self._rows: ShardedRows | None = None
+
+    def read_texts(self, shards: Sequence[int], task: Progress, *, is_written: bool = True) -> None:
+        """Phase 1: the states of these shards, on disk unless told otherwise, and in the table where there is one."""
+
+        def rows_of(start: int, stop: int) -> Tensor:
+            return self._new_rows(start, stop) if self.table is None else self.table[start:stop]
+
+        def write(shard: int, rows: Array) -> None:
+            about = {"text_hash": text_hash(self.graph, *self.plan.shards[shard])}
+            self.states.write(shard_name("states", shard), rows, about)
+
+        self._run(1, shards, task, (rows_of, read_texts, write if is_written else None))
+
+    def read_centers(self, shards: Sequence[int], task: Progress) -> None:
+        """Phase 2: the vectors of these shards, from the states of all."""
+
+        def rows_of(start: int, stop: int) -> Tensor:
+            return torch.empty(stop - start, self.plan.hidden_size, device=self.model.device)
+
+        def write(shard: int, rows: Array) -> None:
+            raw = to_precision(rows, self.plan.precision)
+            if raw.scales is not None:
+                self.vectors.write(shard_name("scales", shard), raw.scales)
+            self.vectors.write(shard_name("vectors", shard), raw.numbers)
+
+        def compute(network: Any, prepared: tuple[Any, Tensor | None]) -> Tensor:
+            batch, states_MSD = prepared
+            if states_MSD is None:
+                states_MSD = self._from_table(batch)
+            return read_centers(network, batch, states_MSD)
+
+        self._run(2, shards, task, (rows_of, compute, write))
+
+    def _new_rows(self, start: int, stop: int) -> Tensor:
+        shape = (stop - start, self.plan.num_states, self.plan.hidden_size)
+        return torch.empty(shape, dtype=states_dtype(self.plan.key.precision), device=self.model.device)
+
+    def hold_states(self) -> None:
+        """Takes all states, finished by whomever, from disk to the device."""
+        self.table = self._new_rows(0, self.plan.num_nodes)
+        self.load_states(range(len(self.plan.shards)))
+
+    def load_states(self, shards: Sequence[int]) -> None:
+        """Fills the table from shards that were finished before."""
+        assert self.table is not None
+        for shard in shards:
+            start, stop = self.plan.shards[shard]
+            found = load_array(self.states.folder / shard_name("states", shard))
+            self.table[start:stop] = torch.from_numpy(np.array(found)).to(self.model.device)
+
+    def make(self, key: BatchKey) -> Any:
+        """Packs a batch; called in worker processes where there are some."""
+        nodes = np.arange(key.start, key.stop)
+        if key.phase == 1:
+            return self.passes.pack_texts(self.tokens, nodes)
+        return self.passes.pack_centers(self.tokens, self.sampler.sample(nodes))
+
+    def keys(self, phase: int, shards: Sequence[int]) -> Iterator[BatchKey]:
+        """The batches of these shards, in order."""
+        for shard in shards:
+            start, stop = self.plan.shards[shard]
+            parts = list(self._parts(phase, np.arange(start, stop)))
+            for part in parts:
+                yield BatchKey(phase, shard, start + part.start, start + part.stop, part is parts[-1])
+
+    def _parts(self, phase: int, nodes: Array) -> Iterator[slice]:
+        if phase == 1:
+            return self.passes.text_parts(self.tokens, nodes)
+        if self.passes.is_joint:
+            return self.passes.center_parts(self.tokens, self.sampler.sample(nodes))
+        degrees = self.graph.indptr[nodes + 1] - self.graph.indptr[nodes]
+        return self.passes.counted_parts(self.tokens, nodes, np.minimum(degrees, self.plan.num_neighbors))
+
+    def _run(
+        self,
+        phase: int,
+        shards: Sequence[int],
+        task: Progress,
+        how: tuple[Callable[[int, int], Tensor], Callable[[Any, Any], Tensor], Callable[[int, Array], None] | None],
+    ) -> None:
+        rows_of, compute, write = how
+        device = self.model.device
+        workers, writer = Workers(self.make, self._num_workers, device), ShardWriter(device)
+        try:
+            with self.model.reading() as network:
+                batches = ahead(map(self._prepared(phase), workers.parcels(self.keys(phase, shards))))
+                rows, first = None, 0
+                for key in self.keys(phase, shards):
+                    if rows is None:
+                        first, stop = self.plan.shards[key.shard]
+                        rows = rows_of(first, stop)
+                    rows[key.start - first : key.stop - first] = compute(network, next(batches))
+                    if key.is_last:
+                        if write is not None:
+                            writer.put(rows, _bound(write, key.shard))
+                        rows = None
+                    task.advance(key.stop - key.start)
+                writer.finish()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+        finally:
+            writer.close()
+            workers.close()
+
+    def _prepared(self, phase: int) -> Callable[[Parcel], Any]:
+        """What turns a parcel into what `compute` takes, ahead of time: on the device, with states gathered from disk."""
+        device = self.model.device
+        if phase == 1:
+            return lambda parcel: parcel.open(device)
+        if self.table is not None:
+            return lambda parcel: (parcel.open(device), None)
+
+        def gather(parcel: Parcel) -> tuple[Any, Tensor]:
+            batch = parcel.open(torch.device("cpu"))
+            states_MSD = self._from_disk(batch)
+            if device.type == "cuda":
+                states_MSD = states_MSD.pin_memory()
+            return to_device(batch, device), states_MSD.to(device, non_blocking=True)
+
+        return gather
+
+    def _from_table(self, batch: Any) -> Tensor:
+        assert self.table is not None
+        return self.table[batch.needed_M] if isinstance(batch, CenterBatch) else self.table[:0]
+
+    def _from_disk(self, batch: Any) -> Tensor:
+        """The states that a batch needs, or none."""
+        if not isinstance(batch, CenterBatch) or not len(batch.needed_M):
+            return torch.empty(0, self.plan.num_states, self.plan.hidden_size)
+        if self._rows is None:
+            names = [self.states.folder / shard_name("states", shard) for shard in range(len(self.plan.shards))]
+            self._rows = ShardedRows(tuple(map(load_array, names)), self.plan.shard_size)
+        return torch.from_numpy(self._rows.take(batch.needed_M.numpy()))
+
+
+def _bound(write: Callable[[int, Array], None], shard: int) -> Callable[[Array], None]:
+    return lambda rows: write(shard, rows)
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, the next few of them made in a thread while one is used."""
+    end = object()
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        waiting: deque[Future[Any]] = deque(thread.submit(next, items, end) for _ in range(AHEAD))
+        while (found := waiting.popleft().result()) is not end:
+            waiting.append(thread.submit(next, items, end))
+            yield found

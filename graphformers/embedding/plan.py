@@ -1,0 +1,146 @@
+"""What an embedding can be told, and the plan that follows: everything that decides the bytes of its result."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.data.graph import TextGraph
+from graphformers.embedding import vectors
+from graphformers.embedding.shards import bounds
+from graphformers.embedding.states import StatesKey, states_dtype, text_hash
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
+from graphformers.model.passes import MOST_PLACES
+
+SHARD_SIZES = {"cuda": 65_536}
+USUAL_SHARD = 4096
+GPU_ROWS = 64  # rows of a batch are a multiple of this: cuDNN plans attention anew for every shape
+GPU_TOKENS = 64_512  # 504 full rows of 128: packed, that is nearly always 512
+PLACES = ("auto", "memory", "disk")
+
+
+@dataclass(frozen=True)
+class EmbedSettings:
+    """How a graph is embedded."""
+
+    precision: str = "float32"  # of the vectors: float32, float16 or int8
+    states_precision: str = "float16"  # of the layer states: float16 or float32
+    keep_states: bool = True  # beside the vectors, so that an update need not compute them again
+    states: str = "auto"  # where they are between the two passes: "memory" (of the model's device), "disk", or what fits
+    num_neighbors: int | None = None  # sampled for a node; by default as many as the model was trained with
+    seed: int = 42  # of the sampling
+    shard_size: int | None = None  # nodes of a shard, the unit that is written and continued from: 65,536 on a GPU, else 4,096
+    batch_tokens: int | None = None  # of a batch
+    workers: int | None = None  # processes that pack ahead; by default four on a GPU, none elsewhere
+    compile: bool | None = None  # the layers; by default on a GPU and for 100,000 nodes or more
+
+    def __post_init__(self) -> None:
+        states_dtype(self.states_precision)
+        if self.precision not in vectors.PRECISIONS:
+            raise GraphFormersError(f"precision={self.precision!r} given, expected one of: {', '.join(vectors.PRECISIONS)}")
+        if self.states not in PLACES:
+            raise GraphFormersError(f"states={self.states!r} given, expected one of: {', '.join(PLACES)}")
+        for name in ("shard_size", "batch_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise GraphFormersError(f"{name}={value} given, expected at least 1")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the bytes: two runs with equal plans can be one."""
+
+    key: StatesKey
+    graph: str  # fingerprint
+    num_nodes: int
+    method: str
+    similarity: str
+    hidden_size: int
+    num_states: int  # of a node; 0 for models that read everything in one pass
+    num_neighbors: int
+    seed: int
+    precision: str
+    keep_states: bool
+    shard_size: int
+    batch_tokens: int
+    row_multiple: int
+    most_places: int  # centres times neighbours of a batch
+    compute: str  # the type in which the network computes
+
+    @staticmethod
+    def of(model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None) -> "Plan":
+        """`kind` is the device that will compute, where it is not the model's own."""
+        kind = kind or model.device.type
+        passes = model.passes()
+        on_gpu = kind == "cuda"
+        own = next(model.parameters()).dtype
+        compute = torch.bfloat16 if on_gpu and own == torch.float32 else own
+        usual = GPU_TOKENS if on_gpu else BATCH_TOKENS.get(kind, BATCH_TOKENS["cpu"])
+        asked = model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
+        return Plan(
+            key=StatesKey.of(model, settings.states_precision),
+            graph=graph_fingerprint(graph),
+            num_nodes=graph.num_nodes,
+            method=model.config.method,
+            similarity=model.config.similarity,
+            hidden_size=model.config.hidden_size,
+            num_states=passes.num_states,
+            num_neighbors=asked if passes.is_joint or passes.num_states else 0,
+            seed=settings.seed,
+            precision=settings.precision,
+            keep_states=settings.keep_states and passes.num_states > 0,
+            shard_size=settings.shard_size or SHARD_SIZES.get(kind, USUAL_SHARD),
+            batch_tokens=settings.batch_tokens or usual,
+            row_multiple=GPU_ROWS if on_gpu else 1,
+            most_places=4 * MOST_PLACES if on_gpu else MOST_PLACES,
+            compute=str(compute).removeprefix("torch."),
+        )
+
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        """The first node of each shard and the one after its last."""
+        return bounds(self.num_nodes, self.shard_size)
+
+    def bytes_of_states(self) -> int:
+        return self.num_nodes * self.num_states * self.hidden_size * states_dtype(self.key.precision).itemsize
+
+    def bytes_of_vectors(self) -> int:
+        return self.num_nodes * (self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8"))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def differences(self, other: dict[str, Any]) -> list[str]:
+        """In words, what another plan says otherwise."""
+        own = _flat(self.to_json())
+        theirs = _flat(other)
+        return [f"{name} {_short(theirs.get(name))}, now {_short(own[name])}" for name in own if theirs.get(name) != own[name]]
+
+
+def graph_fingerprint(graph: TextGraph) -> str:
+    """A graph folder's own, or a hash of what decides vectors in a graph that has none."""
+    if graph.artifact is not None:
+        return graph.artifact.fingerprint
+    digest = hashlib.sha256(text_hash(graph, 0, graph.num_nodes).encode())
+    for array in (graph.id_hashes, graph.indptr, graph.indices, graph.edges):
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def fits_on_device(plan: Plan, device: torch.device) -> bool:
+    """Whether all states can stay on a GPU beside what computing takes."""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return plan.bytes_of_states() < free - 0.1 * total
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    key = {name if name != "precision" else "states_precision": value for name, value in dict(values.get("key") or {}).items()}
+    return {name: value for name, value in values.items() if name != "key"} | key
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}" if isinstance(value, str) else str(value)

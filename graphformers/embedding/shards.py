@@ -1,0 +1,164 @@
+"""Shards: rows of a large array in .npy files of equally many rows, each written whole or not at all.
+
+A shard is finished when its note is there, a small file with its size and SHA-256 that is written after the shard itself is on
+disk. So work that was interrupted goes on behind the last finished shard, and a shard that was damaged since is noticed.
+"""
+
+import fcntl
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphformers.artifact import Artifact, checksum, write_whole
+from graphformers.data.arrays import Array, load_array
+
+LOCK_TRIES = 20
+WRITERS = {"cuda": 3}  # threads: while one waits for the disk, another computes a checksum; each holds a shard in memory
+
+
+@dataclass(frozen=True)
+class ShardedRows:
+    """Rows of one shape in memory-mapped parts of `size` rows each, the last one perhaps shorter."""
+
+    parts: tuple[Array, ...]
+    size: int
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def take(self, rows: Array) -> Array:
+        """Some rows, in the order asked for."""
+        result = np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype) if self.parts else None
+        assert result is not None, "there are no rows to take from"
+        shard_of = rows // self.size
+        for shard in np.unique(shard_of).tolist():
+            places = np.flatnonzero(shard_of == shard)
+            result[places] = self.parts[shard][rows[places] - shard * self.size]
+        return result
+
+
+def lock_folder(handle: int) -> bool:
+    """Locks an open folder for this process; False when another has it.
+
+    Tried for a moment: the helpers of a process that was killed hold its locks until they are gone, too.
+    """
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.05)
+    return False
+
+
+def shard_name(kind: str, shard: int) -> str:
+    """Where a shard lies inside a folder of vectors: states/00003.npy."""
+    return f"{kind}/{shard:05d}.npy"
+
+
+def load_rows(artifact: Artifact, kind: str, size: int) -> ShardedRows:
+    """The shards of one kind in an artifact; checksums are compared when a file is first read."""
+    names = sorted(name for name in artifact.files if name.startswith(f"{kind}/"))
+    return ShardedRows(tuple(map(load_array, artifact.paths(names))), size)
+
+
+def bounds(total: int, size: int) -> list[tuple[int, int]]:
+    """The first row of every shard, and the one after its last."""
+    return [(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def npy_pieces(array: Array) -> tuple[bytes, memoryview]:
+    """What a .npy file of this array consists of: its header and its numbers."""
+    from io import BytesIO
+
+    array = np.ascontiguousarray(array)
+    head = BytesIO()
+    np.lib.format.write_array_header_2_0(head, np.lib.format.header_data_from_array_1_0(array))
+    return head.getvalue(), array.reshape(-1).view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class ShardFolder:
+    """Shards being made: `folder` holds them, `notes` says which are finished."""
+
+    folder: Path
+    notes: Path
+
+    def write(self, name: str, array: Array, about: dict[str, Any] | None = None) -> None:
+        """Writes a shard, then its note."""
+        pieces = npy_pieces(array)
+        note = {"bytes": sum(map(len, pieces)), "sha256": write_whole(self.folder / name, *pieces)} | (about or {})
+        write_whole(self._note(name), json.dumps(note).encode())
+
+    def note(self, name: str) -> dict[str, Any] | None:
+        """What was noted of a finished shard; None where it is not finished or its size is wrong."""
+        try:
+            note = dict(json.loads(self._note(name).read_text()))
+            return note if (self.folder / name).stat().st_size == note["bytes"] else None
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def is_intact(self, name: str) -> bool:
+        """Whether a finished shard still is what was written, by its checksum."""
+        note = self.note(name)
+        return note is not None and checksum(self.folder / name) == note["sha256"]
+
+    def forget(self, name: str) -> None:
+        self._note(name).unlink(missing_ok=True)
+
+    def _note(self, name: str) -> Path:
+        return self.notes / f"{name.replace('/', '-')}.json"
+
+
+class ShardWriter:
+    """Writes shards in the background while others are computed; what goes wrong there is raised here."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._count = WRITERS.get(device.type, 1)
+        self._threads = ThreadPoolExecutor(self._count, "writing")
+        self._waiting: list[Future[None]] = []
+        self._own = threading.local()  # of each thread: a stream and pinned memory, which is dear to make
+
+    def put(self, rows: Tensor, write: Callable[[Array], None]) -> None:
+        """Has `write` called with the rows as they will be when everything asked of the device until now is done."""
+        while len(self._waiting) > self._count or (self._waiting and self._waiting[0].done()):
+            self._waiting.pop(0).result()
+        ready: Any = None
+        if self._device.type == "cuda":
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record(torch.cuda.current_stream(self._device))
+        self._waiting.append(self._threads.submit(self._write, rows, ready, write))
+
+    def _write(self, rows: Tensor, ready: Any, write: Callable[[Array], None]) -> None:
+        if ready is None:
+            write(rows.numpy())
+            return
+        own, needed = self._own, rows.numel() * rows.element_size()
+        if not hasattr(own, "stream"):
+            own.stream, own.staging = torch.cuda.Stream(self._device), torch.empty(0, dtype=torch.uint8)  # type: ignore[no-untyped-call]
+        if own.staging.numel() < needed:
+            own.staging = torch.empty(needed, dtype=torch.uint8, pin_memory=True)
+        here = own.staging[:needed].view(rows.dtype).view(rows.shape)
+        with torch.inference_mode(), torch.cuda.stream(own.stream):
+            own.stream.wait_event(ready)
+            here.copy_(rows, non_blocking=True)
+            own.stream.synchronize()
+        write(here.numpy())
+
+    def finish(self) -> None:
+        """Returns when everything is on disk."""
+        while self._waiting:
+            self._waiting.pop(0).result()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)

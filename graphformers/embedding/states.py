@@ -1,0 +1,97 @@
+"""LayerStates: what every node contributes to its neighbours' vectors, on disk.
+
+z^1..z^{L-1} of every node (the text vector in a baseline), (N, S, D), float16 unless told otherwise, in memory-mapped shards; all
+layers of a node are one read. They depend on the weights, the tokenizer, max_tokens and the text, on
+nothing else; the key names all four, and states under another key are never used.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.artifact import Artifact
+from graphformers.data.arrays import Array
+from graphformers.data.graph import TextGraph
+from graphformers.embedding.shards import ShardedRows, load_rows
+from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.model.encoding import GraphFormers
+
+FOLDER = "states"
+PRECISIONS = ("float16", "float32")
+
+
+@dataclass(frozen=True)
+class StatesKey:
+    """What states depend on besides the text."""
+
+    model: str  # fingerprint of configuration and weights
+    tokenizer: str
+    max_tokens: int
+    precision: str
+
+    @staticmethod
+    def of(model: GraphFormers, precision: str) -> "StatesKey":
+        return StatesKey(model_fingerprint(model), model.tokenizer.fingerprint, model.config.max_tokens, precision)
+
+
+@dataclass(frozen=True)
+class LayerStates:
+    """The states of the nodes of a graph."""
+
+    key: StatesKey
+    rows: ShardedRows  # (N, S, D)
+    text_hashes: tuple[str, ...]  # of the texts of each shard
+
+    def take(self, nodes: Array) -> Array:
+        """(len(nodes), S, D)."""
+        return self.rows.take(nodes)
+
+    def check(self, graph: TextGraph) -> None:
+        """Refuses states of other texts than this graph's."""
+        size = self.rows.size
+        for shard, expected in enumerate(self.text_hashes):
+            if text_hash(graph, shard * size, min((shard + 1) * size, graph.num_nodes)) != expected:
+                raise ArtifactError(f"the states of shard {shard} were made from other texts than this graph's; embed it again")
+
+    @staticmethod
+    def load(artifact: Artifact) -> "LayerStates | None":
+        """The states in a folder of vectors; None where they were not kept."""
+        kept = artifact.settings["states"]
+        if not kept:
+            return None
+        rows = load_rows(artifact, FOLDER, artifact.settings["shard_size"])
+        return LayerStates(StatesKey(**kept["key"]), rows, tuple(kept["text_hashes"]))
+
+    def settings(self) -> dict[str, Any]:
+        return {"key": asdict(self.key), "text_hashes": list(self.text_hashes)}
+
+
+def model_fingerprint(model: GraphFormers) -> str:
+    """A hash of everything that decides a vector: configuration, tokenizer and weights, wherever they came from."""
+    digest = hashlib.sha256(json.dumps(asdict(model.config), sort_keys=True).encode())
+    digest.update(model.tokenizer.fingerprint.encode())
+    for name, tensor in sorted(model.network.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def text_hash(graph: TextGraph, start: int, stop: int) -> str:
+    """A hash of the texts of some consecutive nodes: of their lengths and their letters."""
+    texts = graph.texts[start:stop]
+    _, offsets, letters = texts.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    digest = hashlib.sha256((ends - ends[0]).tobytes())
+    if letters is not None:
+        digest.update(memoryview(letters)[int(ends[0]) : int(ends[-1])])
+    return digest.hexdigest()
+
+
+def states_dtype(precision: str) -> torch.dtype:
+    if precision not in PRECISIONS:
+        raise GraphFormersError(f"states_precision={precision!r} given, expected one of: {', '.join(PRECISIONS)}")
+    return torch.float16 if precision == "float16" else torch.float32

@@ -1,0 +1,220 @@
+"""update: new, changed and removed nodes and links, with exactly the work they cause.
+
+A node's states depend on its text alone; its vector on its text and on the states of its sampled neighbours. So an update reads
+the new texts on their own, and then, as centres, the nodes whose text is new, whose drawn neighbours are others than before, or
+one of whose drawn neighbours has a new text. Draws depend on nothing but ids, so everybody else's vector is what a full embedding
+of the new graph would give.
+
+The changes, the new states and the new vectors are one record of the log: an update is there as a whole or not at all. Doing it
+again changes nothing and does no work.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from graphformers.artifact import find_parent, sweep_drafts
+from graphformers.data.arrays import Array
+from graphformers.data.sampling import Neighborhood
+from graphformers.data.settings import ImportSettings
+from graphformers.data.tokens import TokenCache, tokenize
+from graphformers.embedding import compaction
+from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
+from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.log import Record
+from graphformers.embedding.states import model_fingerprint, states_dtype
+from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
+from graphformers.errors import ArtifactError
+from graphformers.model.encoding import GraphFormers
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an update did."""
+
+    new_nodes: int = 0
+    changed_nodes: int = 0
+    removed_nodes: int = 0
+    new_links: int = 0
+    removed_links: int = 0
+    already_so: int = 0  # of what was asked for: nodes and links that were there, or not there, before
+    plain_forwards: int = 0  # texts read on their own
+    center_forwards: int = 0  # nodes read with their neighbours
+    seconds: float = 0.0  # of reading texts and nodes
+    nodes: int = 0  # afterwards
+    is_compacted: bool = False
+
+    @property
+    def forwards(self) -> int:
+        return self.plain_forwards + self.center_forwards
+
+
+class Updater:
+    """Applies changes to a folder of vectors, one after the other. Holds the model, so that one change is cheap.
+
+    `lock` is the folder's, which the caller holds as long as this lives: `with locked(path) as lock`.
+    """
+
+    def __init__(self, store: VectorStore, model: GraphFormers, lock: FolderLock) -> None:
+        self.store, self.model, self._lock = store, model, lock
+        check_model(store, model)
+
+    def apply(self, changes: Changes, *, compact: bool = True) -> UpdateReport:
+        """Works out what changes, computes it, and returns when it is on disk."""
+        store = self.store
+        effect = work_out(changes, store.live)
+        if effect.is_nothing:
+            record, report = None, UpdateReport(already_so=_asked(changes))
+        else:
+            record, report = self._compute(changes, effect)
+            store.log.append(record)
+            store.absorb(record, effect.live)
+        is_due = compact and compaction.is_due(store)
+        if is_due:
+            self.store = compaction.compact(store)
+            self._lock.follow()
+        return replace(report, nodes=len(self.store), is_compacted=is_due)
+
+    def _compute(self, changes: Changes, effect: Effect) -> tuple[Record, UpdateReport]:
+        started = time.perf_counter()
+        centers = self._affected(effect)
+        states, vectors, plain = self._read(effect, centers)
+        seconds = time.perf_counter() - started
+        live, store = effect.live, self.store
+        arrays = to_precision(vectors, store.precision).arrays()
+        if store.states is not None:
+            arrays["states"] = states
+        if len(effect.put):
+            arrays["nodes"] = table_bytes(effect.put)
+        content = {
+            "removed": effect.removed,
+            "unlinked": [list(pair) for pair in effect.unlinked],
+            "linked": [list(link) for link in effect.linked],
+            "vectors": live.ids_of(centers),
+            "states": live.ids_of(effect.reread) if store.states is not None else [],
+        }
+        known = int((store.live.find(effect.put["id"].to_pylist()) >= 0).sum())
+        report = UpdateReport(
+            new_nodes=len(effect.put) - known,
+            changed_nodes=known,
+            removed_nodes=len(effect.removed),
+            new_links=len(effect.linked),
+            removed_links=len(effect.unlinked),
+            already_so=_asked(changes) - _done(effect),
+            plain_forwards=plain,
+            center_forwards=len(centers),
+            seconds=seconds,
+        )
+        return Record(content, arrays), report
+
+    def _affected(self, effect: Effect) -> Array:
+        """The nodes whose vectors change, sorted."""
+        num_neighbors, seed = self.store.settings["num_neighbors"], self.store.settings["seed"]
+        before, after = self.store.live, effect.live
+        if not num_neighbors:
+            return effect.reread
+        now = after.sample(effect.touched, num_neighbors, seed)
+        is_old = before.find(after.ids_of(effect.touched)) >= 0
+        was = before.sample(effect.touched[is_old], num_neighbors, seed)
+        place = np.cumsum(is_old) - 1
+        is_new_text = np.isin(effect.touched, effect.reread)
+        around_new = np.isin(now.neighbors, effect.reread)
+        changed = [
+            bool(is_new_text[i] or not is_old[i] or around_new[now.indptr[i] : now.indptr[i + 1]].any())
+            or not np.array_equal(now.of(i), was.of(int(place[i])))
+            for i in range(len(effect.touched))
+        ]
+        return np.asarray(effect.touched[np.array(changed, dtype=bool)])
+
+    def _read(self, effect: Effect, centers: Array) -> tuple[Array, Array, int]:
+        """States of the new texts, vectors of the centres, and how many texts were read on their own."""
+        store, model, live = self.store, self.model, effect.live
+        passes = model.passes()
+        drawn = live.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
+        needed = passes.needed(drawn)
+        fresh = effect.reread if store.states is not None else needed  # not kept: those that are needed are computed again
+        everyone = np.unique(np.concatenate([centers, fresh, drawn.neighbors, needed]).astype(np.int64))
+
+        def local(nodes: Array) -> Array:
+            return np.searchsorted(everyone, nodes)
+
+        tokens = self._tokens(live, everyone, np.concatenate([centers, fresh, drawn.neighbors if passes.is_joint else fresh]))
+        states_NSD = model.read_texts(tokens, local(fresh)).to(states_dtype(store.key.precision))
+        known_NSD = states_NSD.new_empty(len(needed), *states_NSD.shape[1:])
+        is_fresh = np.isin(needed, fresh)
+        known_NSD[_index(is_fresh, model)] = states_NSD[
+            torch.from_numpy(np.searchsorted(fresh, needed[is_fresh])).to(model.device)
+        ]
+        if not is_fresh.all():
+            known_NSD[_index(~is_fresh, model)] = torch.from_numpy(store.states_of(needed[~is_fresh])).to(model.device)
+        neighborhood = Neighborhood(local(centers), drawn.indptr, local(drawn.neighbors))
+        vectors = model.read_centers(tokens, neighborhood, known_NSD, local(needed))
+        return states_NSD.cpu().numpy(), vectors, len(fresh) if passes.num_states else 0
+
+    def _tokens(self, live: LiveGraph, everyone: Array, read: Array) -> TokenCache:
+        """The tokens of the nodes that are read; the others, whose states are known, have none."""
+        is_read = np.isin(everyone, read)
+        texts = iter(live.texts_of(everyone[is_read]))
+        tokens = tokenize([next(texts) if flag else "" for flag in is_read], self.model.tokenizer)
+        return replace(tokens, id_hashes=live.hashes_of(everyone))
+
+
+def _index(mask: Array, model: GraphFormers) -> torch.Tensor:
+    return torch.from_numpy(np.flatnonzero(mask)).to(model.device)
+
+
+def _asked(changes: Changes) -> int:
+    return len(changes.nodes) + len(changes.links) + len(changes.removed) + len(changes.unlinked)
+
+
+def _done(effect: Effect) -> int:
+    return len(effect.put) + len(effect.linked) + len(effect.removed) + len(effect.unlinked)
+
+
+def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
+    """The model that made these vectors, from where it lay then."""
+    if not store.artifact.parents["model"]["path"]:
+        raise ArtifactError(f"{store.path}: was made with a model that had no folder; pass it: update(…, model=model)")
+    return GraphFormers.from_pretrained(find_parent(store.artifact, "model"), device=device)
+
+
+def check_model(store: VectorStore, model: GraphFormers) -> None:
+    """Refuses a model that did not make these vectors: its numbers would mean something else."""
+    found, expected = model_fingerprint(model), store.key.model
+    if found != expected:
+        raise ArtifactError(
+            f"{store.path} was made with another model than {model.source or 'the one given'}: fingerprint {expected[:12]}, "
+            f"found {found[:12]}; use the model it was made with, or embed the graph anew"
+        )
+
+
+def update(
+    vectors: str | Path | VectorStore,
+    *,
+    nodes: Nodes | None = None,
+    edges: Links | None = None,
+    remove: str | Path | Iterable[str] | None = None,
+    remove_edges: Links | None = None,
+    model: GraphFormers | str | Path | None = None,
+    settings: ImportSettings | None = None,
+    device: str | None = None,
+) -> UpdateReport:
+    """Brings a folder of vectors up to date with changes of its graph, from files or from Python; see `gather_changes`.
+
+    `model` is found where it lay when the vectors were made, unless it is given. A store that was loaded before does not change;
+    load it again.
+    """
+    path = vectors.path if isinstance(vectors, VectorStore) else Path(vectors)
+    with locked(path) as lock:
+        sweep_drafts(path)  # a compaction that was killed leaves one
+        store = VectorStore.load(path)
+        changes = gather_changes(nodes, edges, remove, remove_edges, settings)
+        if model is None:
+            model = load_model(store, device)
+        elif not isinstance(model, GraphFormers):
+            model = GraphFormers.from_pretrained(model, device=device)
+        return Updater(store, model, lock).apply(changes)

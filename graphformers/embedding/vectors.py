@@ -1,0 +1,273 @@
+"""VectorStore: the vector of every node of a graph, by id; a base that is never changed and a log of changes on top.
+
+    papers.vectors/   graph/ (the graph itself, ids and texts included), vectors/00000.npy …, scales/ (int8), states/ (if kept),
+                      changes.log (what came since; see log.py)
+
+The folder holds all that is needed to answer and to go on: who embeds a new node needs its neighbours' states, their links and
+texts. When the log has grown to a share of the base, both are written as a new base.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from graphformers.artifact import Artifact, bring_back, open_artifact
+from graphformers.data.arrays import Array
+from graphformers.data.graph import TextGraph
+from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.log import ChangeLog, Record
+from graphformers.embedding.shards import load_rows, lock_folder
+from graphformers.embedding.states import LayerStates, StatesKey
+from graphformers.errors import ArtifactError, GraphFormersError
+
+KIND = "vectors"
+VERSION = 1
+PRECISIONS = ("float32", "float16", "int8")
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Vectors as they are stored: numbers, and for int8 the factor of each row."""
+
+    numbers: Array  # (n, D)
+    scales: Array | None = None  # (n,) float32
+
+    def floats(self) -> Array:
+        """(n, D) float32."""
+        floats = self.numbers.astype(np.float32)
+        return floats if self.scales is None else floats * self.scales[:, None]
+
+    def arrays(self) -> dict[str, Array]:
+        return {"vectors": self.numbers} | ({} if self.scales is None else {"scales": self.scales})
+
+
+def to_precision(vectors: Array, precision: str) -> Raw:
+    """Float32 vectors as they are stored; int8 with one factor for each vector, so that its largest number is 127."""
+    if not np.isfinite(vectors).all():
+        raise GraphFormersError(
+            "the model gives vectors that are no numbers (NaN or infinite); its weights are damaged, or the states do not fit "
+            "into float16: states_precision='float32' (--states-precision float32) may help"
+        )
+    if precision != "int8":
+        return Raw(vectors.astype(precision, copy=False))
+    scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(np.float32) / np.float32(127)
+    return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
+
+
+class VectorStore:
+    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`. Made by `embed` or `VectorStore.load`."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.settings: dict[str, Any] = artifact.settings
+        self.live = LiveGraph(TextGraph.load(artifact.path / "graph"))
+        size = self.settings["shard_size"]
+        self._vectors = load_rows(artifact, "vectors", size)
+        self._scales = load_rows(artifact, "scales", size) if self.precision == "int8" else None
+        self.states = LayerStates.load(artifact)
+        self._new_vectors: dict[int, tuple[Raw, int]] = {}  # by node: where the log has its vector
+        self._new_states: dict[int, tuple[Array, int]] = {}
+        self.log = ChangeLog(artifact.path, artifact.fingerprint)
+        for record in self.log.read():
+            self.absorb(record, self.live)
+
+    @staticmethod
+    def load(path: str | Path) -> "VectorStore":
+        """Maps a folder of vectors into memory and reads its log."""
+        return VectorStore(open_artifact(path, KIND, VERSION))
+
+    def __repr__(self) -> str:
+        return f"VectorStore({len(self):,} vectors of {self.size} numbers)"
+
+    def __len__(self) -> int:
+        return self.live.num_nodes
+
+    def __contains__(self, id: str) -> bool:
+        return bool(self.live.find([id])[0] >= 0)
+
+    def __getitem__(self, id: str) -> Array:
+        """(D,) float32."""
+        found: Array = self.vectors([id])[0]
+        return found
+
+    @property
+    def path(self) -> Path:
+        return self.artifact.path
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return int(self.settings["hidden_size"])
+
+    @property
+    def precision(self) -> str:
+        return str(self.settings["precision"])
+
+    @property
+    def is_cosine(self) -> bool:
+        """Whether these vectors are compared by their cosine, not by their inner product."""
+        return bool(self.settings["similarity"] == "cosine")
+
+    @property
+    def key(self) -> StatesKey:
+        """Which model made these vectors, and how."""
+        return StatesKey(**self.settings["key"])
+
+    @property
+    def ids(self) -> pa.Array:
+        """The ids of all vectors, in the order of `blocks`."""
+        return pa.array(self.live.ids_of(self.live.nodes()), pa.large_string()) if self.live.is_changed else self.live.base.ids
+
+    def vectors(self, ids: Sequence[str]) -> Array:
+        """(len(ids), D) float32."""
+        nodes = self.live.find(ids)
+        unknown = np.flatnonzero(nodes < 0)
+        if len(unknown):
+            raise GraphFormersError(f"no vector with the id {ids[int(unknown[0])]!r} among the {len(self):,} of {self.path}")
+        return self.raw(nodes).floats()
+
+    def text(self, id: str) -> str:
+        """The text of a node."""
+        nodes = self.live.find([id])
+        if nodes[0] < 0:
+            raise GraphFormersError(f"no node with the id {id!r} among the {len(self):,} of {self.path}")
+        return self.live.texts_of(nodes)[0]
+
+    def blocks(self) -> Iterator[tuple[list[str], Array]]:
+        """All ids and vectors, (n, D) float32, some at a time."""
+        nodes = self.live.nodes()
+        for start in range(0, len(nodes), self._vectors.size):
+            part = nodes[start : start + self._vectors.size]
+            yield self.live.ids_of(part), self.raw(part).floats()
+
+    def raw(self, nodes: Array) -> Raw:
+        """The vectors of nodes as they are stored."""
+        places, own = _divide(nodes, self._new_vectors)
+        numbers = np.empty((len(nodes), self.size), dtype=self.precision)
+        scales = np.empty(len(nodes), dtype=np.float32) if self.precision == "int8" else None
+        if len(own):
+            numbers[own] = self._vectors.take(nodes[own])
+            if scales is not None and self._scales is not None:
+                scales[own] = self._scales.take(nodes[own])
+        for place, (found, row) in places:
+            numbers[place] = found.numbers[row]
+            if scales is not None and found.scales is not None:
+                scales[place] = found.scales[row]
+        return Raw(numbers, scales)
+
+    def states_of(self, nodes: Array) -> Array:
+        """(len(nodes), S, D): the kept states of nodes."""
+        assert self.states is not None, "states were kept"
+        places, own = _divide(nodes, self._new_states)
+        result = np.empty((len(nodes), *self.settings["state_shape"]), dtype=self.states.key.precision)
+        if len(own):
+            result[own] = self.states.take(nodes[own])
+        for place, (found, row) in places:
+            result[place] = found[row]
+        return result
+
+    def absorb(self, record: Record, live: LiveGraph) -> None:
+        """Takes over what a record of the log says; `live` becomes the graph."""
+        if live is self.live:
+            replay(record, live)
+        self.live = live
+        raw = Raw(record.arrays["vectors"], record.arrays.get("scales"))
+        for row, node in enumerate(live.find(record.content["vectors"]).tolist()):
+            self._new_vectors[node] = (raw, row)
+        for row, node in enumerate(live.find(record.content["states"]).tolist()):
+            self._new_states[node] = (record.arrays["states"], row)
+
+    def graph(self) -> TextGraph:
+        """The graph these vectors are of, changes included."""
+        return self.live.freeze()
+
+    def export(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the vectors for others: .npy (ids beside it in .ids.txt), .parquet, or .txt in word2vec's text format."""
+        from graphformers.embedding.export import export_vectors
+
+        export_vectors(self, Path(path), force=force)
+
+
+def replay(record: Record, live: LiveGraph) -> None:
+    """Applies the changes of a record to a graph."""
+    content = record.content
+    gone = live.find(content["removed"])
+    for node in gone.tolist():
+        live.remove(node)
+    if "nodes" in record.arrays:
+        live.put(table_from(record.arrays["nodes"]))
+    ends = live.find([end for pair in content["unlinked"] for end in pair]).reshape(-1, 2)
+    for one, other in ends.tolist():
+        live.unlink(one, other)
+    ends = live.find([end for link in content["linked"] for end in link[:2]]).reshape(-1, 2)
+    for (one, other), link in zip(ends.tolist(), content["linked"], strict=True):
+        live.link(one, other, (link[0], link[1], link[2]))
+
+
+def table_bytes(table: pa.Table) -> Array:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return np.frombuffer(sink.getvalue(), dtype=np.uint8)
+
+
+def table_from(data: Array) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all().combine_chunks()
+
+
+def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]], Array]:
+    """Where among `nodes` those stand that the log has, with what it has; and where the others stand."""
+    if not changed:
+        return [], np.arange(len(nodes))
+    listed = nodes.tolist()
+    places = [(i, changed[node]) for i, node in enumerate(listed) if node in changed]
+    return places, np.array([i for i, node in enumerate(listed) if node not in changed], dtype=np.int64)
+
+
+class FolderLock:
+    """The right to write to a folder of vectors. The lock is on the folder itself, which a compaction replaces: `follow` then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = -1
+
+    def take(self) -> None:
+        """Takes the lock, or says that another process has it."""
+        bring_back(self.path)
+        while True:
+            if not self.path.is_dir():
+                raise ArtifactError(f"{self.path}: no such folder")
+            handle = os.open(self.path, os.O_RDONLY)
+            if not lock_folder(handle):
+                os.close(handle)
+                raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
+            if os.fstat(handle).st_ino == os.stat(self.path).st_ino:
+                self.release()
+                self._handle = handle
+                return
+            os.close(handle)  # it was replaced meanwhile
+
+    follow = take
+
+    def release(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[FolderLock]:
+    """Holds the lock of a folder of vectors; one process has it at a time, and the kernel takes it back with the process."""
+    lock = FolderLock(Path(path))
+    lock.take()
+    try:
+        yield lock
+    finally:
+        lock.release()

@@ -1,0 +1,58 @@
+"""Small graphs and models, and folders of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphformers.data.graph import TextGraph
+from graphformers.embedding.vectors import VectorStore
+from graphformers.model.encoding import GraphFormers
+from tests.conftest import make_graph
+from tests.model.conftest import make_model as make_random_model
+
+EXACT = {"states_precision": "float32", "shard_size": 20, "batch_tokens": 200}
+MODELS: dict[str, dict[str, Any]] = {
+    "graphformers": {},
+    "two layers": {"num_layers": 2},
+    "one layer": {"num_layers": 1},
+    "own gnn": {"share_gnn": False, "position_bias": False},
+    "bidirectional": {"direction": "bidirectional"},
+    **{method: {"method": method} for method in ("plm", "gat", "max", "mean", "att", "tnve", "iftn")},
+}
+
+
+def make_model(**changes: Any) -> GraphFormers:
+    """A small random model; one that has vectors of nodes has them for two nodes of three."""
+    model = make_random_model(**changes)
+    if model.config.is_classic:
+        model.know_nodes(some_graph().id_hashes[::3])
+        model.know_nodes(some_graph().id_hashes[1::3])
+    return model
+
+
+def some_graph(seed: int = 0) -> TextGraph:
+    """60 nodes, some without neighbours, a hub among them."""
+    return make_graph(60, 120, seed)
+
+
+def farthest(store: VectorStore, model: GraphFormers, graph: TextGraph) -> float:
+    """The largest difference between a store and what the model gives for the graph from scratch."""
+    ids = graph.ids.to_pylist()
+    assert sorted(store.ids.to_pylist()) == sorted(ids)
+    return float(np.abs(store.vectors(ids) - model.encode_nodes(graph)).max(initial=0))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder but the notes on what was verified, which hold times."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".verified"))
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def flip(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 4
+    file.write_bytes(data)
+
+
+__all__ = ["EXACT", "MODELS", "bytes_of", "farthest", "flip", "make_model", "some_graph"]
