@@ -4,6 +4,7 @@
     python benchmarks/embed.py --tokenizer tokenizer.json --nodes 5000000 --only memory
     python benchmarks/embed.py --tokenizer tokenizer.json --nodes 2000 --small  # MiniLM's shape, float32 on a CPU
     python benchmarks/embed.py --papers arxiv9196                               # what adding 100 papers costs, MiniLM
+    python benchmarks/embed.py --papers arxiv9196 --beside                      # beside sentence-transformers, MiniLM
 
 The graph is the one that benchmarks/graph_scale.py makes, with eight links a node; weights are random, speed does not depend on
 them. Variants:
@@ -29,10 +30,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
-from encode import SHAPES, matmul_ceiling, synchronize
+from encode import SHAPES, matmul_ceiling
 from graph_scale import make_files
 
 from graphformers import GraphFormers, ModelConfig, TextGraph, build_graph, embed, read_graph, update
+from graphformers.compare.efficiency import synchronize
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens
@@ -176,6 +178,49 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
     }
 
 
+def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, Any]:
+    """The same titles read by sentence-transformers, without any neighbours, and by us: states alone, and whole graph vectors.
+
+    Everybody starts from texts: tokenising counts. Ours end on disk, theirs in memory.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from graphformers.data.tokens import tokenize
+    from graphformers.model.backbones import find_backbone
+
+    graph = read_graph(papers / "nodes.parquet", papers / "edges.parquet")
+    if most is not None and most < graph.num_nodes:
+        kept = np.random.default_rng(0).choice(graph.num_nodes, most, replace=False)
+        inside = np.isin(graph.edges, kept).all(0)
+        ends = [graph.ids_of(side[inside]) for side in graph.edges]
+        graph = build_graph(graph.nodes.take(pa.array(np.sort(kept))), *ends)
+    texts = graph.texts.to_pylist()
+    theirs = SentenceTransformer(str(find_backbone("minilm")), device="cpu")
+    theirs.max_seq_length = 32
+    model = GraphFormers.from_backbone("minilm", device="cpu")
+    theirs.encode(texts[:64])
+    model.encode(texts[:64])
+    seconds = {}
+    started = time.perf_counter()
+    theirs.encode(texts)
+    seconds["sentence_transformers"] = time.perf_counter() - started
+    started = time.perf_counter()
+    model.read_texts(tokenize(texts, model.tokenizer), np.arange(len(texts)))
+    seconds["plain_states"] = time.perf_counter() - started
+    started = time.perf_counter()
+    embed(model, graph, folder / "beside.vectors")
+    seconds["graph_vectors"] = time.perf_counter() - started
+    rates = {name: len(texts) / taken for name, taken in seconds.items()}
+    return {
+        "nodes": len(texts),
+        "links": graph.num_pairs,
+        "threads": torch.get_num_threads(),
+        **{f"{name}_nodes_per_s": round(rate, 1) for name, rate in rates.items()},
+        "plain_over_theirs": round(rates["plain_states"] / rates["sentence_transformers"], 2),
+        "graph_over_theirs": round(rates["graph_vectors"] / rates["sentence_transformers"], 2),
+    }
+
+
 def _cosines(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     found: np.ndarray[Any, Any] = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
     return found
@@ -190,13 +235,16 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, nargs="*", default=[], help="with against without states at these numbers")
     parser.add_argument("--without", type=int, default=50_000, help="nodes for the rate without states")
     parser.add_argument("--papers", type=Path, help="a folder with nodes.parquet and edges.parquet: measure an update instead")
+    parser.add_argument("--beside", action="store_true", help="with --papers: beside sentence-transformers, on a CPU")
     parser.add_argument("--added", type=int, default=100, help="papers that the update adds")
     parser.add_argument("--folder", type=Path, help="where to work; kept (by default a temporary folder)")
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="embed"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        if chosen.papers:
+        if chosen.papers and chosen.beside:
+            print(json.dumps(measure_beside(chosen.papers, folder, chosen.nodes), indent=1))
+        elif chosen.papers:
             print(json.dumps(measure_update(chosen.papers, folder, chosen.added, chosen.nodes), indent=1))
         else:
             print(json.dumps(measure_made(chosen, folder), indent=1))

@@ -5,8 +5,9 @@ All of them see what models see: the texts, and the links that are left for trai
 
 import json
 import re
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ NAMES = {
 
 def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]:
     """The rankings that cost nothing, by the names people know them under."""
-    features = word_features(split.graph.texts.to_pylist())
+    features = word_features(text.as_py() for text in split.graph.texts)
     links, degrees = link_matrix(split), np.diff(split.indptr)
     weights = 1 / np.log(np.maximum(degrees, 2))  # who has one neighbour is nobody's common neighbour
     rows: dict[str, Scorer] = {
@@ -49,23 +50,22 @@ def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]
     return {NAMES[key]: scorer for key, scorer in rows.items()}
 
 
-def word_features(texts: Sequence[str]) -> Any:
+def word_features(texts: Iterable[str]) -> Any:
     """(N, V) CSR of unit rows: how often a word occurs in a text, times ln((1 + N) / (1 + texts with it)) + 1."""
     from scipy.sparse import csr_matrix
 
     places: dict[str, int] = {}
-    columns: list[int] = []
-    counts: list[int] = []
-    indptr = [0]
+    columns, counts, indptr = array("i"), array("f"), array("q", [0])  # millions of texts: lists of numbers would fill the memory
     for text in texts:
         found = Counter(WORD.findall(text.lower()))
-        columns += [places.setdefault(word, len(places)) for word in found]
-        counts += found.values()
+        columns.extend(places.setdefault(word, len(places)) for word in found)
+        counts.extend(found.values())
         indptr.append(len(columns))
-    matrix = csr_matrix((np.array(counts, dtype=np.float32), columns, indptr), shape=(len(texts), max(len(places), 1)))
+    flat = np.frombuffer(counts, dtype=np.float32).copy(), np.frombuffer(columns, dtype=np.int32).copy()
+    matrix = csr_matrix((*flat, np.frombuffer(indptr, dtype=np.int64)), shape=(len(indptr) - 1, max(len(places), 1)))
     matrix.sort_indices()
     spread = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    matrix.data *= (np.log((1 + len(texts)) / (1 + spread)) + 1).astype(np.float32)[matrix.indices]
+    matrix.data *= (np.log((1 + matrix.shape[0]) / (1 + spread)) + 1).astype(np.float32)[matrix.indices]
     return _unit_rows(matrix)
 
 
