@@ -142,7 +142,7 @@ def verdict(results: Results) -> list[str]:
         found += _counterfactuals(reader)
     if best and len(results.trained) > 1:
         found.append(_which_to_take(results, best))
-    found += _schedules(results)
+    found += _schedules(results) + _without_training(results, best)
     if reader and text:
         found.append(_cost(reader, text))
     return found
@@ -198,6 +198,20 @@ def _schedules(results: Results) -> list[str]:
         if other is not None:
             found.append(f"Two stages instead of one bring {each.title} {ahead(each, other)} P@1.")
     return found
+
+
+def _without_training(results: Results, best: System | None) -> list[str]:
+    """Where a ranking that costs nothing is not beaten, that should be said."""
+    simple = max(results.untrained, key=lambda each: each.score().value, default=None)
+    if best is None or simple is None:
+        return []
+    difference = ahead(best, simple)
+    if difference.value > 0 and difference.p_value < SURE:
+        return []
+    is_behind = difference.value < 0 and difference.p_value < SURE
+    words = "finds more links than" if is_behind else "finds as many links as"
+    values = f"{simple.score().value:.3f} against {best.score().value:.3f}"
+    return [f"Without any training, {simple.title} {words} {best.title} ({values}): train longer, or take that."]
 
 
 def _cost(reader: System, text: System) -> str:

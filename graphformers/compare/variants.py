@@ -46,7 +46,7 @@ def variant(name: str) -> Variant:
     if dot and schedule != ONE_STAGE:
         raise GraphFormersError(f"{name!r} given, expected {method} or {method}.{ONE_STAGE}")
     if dot:
-        return Variant(name, f"{TITLES[method]}, one stage", method, {"two_stage": False})
+        return Variant(name, f"{TITLES[method]} (one stage)", method, {"two_stage": False})
     return Variant(name, TITLES[method], method, {"two_stage": True})
 
 
@@ -72,7 +72,7 @@ def ablations() -> list[Variant]:
 def with_neighbors(count: int) -> list[Variant]:
     """Table 3, retrained: both methods with so many neighbours in training as well."""
     return [
-        Variant(f"{method}.n{count}", f"{TITLES[method]}, #N = {count}", method, {"two_stage": True, "num_neighbors": count})
+        Variant(f"{method}.n{count}", f"{TITLES[method]} (#N = {count})", method, {"two_stage": True, "num_neighbors": count})
         for method in ("graphformers", "max")
     ]
 

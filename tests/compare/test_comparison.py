@@ -179,14 +179,18 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
         app([*words, "--seeds", "many"], standalone_mode=False)
 
 
-def fake_results(folder: Path, values: dict[str, list[float]]) -> Results:
+def fake_results(folder: Path, values: dict[str, list[float]], simple: list[float] | None = None) -> Results:
     """Runs whose P@1 of each question is given, by variant name."""
     split, made = LinkSplit.load(folder / "t.split"), []
     for name, found in values.items():
-        ranks = Ranks((np.array(found) < 1).astype(np.int64), np.zeros(len(found), dtype=np.int64))
+        ranks = ranks_of(found)
         facts = {"valid": float(np.mean(found)), "steps": 5, "seconds": 2.0, "parameters": 3, "nodes_per_second": 10.0}
         made.append(Run(variant(name), 42, {ASKED: ranks}, facts | {"history": []}))
-    return Results.of(split, made, {})
+    return Results.of(split, made, {} if simple is None else {"degree alone": ranks_of(simple)})
+
+
+def ranks_of(values: list[float]) -> Ranks:
+    return Ranks((np.array(values) < 1).astype(np.int64), np.zeros(len(values), dtype=np.int64))
 
 
 def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
@@ -198,6 +202,10 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     same = verdict(fake_results(folder, {"plm": good, "max": good}))
     assert same[0].startswith("Whether the graph helps cannot be told")
     assert "1.0 times as long" in same[-1]
+    beaten = verdict(fake_results(folder, {"plm": bad, "graphformers": bad}, simple=good))
+    assert any(line.startswith("Without any training, degree alone finds more links than") for line in beaten)
+    ahead = verdict(fake_results(folder, {"plm": bad, "graphformers": good}, simple=bad))
+    assert not any(line.startswith("Without any training") for line in ahead)
     assert "PLM |" in overall_table(fake_results(folder, {"plm": good, "max": bad}))
 
 
