@@ -420,6 +420,49 @@ def convert_command(
     print(f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} parameters")
 
 
+@app.command("search")
+def search_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")] = None,
+    links: Annotated[str | None, typer.Option(metavar="ID", help="Likely links that this node does not have yet.")] = None,
+    neighbors: Annotated[
+        str | None, typer.Option(metavar="IDS", help="The company in which the text is read: ids, separated by commas.")
+    ] = None,
+    count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILTER", help="Only nodes whose column fits, as in 'year>=1995' or category=cs. Repeatable."),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Look at every vector instead of using the index.")] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the nodes nearest to a text or to a node. The index is made when it is first needed.
+
+    graphformers search papers.vectors "graph neural networks" -k 10
+    """
+    from graphformers.printing import print_matches
+    from graphformers.search.searcher import Searcher
+
+    given = [name for name, value in (("TEXT", text), ("--id", id), ("--links", links)) if value is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(
+            f"{' and '.join(given) or 'nothing'} given, expected one of TEXT, --id, --links", param_hint="TEXT"
+        )
+    if neighbors is not None and text is None:
+        raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
+    searcher, filters = Searcher(vectors, exact=True if exact else None, device=device), where or []
+    if text is not None:
+        around = [word.strip() for word in (neighbors or "").split(",") if word.strip()]
+        found = searcher.text(text, count, neighbors=around, filters=filters)
+    elif id is not None:
+        found = searcher.similar(id, count, filters=filters)
+    else:
+        found = searcher.links(str(links), count, filters=filters)
+    print_matches(found, as_json)
+
+
 @app.command("info")
 def info_command(
     artifact: Annotated[Path, typer.Argument(metavar="FOLDER", help="Any folder that graphformers wrote.")],

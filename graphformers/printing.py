@@ -11,12 +11,13 @@ from graphformers.data.split import LinkSplit
 from graphformers.progress import clock
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphformers.demo import Demo
     from graphformers.embed.update import UpdateReport
     from graphformers.embed.vectors import VectorStore
     from graphformers.evaluation.ranking import Evaluation
+    from graphformers.search.searcher import Match
     from graphformers.train.trainer import TrainResult
 
 
@@ -191,6 +192,17 @@ def print_demo(demo: "Demo", as_json: bool) -> None:
     print_evaluations(demo.scores, as_json)
     split = demo.split.artifact.path if demo.split.artifact else ""
     print(f"\nThe model is in {demo.model}. Next: graphformers evaluate {demo.model} {split}")
+
+
+def print_matches(found: "Sequence[Match]", as_json: bool) -> None:
+    """What a search found, one line each."""
+    if as_json:
+        print(json.dumps([match.table() for match in found], ensure_ascii=False))
+        return
+    if not found:
+        print("nothing found")
+        return
+    print_rows([(f"{match.score:.3f}", shorten(match.id, 40), shorten(match.text)) for match in found], ["score", "id", "text"])
 
 
 def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:

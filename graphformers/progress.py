@@ -16,6 +16,12 @@ def be_silent() -> None:
     _silent = True
 
 
+def say(message: str) -> None:
+    """Tells on stderr what happens next."""
+    if not _silent:
+        print(message, file=sys.stderr, flush=True)
+
+
 class Progress:
     """Counts work towards `total` units and shows it. Made by `progress`."""
 

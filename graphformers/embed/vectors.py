@@ -74,6 +74,7 @@ class VectorStore:
         self.states = LayerStates.load(artifact)
         self._new_vectors: dict[int, tuple[Raw, int]] = {}  # by node: where the log has its vector
         self._new_states: dict[int, tuple[Array, int]] = {}
+        self._seen: tuple[int, Array, Array] | None = None  # where the log ended when changes were last counted, and they
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
         for record in self.log.read():
             self.absorb(record, self.live)
@@ -161,6 +162,32 @@ class VectorStore:
             if scales is not None and found.scales is not None:
                 scales[place] = found.scales[row]
         return Raw(numbers, scales)
+
+    @property
+    def num_base(self) -> int:
+        """How many vectors the base has; they are never changed, only overtaken by the log."""
+        return self.live.base.num_nodes
+
+    def base_vectors(self, nodes: Array) -> Array:
+        """(len(nodes), D) float32 of base nodes, as the base has them."""
+        scales = self._scales.take(nodes) if self._scales is not None else None
+        return Raw(self._vectors.take(nodes), scales).floats()
+
+    def changed_nodes(self) -> Array:
+        """The nodes whose vectors the log has, sorted."""
+        return self._changes()[0]
+
+    def overtaken(self) -> Array:
+        """The base nodes whose vectors in the base no longer count: changed ones and removed ones."""
+        return self._changes()[1]
+
+    def _changes(self) -> tuple[Array, Array]:
+        if self._seen is None or self._seen[0] != self.log.end:
+            gone = self.live.removed()
+            logged = np.sort(np.fromiter(self._new_vectors, dtype=np.int64, count=len(self._new_vectors)))
+            overtaken = np.union1d(logged, gone)
+            self._seen = (self.log.end, np.setdiff1d(logged, gone), overtaken[overtaken < self.num_base])
+        return self._seen[1:]
 
     def states_of(self, nodes: Array) -> Array:
         """(len(nodes), S, D): the kept states of nodes."""
