@@ -7,6 +7,7 @@ The folder holds all that is needed to answer and to go on: who embeds a new nod
 texts. When the log has grown to a share of the base, both are written as a new base.
 """
 
+import copy
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
@@ -210,6 +211,18 @@ class VectorStore:
             self._new_vectors[node] = (raw, row)
         for row, node in enumerate(live.find(record.content["states"]).tolist()):
             self._new_states[node] = (record.arrays["states"], row)
+
+    def fork(self) -> "VectorStore":
+        """This state of the store, which later changes leave as it is; the base and all arrays are shared."""
+        other = copy.copy(self)
+        other._new_vectors, other._new_states = self._new_vectors.copy(), self._new_states.copy()
+        other.log = copy.copy(self.log)
+        return other
+
+    def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
+        """(len(nodes),) whether the log of both, of which one is a fork of the other, has one and the same vector of a node."""
+        mine, theirs = self._new_vectors, other._new_vectors
+        return np.array([node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool)
 
     def graph(self) -> TextGraph:
         """The graph these vectors are of, changes included."""

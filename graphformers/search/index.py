@@ -13,6 +13,7 @@ and a query (q, 0). The best hits are then scored again with the vectors as they
 Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 """
 
+import copy
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -34,6 +35,7 @@ CONNECTIVITY, BUILD_WIDTH, SEARCH_WIDTH = 24, 160, 128  # of usearch's graph; do
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
 BLOCK = 65_536  # vectors at a time
+MANY_CHANGES = 500  # more than these are not sorted as a whole
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,15 @@ class Index:
     def __init__(self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None) -> None:
         self.store, self._graph, self.facts = store, graph, facts
         self._all: Array | None = None
+        self._overlay: tuple[Array, Array, VectorStore] | None = None
+        self._covered: tuple[Array, Array] | None = None
+
+    def on(self, store: VectorStore) -> "Index":
+        """The same for another state of the store, with the same base; what was read of it before is not read again."""
+        assert store.artifact is self.store.artifact, "an index belongs to one base"
+        other = copy.copy(self)
+        other.store = store
+        return other
 
     @staticmethod
     def open(store: VectorStore, *, exact: bool | None = None) -> "Index":
@@ -100,44 +111,74 @@ class Index:
 
     def _search_all(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Every vector against every query, block by block."""
-        nodes = self.store.live.nodes()
-        if allowed is not None:
-            nodes = nodes[allowed[nodes]]
+        hidden = self._hidden(allowed)
         best = Hits(np.full((len(queries_QD), k), -1), np.full((len(queries_QD), k), -np.inf, dtype=np.float32))
+        is_kept = self.is_exact and self.store.num_base <= 10 * EXACT_BELOW
+        nodes = np.arange(len(hidden)) if is_kept and hidden.mean() < 0.5 else np.flatnonzero(~hidden)
         for start in range(0, len(nodes), BLOCK):
             part = nodes[start : start + BLOCK]
-            scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(self._vectors(part)).T
+            vectors = self._kept(part, len(nodes) == len(hidden)) if is_kept else self._base(part)
+            scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(vectors).T
+            scores_QM[:, torch.from_numpy(hidden[part])] = -torch.inf
             top = scores_QM.topk(min(k, len(part)), dim=1)
             best = _merge(best, Hits(part[top.indices.numpy()], top.values.numpy()), k)
-        return best
+        return self._with_changes(best, queries_QD, k, allowed)
 
-    def _vectors(self, nodes: Array) -> Array:
-        """(M, D) float32 as they are compared. Those of a store that is always searched exactly are kept in memory."""
-        if not self.is_exact or len(self.store) > 10 * EXACT_BELOW:
-            return self._compared(nodes)
-        changed = self.store.changed_nodes()
+    def _kept(self, nodes: Array, is_slice: bool) -> Array:
+        """(M, D) float32 of base nodes. Those of a small store that is always searched exactly are kept in memory."""
         if self._all is None:
-            base = np.arange(self.store.num_base)
-            self._all = unit_rows(self.store.base_vectors(base)) if self.store.is_cosine else self.store.base_vectors(base)
-        own = np.isin(nodes, changed) if len(changed) else np.zeros(len(nodes), dtype=bool)
-        if not own.any():
-            return self._all if len(nodes) == len(self._all) else self._all[nodes]
-        found = np.empty((len(nodes), self.store.size), dtype=np.float32)
-        found[~own] = self._all[nodes[~own]]
-        found[own] = self._compared(nodes[own])
-        return found
+            self._all = self._base(np.arange(self.store.num_base))
+        return self._all[nodes[0] : nodes[-1] + 1] if is_slice else self._all[nodes]
+
+    def _base(self, nodes: Array) -> Array:
+        vectors = self.store.base_vectors(nodes)
+        return unit_rows(vectors) if self.store.is_cosine else vectors
 
     def _compared(self, nodes: Array) -> Array:
         vectors = self.store.raw(nodes).floats()
         return unit_rows(vectors) if self.store.is_cosine else vectors
 
+    def _hidden(self, allowed: Array | None) -> Array:
+        """(num_base,) which vectors of the base do not count: overtaken by the log, or not allowed."""
+        overtaken = self.store.overtaken()
+        if self._covered is None or self._covered[0] is not overtaken:
+            hidden = np.zeros(self.store.num_base, dtype=bool)
+            hidden[overtaken] = True
+            self._covered = (overtaken, hidden)
+        covered = self._covered[1]
+        return covered if allowed is None else covered | ~allowed[: self.store.num_base]
+
+    def _changed(self) -> tuple[Array, Array]:
+        """The nodes that the log changed and their vectors as they are compared, made once for each state of the log."""
+        nodes, before = self.store.changed_nodes(), self._overlay
+        if before is not None and before[0] is nodes:
+            return before[:2]
+        vectors = np.empty((len(nodes), self.store.size), dtype=np.float32)
+        known = np.zeros(len(nodes), dtype=bool)
+        if before is not None and len(before[0]):
+            places = np.minimum(np.searchsorted(before[0], nodes), len(before[0]) - 1)
+            known = (before[0][places] == nodes) & self.store.is_same_vector(before[2], nodes)
+            vectors[known] = before[1][places[known]]
+        vectors[~known] = self._compared(nodes[~known])
+        self._overlay = (nodes, vectors, self.store)
+        return nodes, vectors
+
+    def _with_changes(self, best: Hits, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
+        """Hits of the base, and with them what the log changed."""
+        nodes, vectors = self._changed()
+        if allowed is not None:
+            nodes, vectors = nodes[allowed[nodes]], vectors[allowed[nodes]]
+        if not len(nodes):
+            return best
+        scores_QM = queries_QD @ vectors.T
+        if len(nodes) > MANY_CHANGES:
+            top = torch.from_numpy(scores_QM).topk(min(k, len(nodes)), dim=1)
+            return _merge(best, Hits(nodes[top.indices.numpy()], top.values.numpy()), k)
+        return _merge(best, Hits(np.broadcast_to(nodes, scores_QM.shape), scores_QM), k)
+
     def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Hits of the base, twice as many again as long as too few of them count; and what the log changed, exactly."""
-        overtaken = self.store.overtaken()  # base nodes that changed or are gone
-        hidden = np.zeros(self.store.num_base, dtype=bool)
-        hidden[overtaken] = True
-        if allowed is not None:
-            hidden |= ~allowed[: self.store.num_base]
+        hidden = self._hidden(allowed)
         possible = self.store.num_base - int(hidden.sum())
         wanted = SURPLUS * k
         while True:
@@ -148,14 +189,7 @@ class Index:
             wanted *= 4
             if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper
                 return self._search_all(queries_QD, k, allowed)
-        best = self._score_again(queries_QD, keys_QM, k)
-        changed = self.store.changed_nodes()
-        if allowed is not None:
-            changed = changed[allowed[changed]]
-        if len(changed):
-            scores_QM = queries_QD @ self._compared(changed).T
-            best = _merge(best, Hits(np.broadcast_to(changed, scores_QM.shape), scores_QM), k)
-        return best
+        return self._with_changes(self._score_again(queries_QD, keys_QM, k), queries_QD, k, allowed)
 
     def _walk(self, queries_QD: Array, count: int) -> Array:
         """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds fewer."""
@@ -168,7 +202,7 @@ class Index:
     def _score_again(self, queries_QD: Array, keys_QM: Array, k: int) -> Hits:
         """The `k` best of some candidates, by the vectors as they are stored; -1 is nobody."""
         distinct, places = np.unique(keys_QM, return_inverse=True)
-        vectors = self._compared(distinct[distinct >= 0])
+        vectors = self._base(distinct[distinct >= 0])
         if len(distinct) and distinct[0] < 0:
             vectors = np.concatenate([np.zeros((1, self.store.size), dtype=np.float32), vectors])
         scores_QM = np.einsum("qd,qmd->qm", queries_QD, vectors[places.reshape(keys_QM.shape)])
