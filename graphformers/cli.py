@@ -7,6 +7,7 @@ so that --help answers at once.
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -461,6 +462,58 @@ def search_command(
     else:
         found = searcher.links(str(links), count, filters=filters)
     print_matches(found, as_json)
+
+
+@app.command("serve")
+def serve_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, then read on below.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token that writing needs; or the environment, GRAPHFORMERS_TOKEN."),
+    ] = None,
+    read_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER", help="Requests a second from one address; by default 100, on 127.0.0.1 any number.", min=0
+        ),
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
+
+    Without a token, changes are taken from this machine alone: a server that other machines can reach is then read-only. Tokens
+    are sent as they are, so put something that speaks TLS in front where the network is not yours. While a server that takes
+    changes runs, no other process can change the folder; a read-only server shows the folder as it was at the start.
+
+    graphformers serve papers.vectors --port 8000
+    """
+    import os
+
+    try:
+        from graphformers.serve.running import serve
+    except ImportError as error:
+        from graphformers.errors import MissingExtraError
+
+        raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
+    from graphformers.serve.settings import Limits, ServeSettings, read_token
+
+    write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
+    read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")
+    settings = ServeSettings(vectors, model, host, port, write, read, device)
+    if rate is None:
+        rate = 0 if settings.is_loopback else 100
+    serve(replace(settings, limits=Limits(rate=rate)), lambda address: print(f"serving {vectors} at {address}", flush=True))
 
 
 @app.command("info")

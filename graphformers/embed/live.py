@@ -56,6 +56,15 @@ class LiveGraph:
         """The numbers of nodes that were taken out, sorted."""
         return np.sort(np.fromiter(self._gone, dtype=np.int64, count=len(self._gone)))
 
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers were given out, to nodes that are there or were."""
+        return self.base.num_nodes + len(self._ids)
+
+    def link_types(self) -> set[str]:
+        """The types that links have had."""
+        return {*self.base.type_names, *(kind for _, _, kind in self._links if kind is not None)}
+
     def find(self, ids: Sequence[str]) -> Array:
         """The numbers of ids, -1 where there is no such node."""
         found = self.base.find_nodes(ids)

@@ -66,14 +66,35 @@ class Index:
     def __init__(self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None) -> None:
         self.store, self._graph, self.facts = store, graph, facts
         self._all: Array | None = None
-        self._overlay: tuple[Array, Array, VectorStore] | None = None
+        self._overlay: tuple[Array, Array, VectorStore, int] | None = None
         self._covered: tuple[Array, Array] | None = None
+        self._numbers: Array | None = None  # of the graph's nodes in the store, -1 for those that changed since; None: the same
+        self._unseen = np.zeros(0, dtype=np.int64)  # base nodes that the graph does not know
 
     def on(self, store: VectorStore) -> "Index":
         """The same for another state of the store, with the same base; what was read of it before is not read again."""
         assert store.artifact is self.store.artifact, "an index belongs to one base"
         other = copy.copy(self)
         other.store = store
+        return other
+
+    def carried_over(self, before: VectorStore, store: VectorStore) -> "Index":
+        """For a store that `before` was compacted into, until it has an index of its own.
+
+        The graph of near neighbours stays, its nodes get their new numbers; vectors that it does not know are searched exactly.
+        """
+        if self._graph is None:
+            return Index(store)
+        nodes = before.live.nodes()
+        numbers = np.full(before.live.num_numbers, -1, dtype=np.int64)
+        numbers[nodes] = np.arange(len(nodes))
+        changed = numbers[before.changed_nodes()]
+        unseen = np.union1d(changed, numbers[self._unseen])
+        numbers[before.overtaken()] = -1
+        mine = np.arange(before.num_base) if self._numbers is None else self._numbers
+        other = Index(store, self._graph, self.facts)
+        other._numbers = np.where(mine >= 0, numbers[mine], -1)
+        other._unseen = unseen[unseen >= 0]
         return other
 
     @staticmethod
@@ -139,20 +160,24 @@ class Index:
         return unit_rows(vectors) if self.store.is_cosine else vectors
 
     def _hidden(self, allowed: Array | None) -> Array:
-        """(num_base,) which vectors of the base do not count: overtaken by the log, or not allowed."""
+        """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed."""
         overtaken = self.store.overtaken()
         if self._covered is None or self._covered[0] is not overtaken:
             hidden = np.zeros(self.store.num_base, dtype=bool)
             hidden[overtaken] = True
+            hidden[self._unseen] = True
             self._covered = (overtaken, hidden)
         covered = self._covered[1]
         return covered if allowed is None else covered | ~allowed[: self.store.num_base]
 
     def _changed(self) -> tuple[Array, Array]:
-        """The nodes that the log changed and their vectors as they are compared, made once for each state of the log."""
-        nodes, before = self.store.changed_nodes(), self._overlay
-        if before is not None and before[0] is nodes:
+        """The nodes that are searched exactly, and their vectors as they are compared; made once for each state of the log."""
+        before, end = self._overlay, self.store.log.end
+        if before is not None and before[2] is self.store and before[3] == end:
             return before[:2]
+        nodes = self.store.changed_nodes()
+        if len(self._unseen):
+            nodes = np.union1d(nodes, np.setdiff1d(self._unseen, self.store.overtaken()))
         vectors = np.empty((len(nodes), self.store.size), dtype=np.float32)
         known = np.zeros(len(nodes), dtype=bool)
         if before is not None and len(before[0]):
@@ -160,7 +185,7 @@ class Index:
             known = (before[0][places] == nodes) & self.store.is_same_vector(before[2], nodes)
             vectors[known] = before[1][places[known]]
         vectors[~known] = self._compared(nodes[~known])
-        self._overlay = (nodes, vectors, self.store)
+        self._overlay = (nodes, vectors, self.store, end)
         return nodes, vectors
 
     def _with_changes(self, best: Hits, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
@@ -197,7 +222,7 @@ class Index:
         keys_QM = np.atleast_2d(found.keys).astype(np.int64)
         if len(queries_QD) > 1:  # a single query is answered in another shape, without places that are empty
             keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
-        return keys_QM
+        return keys_QM if self._numbers is None else np.where(keys_QM >= 0, self._numbers[keys_QM], -1)
 
     def _score_again(self, queries_QD: Array, keys_QM: Array, k: int) -> Hits:
         """The `k` best of some candidates, by the vectors as they are stored; -1 is nobody."""

@@ -37,7 +37,8 @@ class Batcher(Generic[Job, Result]):
         self._jobs: deque[tuple[Job, Future[Result]]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self.on_batch: Callable[[int], None] = lambda size: None  # told the size of every batch
+        self.after: Callable[[int], None] = lambda size: None  # called in the thread when a batch is answered, with its size
+        self.sizes: Callable[[int], None] = lambda size: None  # told the size of every batch
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -80,7 +81,8 @@ class Batcher(Generic[Job, Result]):
                     future.set_exception(result)
                 else:
                     future.set_result(result)
-            self.on_batch(len(batch))
+            self.sizes(len(batch))
+            self.after(len(batch))
 
     def _next(self) -> list[tuple[Job, "Future[Result]"]]:
         """The next batch; empty when there will be none."""
