@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.arrays import Array
-from graphformers.embed.vectors import Raw, VectorStore
+from graphformers.embedding.vectors import Raw, VectorStore
 from graphformers.search import index as index_module
 from graphformers.search.index import Index, build_index, load_index
 

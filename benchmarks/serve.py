@@ -31,7 +31,7 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
     import pyarrow as pa
 
     from graphformers.data.builder import build_graph
-    from graphformers.embed.job import embed
+    from graphformers.embedding.job import embed
     from graphformers.model.encoding import GraphFormers
 
     place = folder / f"bench{num_nodes}.vectors"
@@ -59,11 +59,11 @@ WORDS = (
     "prediction efficient scalable robust optimal convex random sparse dense quantum protein image speech translation planning "
     "control agents markets games climate energy materials cells genes galaxies stars particles fields waves fluids plasma "
     "theory methods survey analysis estimation inference sampling transport kernels manifolds groups algebra topology logic"
-).split()
+)
 
 
 def title(draw: random.Random) -> str:
-    return " ".join(draw.choices(WORDS, k=draw.randint(5, 9))) + f" {draw.randint(0, 9999)}"
+    return " ".join(draw.choices(WORDS.split(), k=draw.randint(5, 9))) + f" {draw.randint(0, 9999)}"
 
 
 class Server:
@@ -186,7 +186,9 @@ async def missing(server: Server, written: dict[str, str]) -> int:
     return lost
 
 
-def driven(server: Server, purpose: str, seconds: float, num_nodes: int, during: Callable[[], None] | None = None) -> dict[str, Any]:
+def driven(
+    server: Server, purpose: str, seconds: float, num_nodes: int, during: Callable[[], None] | None = None
+) -> dict[str, Any]:
     """Clients in a process of their own; `during` is called in the middle."""
     about = json.dumps({"host": server.host, "port": server.port})
     words = [sys.executable, __file__, "--drive", about, purpose, str(seconds), str(num_nodes)]

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from graphformers.data.sampling import Neighborhood, NeighborSampler
     from graphformers.data.settings import ImportSettings
     from graphformers.data.split import LinkSplit, SplitSettings, split_links
+    from graphformers.embedding.job import embed
+    from graphformers.embedding.plan import EmbedSettings
+    from graphformers.embedding.update import UpdateReport, update
+    from graphformers.embedding.vectors import VectorStore
     from graphformers.errors import GraphFormersError
     from graphformers.evaluation.ranking import Evaluation, evaluate
     from graphformers.model.encoding import GraphFormers
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {  # where each public name lives; a module is imported when its name is first used, so that --help stays fast
+    "EmbedSettings": "embedding.plan",
     "Evaluation": "evaluation.ranking",
     "GraphFormers": "model.encoding",
     "GraphFormersError": "errors",
@@ -33,7 +38,10 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
     "TextGraph": "data.graph",
     "TrainConfig": "train.settings",
     "Trainer": "train.trainer",
+    "UpdateReport": "embedding.update",
+    "VectorStore": "embedding.vectors",
     "build_graph": "data.builder",
+    "embed": "embedding.job",
     "evaluate": "evaluation.ranking",
     "from_networkx": "data.exchange",
     "from_pyg": "data.exchange",
@@ -41,9 +49,11 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
     "split_links": "data.split",
     "to_networkx": "data.exchange",
     "to_pyg": "data.exchange",
+    "update": "embedding.update",
 }
 
 __all__ = [
+    "EmbedSettings",
     "Evaluation",
     "GraphFormers",
     "GraphFormersError",
@@ -56,7 +66,10 @@ __all__ = [
     "TextGraph",
     "TrainConfig",
     "Trainer",
+    "UpdateReport",
+    "VectorStore",
     "build_graph",
+    "embed",
     "evaluate",
     "from_networkx",
     "from_pyg",
@@ -64,6 +77,7 @@ __all__ = [
     "split_links",
     "to_networkx",
     "to_pyg",
+    "update",
 ]
 
 

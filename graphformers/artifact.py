@@ -34,7 +34,9 @@ from graphformers.errors import ArtifactError
 MANIFEST = "manifest.json"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
-GROWING = ("changes.log",)  # files inside an artifact that grow after it was written and have checksums of their own
+# files inside an artifact that come or grow after it was written and have checksums of their own
+GROWING = ("changes.log", "index.usearch", "index.json")
+DRAFTS = (".index.",)  # what a killed writer of them leaves
 
 
 @dataclass
@@ -71,6 +73,16 @@ class Artifact:
             self._compare(name)
             _remember(self.path, [name])
         return self.path / name
+
+    def paths(self, names: list[str]) -> list[Path]:
+        """The same for many files, with one look at what was verified before."""
+        stamps = _read_stamps(self.path)
+        fresh = [name for name in names if stamps.get(name) != _stamp(self.path / name)]
+        for name in fresh:
+            self._compare(name)
+        if fresh:
+            _remember(self.path, fresh)
+        return [self.path / name for name in names]
 
     def verify(self) -> None:
         """Compares every file with its checksum, whatever was compared before."""
@@ -199,7 +211,8 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
     ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED, *GROWING}
-    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(VERIFIED))
+    found = (entry.name for entry in path.iterdir() if not entry.name.startswith((VERIFIED, *DRAFTS)))
+    foreign = sorted(name for name in found if name not in ours)
     if foreign:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); move them elsewhere first"
@@ -331,6 +344,13 @@ def bring_back(target: Path) -> None:
         with _locked(target.parent):
             if not target.exists() and _aside(target).is_dir():
                 os.rename(_aside(target), target)
+
+
+def sweep_drafts(path: str | Path) -> None:
+    """Removes what killed writers of an artifact left beside it."""
+    target = _behind_links(path)
+    with _locked(target.parent):
+        _sweep(target)
 
 
 def _sweep(target: Path) -> None:

@@ -309,9 +309,9 @@ def embed_command(
     graphformers embed papers.model papers.graph -o papers.vectors
     """
     from graphformers.data.graph import TextGraph
-    from graphformers.embed.forecast import forecast
-    from graphformers.embed.job import check_output, embed
-    from graphformers.embed.plan import EmbedSettings
+    from graphformers.embedding.forecast import forecast
+    from graphformers.embedding.job import check_output, embed
+    from graphformers.embedding.plan import EmbedSettings
     from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_embedding_forecast, print_vectors
 
@@ -323,7 +323,7 @@ def embed_command(
         print_embedding_forecast(forecast(loaded, texts, settings), as_json)
         return
     if ray is not None:
-        from graphformers.embed.cluster import Cluster, embed_on_cluster
+        from graphformers.embedding.cluster import Cluster, embed_on_cluster
 
         store = embed_on_cluster(loaded, texts, output, settings, Cluster(ray, workers or 2, gpus_per_worker), force=force)
     else:
@@ -354,7 +354,7 @@ def update_command(
     graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
     """
     from graphformers.data.settings import ImportSettings
-    from graphformers.embed.update import update
+    from graphformers.embedding.update import update
     from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_update
 
@@ -388,7 +388,7 @@ def export_command(
 
     graphformers export papers.vectors -o papers.parquet
     """
-    from graphformers.embed.vectors import VectorStore
+    from graphformers.embedding.vectors import VectorStore
 
     store = VectorStore.load(vectors)
     store.export(output, force=force)
@@ -540,7 +540,7 @@ def info_command(
     elif found.kind == "split":
         print_split(LinkSplit.load(artifact), as_json)
     elif found.kind == "vectors":
-        from graphformers.embed.vectors import VectorStore
+        from graphformers.embedding.vectors import VectorStore
         from graphformers.printing import print_vectors
 
         print_vectors(VectorStore.load(artifact), as_json)

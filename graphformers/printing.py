@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from collections.abc import Mapping, Sequence
 
     from graphformers.demo import Demo
-    from graphformers.embed.update import UpdateReport
-    from graphformers.embed.vectors import VectorStore
+    from graphformers.embedding.update import UpdateReport
+    from graphformers.embedding.vectors import VectorStore
     from graphformers.evaluation.ranking import Evaluation
     from graphformers.search.searcher import Match
     from graphformers.train.trainer import TrainResult

@@ -48,6 +48,9 @@ def write_papers(folder: Path) -> None:
     (folder / "papers.csv").write_text("id,title,year\n" + nodes)
     edges = "".join(f"p{i},p{(i * step + 1) % 600}\n" for i in range(600) for step in (3, 7, 11))
     (folder / "citations.csv").write_text("source,target\n" + edges)
+    (folder / "new.csv").write_text("id,title\nq1,A study of a new topic\np5,Another title\n")
+    (folder / "links.csv").write_text("source,target\nq1,p7\n")
+    (folder / "gone.txt").write_text("p9\n")
 
 
 def test_contributing_is_short() -> None:

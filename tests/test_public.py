@@ -1,5 +1,7 @@
 """The public names are complete and documented."""
 
+from importlib import import_module
+
 import pytest
 
 import graphformers
@@ -15,3 +17,9 @@ def test_every_public_name_is_there_and_documented() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'graphformers' has no attribute 'nonsense'"):
         graphformers.nonsense  # noqa: B018
+
+
+def test_no_public_name_is_hidden_by_a_folder_of_ours() -> None:
+    for name in graphformers.__all__:
+        module = import_module(f"graphformers.{graphformers._HOMES[name]}")
+        assert getattr(graphformers, name) is getattr(module, name)

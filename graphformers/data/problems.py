@@ -89,6 +89,12 @@ class Problems:
         return {"skipped": dict(self.counts), "skipped_examples": listed, "left_aside": dict(self.normal)}
 
 
+def words_for(place: Place) -> str:
+    """A place as messages name it: file:line."""
+    example = _Example(place, "", None)
+    return _where(place, _find_lines([example]))
+
+
 def _find_lines(examples: list[_Example]) -> dict[LateLine, int]:
     places = [place for example in examples for place in (example.place, example.other) if place is not None]
     wanted: dict[Callable[[list[RowKey]], dict[RowKey, int]], list[RowKey]] = {}

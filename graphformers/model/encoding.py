@@ -99,8 +99,9 @@ class GraphFormers(nn.Module):
 
     def compile_layers(self) -> "GraphFormers":
         """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for long work."""
-        self._is_compiled, self._copy = True, None
-        compile_network(self.network)
+        if not self._is_compiled:
+            self._is_compiled, self._copy = True, None
+            compile_network(self.network)
         return self
 
     def packer(self, row_multiple: int = 1) -> Packer:

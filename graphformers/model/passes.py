@@ -44,6 +44,7 @@ class Passes:
     config: ModelConfig
     packer: Packer
     batch_tokens: int  # of a batch, at most
+    most_places: int | None = None  # centres times neighbours of a batch; MOST_PLACES by default
 
     @property
     def is_joint(self) -> bool:
@@ -114,7 +115,7 @@ class Passes:
             done = ends[start - 1] if start else 0
             stop = max(int(np.searchsorted(ends, done + self.batch_tokens, "right")), start + 1)
             widest = np.maximum.accumulate(num_neighbors[start:stop] + 1) * np.arange(1, stop - start + 1)
-            stop = start + max(int(np.searchsorted(widest, MOST_PLACES, "right")), 1)
+            stop = start + max(int(np.searchsorted(widest, self.most_places or MOST_PLACES, "right")), 1)
             yield slice(start, stop)
             start = stop
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array
-from graphformers.embed.live import LiveGraph
+from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 
 PATTERN = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*", re.DOTALL)

@@ -24,8 +24,8 @@ import torch
 
 from graphformers.artifact import checksum, sync
 from graphformers.data.arrays import Array
-from graphformers.embed.shards import write_whole
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.shards import write_whole
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.progress import progress, say
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.arrays import Array
-from graphformers.embed.update import check_model, load_model
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.update import check_model, load_model
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.search.filters import allowed_nodes

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from graphformers.artifact import sweep_drafts
 from graphformers.data.arrays import Array
-from graphformers.embed import compaction
-from graphformers.embed.update import Updater, check_model, load_model
-from graphformers.embed.vectors import VectorStore, locked
+from graphformers.embedding import compaction
+from graphformers.embedding.update import Updater, check_model, load_model
+from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
@@ -74,15 +75,16 @@ class Engine:
         self.settings, self._held = settings, ExitStack()
         self.is_writable = settings.allows_writes
         try:
-            if self.is_writable:
-                self._held.enter_context(locked(settings.vectors))
+            self._lock = self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
+            if self._lock is not None:
+                sweep_drafts(settings.vectors)  # a compaction that was killed leaves one
             store = VectorStore.load(settings.vectors)
             if settings.model is None:
                 self.model = load_model(store, settings.device)
             else:
                 self.model = GraphFormers.from_pretrained(settings.model, device=settings.device)
             check_model(store, self.model)
-            self._updater = Updater(store, self.model) if self.is_writable else None
+            self._updater = Updater(store, self.model, self._lock) if self._lock is not None else None
             state = store.fork()
             self.view = View(state, Index.open(state))
         except BaseException:
@@ -189,12 +191,10 @@ class Engine:
             say(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
-        again = self._lock_again()
-        self._held.close()
-        self._held = again
+        self._follow()
         if store.log.path.exists():  # another process had the folder in between
             store = VectorStore.load(store.path)
-        self._updater = Updater(store, self.model)
+        updater.store = store
         with self._swapping:
             state = store.fork()
             self.view = View(state, self.view.index.carried_over(before, state))
@@ -202,13 +202,13 @@ class Engine:
             self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
             self._indexing.start()
 
-    def _lock_again(self) -> ExitStack:
-        """The lock of the folder that has just been put in the old one's place, which is a new one to the kernel."""
-        held = ExitStack()
+    def _follow(self) -> None:
+        """Takes the lock of the folder that has just been put in the old one's place, from whoever was quicker perhaps."""
+        assert self._lock is not None
         while True:
             try:
-                held.enter_context(locked(self.settings.vectors))
-                return held
+                self._lock.follow()
+                return
             except ArtifactError:
                 time.sleep(0.05)
 
@@ -216,7 +216,11 @@ class Engine:
         return self._indexing is not None and self._indexing.is_alive()
 
     def _index_anew(self) -> None:
-        index = Index.open(self.view.store)
+        try:
+            index = Index.open(self.view.store)
+        except (GraphFormersError, OSError) as error:  # the old one does for longer
+            say(f"{self.settings.vectors}: no new index: {error}")
+            return
         with self._swapping:
             state = self.view.store
             self.view = View(state, index.on(state))

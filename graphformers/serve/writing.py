@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphformers.embed.changes import NO_NODES, Changes
-from graphformers.embed.live import Link, LiveGraph
+from graphformers.embedding.changes import NO_NODES, Changes
+from graphformers.embedding.live import Link, LiveGraph
 from graphformers.errors import GraphFormersError
 
 Value = str | int | float | bool | None

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.data.builder import build_graph
-from graphformers.embed.job import embed
-from graphformers.embed.update import update
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import update
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.search import index as index_module
 from graphformers.search.index import ABOUT, FILE, Index, build_index, load_index, measure_recall
-from tests.embed.conftest import flip, make_model, some_graph
+from tests.embedding.conftest import flip, make_model, some_graph
 
 pytest.importorskip("usearch")
 
@@ -40,7 +40,7 @@ class Crowd(VectorStore):
         return self._made[nodes]
 
     def raw(self, nodes: Any) -> Any:
-        from graphformers.embed.vectors import Raw
+        from graphformers.embedding.vectors import Raw
 
         return Raw(self._made[nodes])
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from graphformers.cli import app
-from graphformers.embed.job import embed
-from graphformers.embed.update import update
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import update
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.search.filters import allowed_nodes
 from graphformers.search.searcher import Searcher, search
-from tests.embed.conftest import make_model, some_graph
+from tests.embedding.conftest import make_model, some_graph
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from graphformers.data.graph import TextGraph
-from graphformers.embed.job import embed
+from graphformers.embedding.job import embed
 from graphformers.model.encoding import GraphFormers
-from tests.embed.conftest import EXACT, make_model, some_graph
+from tests.embedding.conftest import EXACT, make_model, some_graph
 
 TOKEN = "a-secret-of-more-than-16-letters"
 

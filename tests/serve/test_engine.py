@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from graphformers.embed import compaction
-from graphformers.embed.log import ChangeLog
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding import compaction
+from graphformers.embedding.log import ChangeLog
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.search import index as index_module
 from graphformers.search.index import has_usearch
 from graphformers.serve.engine import Engine, Question
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
-from tests.embed.conftest import farthest
+from tests.embedding.conftest import farthest
 
 
 @pytest.fixture
@@ -87,7 +87,13 @@ def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:
     assert isinstance(answers[0], dict)
     for answer, words in zip(
         answers[1:],
-        ("'year': 'soon' is no int64", "'nobody' to link to", "'nobody' to link to", "no node with the id", "a column 'id' given"),
+        (
+            "'year': 'soon' is no int64",
+            "'nobody' to link to",
+            "'nobody' to link to",
+            "no node with the id",
+            "a column 'id' given",
+        ),
         strict=True,
     ):
         assert words in str(answer)
@@ -97,7 +103,8 @@ def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:
 def test_a_view_never_changes(engine: Engine) -> None:
     """Who reads while others write sees one state: the same answers from a view before and after."""
     view, id = engine.view, engine.view.store.ids[5].as_py()
-    before = (len(view.store), view.store[id].copy(), view.store.live.row(5).copy(), view.index.search(view.store[id][None], 60))
+    hits = view.index.search(view.store[id][None], 60)
+    before = (len(view.store), view.store[id].copy(), view.store.live.row(5).copy(), hits)
     engine._write([PutNode(id, "something else"), PutNode("n", "new", {}, (id,)), DeleteNode(view.store.ids[7].as_py())])
     assert engine.view is not view
     after = (len(view.store), view.store[id], view.store.live.row(5), view.index.search(view.store[id][None], 60))

@@ -4,10 +4,13 @@ A shard is finished when its note is there, a small file with its size and SHA-2
 disk. So work that was interrupted goes on behind the last finished shard, and a shard that was damaged since is noticed.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import secrets
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +24,8 @@ from torch import Tensor
 from graphformers.artifact import Artifact, checksum, full_disk, sync
 from graphformers.data.arrays import Array, load_array
 
-AHEAD = 2  # shards that wait for the disk, at most: each holds its memory until it is written
+LOCK_TRIES = 20
+WRITERS = {"cuda": 3}  # threads: while one waits for the disk, another computes a checksum; each holds a shard in memory
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,20 @@ class ShardedRows:
         return result
 
 
+def lock_folder(handle: int) -> bool:
+    """Locks an open folder for this process; False when another has it.
+
+    Tried for a moment: the helpers of a process that was killed hold its locks until they are gone, too.
+    """
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.05)
+    return False
+
+
 def shard_name(kind: str, shard: int) -> str:
     """Where a shard lies inside a folder of vectors: states/00003.npy."""
     return f"{kind}/{shard:05d}.npy"
@@ -53,7 +71,7 @@ def shard_name(kind: str, shard: int) -> str:
 def load_rows(artifact: Artifact, kind: str, size: int) -> ShardedRows:
     """The shards of one kind in an artifact; checksums are compared when a file is first read."""
     names = sorted(name for name in artifact.files if name.startswith(f"{kind}/"))
-    return ShardedRows(tuple(load_array(artifact.file(name)) for name in names), size)
+    return ShardedRows(tuple(map(load_array, artifact.paths(names))), size)
 
 
 def bounds(total: int, size: int) -> list[tuple[int, int]]:
@@ -126,37 +144,39 @@ class ShardFolder:
 
 
 class ShardWriter:
-    """Writes shards in the background, in order, while others are computed; what goes wrong there is raised here."""
+    """Writes shards in the background while others are computed; what goes wrong there is raised here."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._thread = ThreadPoolExecutor(1, "writing")
+        self._count = WRITERS.get(device.type, 1)
+        self._threads = ThreadPoolExecutor(self._count, "writing")
         self._waiting: list[Future[None]] = []
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._staging: Tensor | None = None
+        self._own = threading.local()  # of each thread: a stream and pinned memory, which is dear to make
 
     def put(self, rows: Tensor, write: Callable[[Array], None]) -> None:
         """Has `write` called with the rows as they will be when everything asked of the device until now is done."""
-        while len(self._waiting) >= AHEAD or (self._waiting and self._waiting[0].done()):
+        while len(self._waiting) > self._count or (self._waiting and self._waiting[0].done()):
             self._waiting.pop(0).result()
         ready: Any = None
-        if self._stream is not None:
+        if self._device.type == "cuda":
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record(torch.cuda.current_stream(self._device))
-        self._waiting.append(self._thread.submit(self._write, rows, ready, write))
+        self._waiting.append(self._threads.submit(self._write, rows, ready, write))
 
     def _write(self, rows: Tensor, ready: Any, write: Callable[[Array], None]) -> None:
-        if self._stream is None:
+        if ready is None:
             write(rows.numpy())
             return
-        needed = rows.numel() * rows.element_size()
-        if self._staging is None or self._staging.numel() < needed:  # pinned memory is dear to make, so it is kept
-            self._staging = torch.empty(needed, dtype=torch.uint8, pin_memory=True)
-        here = self._staging[:needed].view(rows.dtype).view(rows.shape)
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
+        own, needed = self._own, rows.numel() * rows.element_size()
+        if not hasattr(own, "stream"):
+            own.stream, own.staging = torch.cuda.Stream(self._device), torch.empty(0, dtype=torch.uint8)  # type: ignore[no-untyped-call]
+        if own.staging.numel() < needed:
+            own.staging = torch.empty(needed, dtype=torch.uint8, pin_memory=True)
+        here = own.staging[:needed].view(rows.dtype).view(rows.shape)
+        with torch.inference_mode(), torch.cuda.stream(own.stream):
+            own.stream.wait_event(ready)
             here.copy_(rows, non_blocking=True)
-            self._stream.synchronize()
+            own.stream.synchronize()
         write(here.numpy())
 
     def finish(self) -> None:
@@ -165,4 +185,4 @@ class ShardWriter:
             self._waiting.pop(0).result()
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)

@@ -16,7 +16,7 @@ import torch
 from graphformers.artifact import Artifact
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embed.shards import ShardedRows, load_rows
+from graphformers.embedding.shards import ShardedRows, load_rows
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 

@@ -15,11 +15,11 @@ from typing import Any
 from graphformers.artifact import full_disk
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embed.job import Workplace, check_output, check_space, num_nodes
-from graphformers.embed.phases import Phases
-from graphformers.embed.plan import EmbedSettings, Plan, fits_on_device
-from graphformers.embed.states import StatesKey, model_fingerprint
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.job import Workplace, check_output, check_space, num_nodes
+from graphformers.embedding.phases import Phases
+from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.states import StatesKey, model_fingerprint
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import Progress, progress

@@ -6,9 +6,9 @@ small multiple of the change, and opening a folder never means reading a log of 
 
 from graphformers.artifact import write_artifact
 from graphformers.data.arrays import save_array
-from graphformers.embed.shards import bounds, shard_name
-from graphformers.embed.states import text_hash
-from graphformers.embed.vectors import KIND, VERSION, VectorStore
+from graphformers.embedding.shards import bounds, shard_name
+from graphformers.embedding.states import text_hash
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 
 LEAST_BYTES = 64 << 20  # of a log that is worth compacting
 MOST_BYTES = 2 << 30  # of a log, however large the base: it is read when a folder is opened
@@ -25,19 +25,17 @@ def compact(store: VectorStore) -> VectorStore:
     """Writes base and log as a new base; needs the folder's lock. A kill leaves the old folder or the new one."""
     graph, nodes, size = store.graph(), store.live.nodes(), int(store.settings["shard_size"])
     with write_artifact(store.path, KIND, VERSION, force=True) as draft:
-        for kind in ("vectors", "scales", "states"):
-            draft.path(kind).mkdir()
         graph.save(draft.path("inner") / "graph")  # not beside: the draft itself is locked, and saving locks the folder around
         draft.path("inner").joinpath("graph").rename(draft.path("graph"))
         draft.path("inner").rmdir()
-        hashes = []
+        hashes: list[str] = []
         for shard, (start, stop) in enumerate(bounds(len(nodes), size)):
             part = nodes[start:stop]
-            for kind, array in store.raw(part).arrays().items():
+            arrays = store.raw(part).arrays() | ({} if store.states is None else {"states": store.states_of(part)})
+            hashes += [] if store.states is None else [text_hash(graph, start, stop)]
+            for kind, array in arrays.items():
+                draft.path(kind).mkdir(exist_ok=True)
                 save_array(draft.path(shard_name(kind, shard)), array)
-            if store.states is not None:
-                save_array(draft.path(shard_name("states", shard)), store.states_of(part))
-                hashes.append(text_hash(graph, start, stop))
         kept = store.settings["states"]
         draft.settings = store.settings | {"states": kept and kept | {"text_hashes": hashes}}
         draft.summary = {"nodes": len(nodes)}

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from graphformers.data.graph import TextGraph
-from graphformers.embed import vectors
-from graphformers.embed.shards import bounds
-from graphformers.embed.states import StatesKey, states_dtype, text_hash
+from graphformers.embedding import vectors
+from graphformers.embedding.shards import bounds
+from graphformers.embedding.states import StatesKey, states_dtype, text_hash
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
+from graphformers.model.passes import MOST_PLACES
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
@@ -65,6 +66,7 @@ class Plan:
     shard_size: int
     batch_tokens: int
     row_multiple: int
+    most_places: int  # centres times neighbours of a batch
     compute: str  # the type in which the network computes
 
     @staticmethod
@@ -92,6 +94,7 @@ class Plan:
             shard_size=settings.shard_size or SHARD_SIZES.get(kind, USUAL_SHARD),
             batch_tokens=settings.batch_tokens or usual,
             row_multiple=GPU_ROWS if on_gpu else 1,
+            most_places=4 * MOST_PLACES if on_gpu else MOST_PLACES,
             compute=str(compute).removeprefix("torch."),
         )
 
@@ -135,7 +138,8 @@ def fits_on_device(plan: Plan, device: torch.device) -> bool:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "key"} | dict(values.get("key") or {})
+    key = {name if name != "precision" else "states_precision": value for name, value in dict(values.get("key") or {}).items()}
+    return {name: value for name, value in values.items() if name != "key"} | key
 
 
 def _short(value: Any) -> str:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from graphformers.data.arrays import one_chunk
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.formats.tables import read_edges, read_nodes
-from graphformers.data.problems import Locate, Place, Problems
+from graphformers.data.problems import Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import check_files
-from graphformers.embed.live import Link, LiveGraph
+from graphformers.embedding.live import Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 
 NO_NODES = pa.table({"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())})
@@ -49,7 +49,7 @@ class Changes:
             if end in removed or (numbers[i] < 0 and end not in known):
                 place = self.where[i // 2] if self.where else (Path("links"), f"row {i // 2 + 1}")
                 gone = ", which is to be removed" if end in removed else ""
-                raise InputError(f"{place[0]}:{place[1]}: a link to {end!r}{gone}, expected the id of a node")
+                raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
 
 
 class _Collector:

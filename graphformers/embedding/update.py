@@ -17,17 +17,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphformers.artifact import find_parent
+from graphformers.artifact import find_parent, sweep_drafts
 from graphformers.data.arrays import Array
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.settings import ImportSettings
 from graphformers.data.tokens import TokenCache, tokenize
-from graphformers.embed import compaction
-from graphformers.embed.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
-from graphformers.embed.live import LiveGraph
-from graphformers.embed.log import Record
-from graphformers.embed.states import model_fingerprint, states_dtype
-from graphformers.embed.vectors import VectorStore, locked, table_bytes, to_precision
+from graphformers.embedding import compaction
+from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
+from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.log import Record
+from graphformers.embedding.states import model_fingerprint, states_dtype
+from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
 from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
 
@@ -56,11 +56,11 @@ class UpdateReport:
 class Updater:
     """Applies changes to a folder of vectors, one after the other. Holds the model, so that one change is cheap.
 
-    The caller has the folder's lock (`vectors.locked`) as long as this lives.
+    `lock` is the folder's, which the caller holds as long as this lives: `with locked(path) as lock`.
     """
 
-    def __init__(self, store: VectorStore, model: GraphFormers) -> None:
-        self.store, self.model = store, model
+    def __init__(self, store: VectorStore, model: GraphFormers, lock: FolderLock) -> None:
+        self.store, self.model, self._lock = store, model, lock
         check_model(store, model)
 
     def apply(self, changes: Changes, *, compact: bool = True) -> UpdateReport:
@@ -76,6 +76,7 @@ class Updater:
         is_due = compact and compaction.is_due(store)
         if is_due:
             self.store = compaction.compact(store)
+            self._lock.follow()
         return replace(report, nodes=len(self.store), is_compacted=is_due)
 
     def _compute(self, changes: Changes, effect: Effect) -> tuple[Record, UpdateReport]:
@@ -207,11 +208,12 @@ def update(
     load it again.
     """
     path = vectors.path if isinstance(vectors, VectorStore) else Path(vectors)
-    with locked(path):
+    with locked(path) as lock:
+        sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)
         changes = gather_changes(nodes, edges, remove, remove_edges, settings)
         if model is None:
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):
             model = GraphFormers.from_pretrained(model, device=device)
-        return Updater(store, model).apply(changes)
+        return Updater(store, model, lock).apply(changes)

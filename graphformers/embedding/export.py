@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphformers.artifact import full_disk, sync
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 
 SUFFIXES = (".npy", ".parquet", ".txt")

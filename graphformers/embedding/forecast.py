@@ -12,7 +12,7 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import tokenize
-from graphformers.embed.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.graph import TextGraph
-from graphformers.embed.vectors import VectorStore
+from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
 
-EXACT = {"states_precision": "float32", "shard_size": 16, "batch_tokens": 200}
+EXACT = {"states_precision": "float32", "shard_size": 20, "batch_tokens": 200}
 MODELS: dict[str, dict[str, Any]] = {
     "graphformers": {},
     "two layers": {"num_layers": 2},

@@ -8,7 +8,6 @@ texts. When the log has grown to a share of the base, both are written as a new 
 """
 
 import copy
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,10 @@ import pyarrow as pa
 from graphformers.artifact import Artifact, bring_back, open_artifact
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embed.live import LiveGraph
-from graphformers.embed.log import ChangeLog, Record
-from graphformers.embed.shards import load_rows
-from graphformers.embed.states import LayerStates, StatesKey
+from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.log import ChangeLog, Record
+from graphformers.embedding.shards import load_rows, lock_folder
+from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError
 
 KIND = "vectors"
@@ -57,7 +56,7 @@ def to_precision(vectors: Array, precision: str) -> Raw:
             "into float16: states_precision='float32' (--states-precision float32) may help"
         )
     if precision != "int8":
-        return Raw(vectors.astype(precision))
+        return Raw(vectors.astype(precision, copy=False))
     scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(np.float32) / np.float32(127)
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
@@ -230,7 +229,7 @@ class VectorStore:
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the vectors for others: .npy (ids beside it in .ids.txt), .parquet, or .txt in word2vec's text format."""
-        from graphformers.embed.export import export_vectors
+        from graphformers.embedding.export import export_vectors
 
         export_vectors(self, Path(path), force=force)
 
@@ -272,27 +271,43 @@ def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]
     return places, np.array([i for i, node in enumerate(listed) if node not in changed], dtype=np.int64)
 
 
-@contextmanager
-def locked(path: str | Path) -> Iterator[None]:
-    """The right to write to a folder of vectors; one process has it at a time, and the kernel takes it back with the process.
+class FolderLock:
+    """The right to write to a folder of vectors. The lock is on the folder itself, which a compaction replaces: `follow` then."""
 
-    The lock is on the folder itself, which a compaction replaces: who waited for the old one tries the new one.
-    """
-    path = Path(path)
-    bring_back(path)
-    while True:
-        if not path.is_dir():
-            raise ArtifactError(f"{path}: no such folder")
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ArtifactError(
-                    f"{path}: is being changed by another process (an update or a server); try again later"
-                ) from error
-            if os.fstat(handle).st_ino == os.stat(path).st_ino:
-                yield
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = -1
+
+    def take(self) -> None:
+        """Takes the lock, or says that another process has it."""
+        bring_back(self.path)
+        while True:
+            if not self.path.is_dir():
+                raise ArtifactError(f"{self.path}: no such folder")
+            handle = os.open(self.path, os.O_RDONLY)
+            if not lock_folder(handle):
+                os.close(handle)
+                raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
+            if os.fstat(handle).st_ino == os.stat(self.path).st_ino:
+                self.release()
+                self._handle = handle
                 return
-        finally:
-            os.close(handle)
+            os.close(handle)  # it was replaced meanwhile
+
+    follow = take
+
+    def release(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[FolderLock]:
+    """Holds the lock of a folder of vectors; one process has it at a time, and the kernel takes it back with the process."""
+    lock = FolderLock(Path(path))
+    lock.take()
+    try:
+        yield lock
+    finally:
+        lock.release()

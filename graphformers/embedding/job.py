@@ -11,7 +11,6 @@ Whoever starts the same command again goes on behind the finished shards; anothe
 manifest is written and `folder` is renamed: nothing is copied.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -26,10 +25,10 @@ from typing import Any
 from graphformers.artifact import MANIFEST, Draft, check_writable, full_disk, publish_artifact
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embed.phases import Phases
-from graphformers.embed.plan import EmbedSettings, Plan, fits_on_device
-from graphformers.embed.shards import ShardFolder, shard_name, write_whole
-from graphformers.embed.vectors import KIND, VERSION, VectorStore
+from graphformers.embedding.phases import Phases
+from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name, write_whole
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress
@@ -67,10 +66,8 @@ class Workplace:
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it") from error
+            if not lock_folder(handle):
+                raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it")
             self._check_plan(force)
             self.sweep()
             yield
@@ -205,6 +202,9 @@ def embed(
             work.publish(output, sources, force=force)
     except OSError as error:
         raise full_disk(error, output) from error
+    finally:
+        if (work.path / "notes").is_dir():
+            print(f"{work.path}: finished shards are kept there; the same command goes on from them", file=sys.stderr)
     return VectorStore.load(output)
 
 

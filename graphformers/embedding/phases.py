@@ -10,7 +10,7 @@ Between the phases states lie on the device, where they fit, or in their shards 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,10 +23,10 @@ from graphformers.data.packing import to_device
 from graphformers.data.parcels import Parcel, Workers
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.tokens import TokenCache
-from graphformers.embed.plan import Plan
-from graphformers.embed.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
-from graphformers.embed.states import states_dtype, text_hash
-from graphformers.embed.vectors import to_precision
+from graphformers.embedding.plan import Plan
+from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
+from graphformers.embedding.states import states_dtype, text_hash
+from graphformers.embedding.vectors import to_precision
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, read_centers, read_texts
 from graphformers.progress import Progress
@@ -65,7 +65,7 @@ class Phases:
     ) -> None:
         self.model, self.graph, self.tokens, self.plan = model, graph, tokens, plan
         self.states, self.vectors = folders  # where the shards of states and of vectors are written
-        self.passes = model.passes(plan.row_multiple, plan.batch_tokens)
+        self.passes = replace(model.passes(plan.row_multiple, plan.batch_tokens), most_places=plan.most_places)
         self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
         self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
         self._num_workers = workers

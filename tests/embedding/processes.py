@@ -1,6 +1,6 @@
 """Kills embeddings and updates with kill -9 at random moments. Run as a process of its own, which forks a child for each try.
 
-    python -m tests.embed.processes embed FOLDER | update FOLDER | compact FOLDER
+    python -m tests.embedding.processes embed FOLDER | update FOLDER | compact FOLDER
 
 The folder holds start.model, some.graph and, for updates, base.vectors. Every result must have the bytes of an undisturbed one.
 """
@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from graphformers.data.graph import TextGraph
-from graphformers.embed import compaction
-from graphformers.embed.job import embed
-from graphformers.embed.update import update
+from graphformers.embedding import compaction
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import update
 from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
-from tests.embed.conftest import EXACT, bytes_of
+from tests.embedding.conftest import EXACT, bytes_of
 
 KILLS = 10
 NEW = {f"new{i}": f"graph node {i}" for i in range(20)}

@@ -86,21 +86,21 @@ class ChangeLog:
         prefix = len(payload).to_bytes(8, "little") + self._check(len(payload)) + digest
         begun = self.end
         try:
-            with self.path.open("r+b" if self.path.exists() else "x+b") as file:
-                try:
-                    file.truncate(begun)  # what a killed writer left
-                    file.seek(begun)
-                    file.write((b"" if begun else self._head) + prefix)
-                    file.write(payload)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    file.write(END)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    self.end = file.tell()
-                except OSError:
-                    file.truncate(begun)
-                    raise
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                os.ftruncate(handle, begun)  # what a killed writer left
+                os.lseek(handle, begun, os.SEEK_SET)
+                _write_all(handle, (b"" if begun else self._head) + prefix)
+                _write_all(handle, payload)
+                os.fsync(handle)
+                _write_all(handle, END)
+                os.fsync(handle)
+                self.end = os.lseek(handle, 0, os.SEEK_CUR)
+            except OSError:
+                os.ftruncate(handle, begun)
+                raise
+            finally:
+                os.close(handle)
             if not begun:
                 sync(self.path.parent)
         except OSError as error:
@@ -115,6 +115,13 @@ class ChangeLog:
             f"{self.path}: damaged at byte {place:,}, {reason}; restore it, or remove it to go back to the vectors without "
             "the changes it holds"
         )
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    """Past Python's buffers, which would be written after all when a disk is full and the log was cut back."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
 
 
 def pack(record: Record) -> bytes:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from graphformers.embed.job import embed
-from tests.embed.conftest import EXACT, make_model, some_graph
+from graphformers.embedding.job import embed
+from tests.embedding.conftest import EXACT, make_model, some_graph
 
 
 @pytest.mark.parametrize("what", ["embed", "update", "compact"])
@@ -16,7 +16,7 @@ def test_killed_ten_times_it_ends_with_the_same_bytes(what: str, tmp_path: Path)
     graph = some_graph().save(tmp_path / "some.graph")
     if what != "embed":
         embed(tmp_path / "start.model", graph, tmp_path / "base.vectors", **EXACT)
-    command = [sys.executable, "-m", "tests.embed.processes", what, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.embedding.processes", what, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "kills in" in done.stdout

@@ -1,0 +1,209 @@
+"""Embedding whole graphs, end to end, from a tokenised graph folder to a folder of vectors; prints JSON.
+
+    python benchmarks/embed.py --tokenizer tokenizer.json                       # 1 million made titles, BERT-base, bf16 on a GPU
+    python benchmarks/embed.py --tokenizer tokenizer.json --nodes 5000000 --only memory
+    python benchmarks/embed.py --tokenizer tokenizer.json --nodes 2000 --small  # MiniLM's shape, float32 on a CPU
+    python benchmarks/embed.py --papers arxiv9196                               # what adding 100 papers costs, MiniLM
+
+The graph is the one that benchmarks/graph_scale.py makes, with eight links a node; weights are random, speed does not depend on
+them. Variants:
+
+- memory: states stay on the device between the two phases and are dropped;
+- written: states stay on the device and are written beside the vectors as well;
+- disk: states are written and read back from disk;
+- without: every batch reads its centres and their distinct neighbours from scratch, as encoding without stored states would.
+
+Compiling and the first shapes are paid before the clock starts, by embedding a small graph. Useful work counts real tokens only:
+projections, MLP and attention of the node's own tokens in L-1 layers (phase 1) and L layers (phase 2), the last for [CLS] alone.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import torch
+from encode import SHAPES, matmul_ceiling, synchronize
+from graph_scale import make_files
+
+from graphformers import GraphFormers, ModelConfig, TextGraph, build_graph, embed, read_graph, update
+from graphformers.data.packing import to_device
+from graphformers.data.sampling import NeighborSampler
+from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens
+from graphformers.embedding.plan import GPU_ROWS, GPU_TOKENS
+from graphformers.model.passes import cut
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "memory": {"states": "memory", "keep_states": False},
+    "written": {"states": "memory", "keep_states": True},
+    "disk": {"states": "disk", "keep_states": True},
+}
+
+
+def made_graph(folder: Path, num_nodes: int, tokenizer: Tokenizer) -> TextGraph:
+    """A graph folder with its tokens."""
+    place = folder / f"made{num_nodes}.graph"
+    if not place.is_dir():
+        nodes, edges = make_files(folder, num_nodes, 8 * num_nodes, "parquet")
+        read_graph(nodes, edges).save(place)
+    graph = TextGraph.load(place)
+    graph_tokens(graph, tokenizer)
+    return graph
+
+
+def flops(lengths: np.ndarray[Any, Any], shape: str, num_layers: int) -> float:
+    size, inner = SHAPES[shape]["hidden_size"], SHAPES[shape]["intermediate_size"]
+    tokens, squares, nodes = float(lengths.sum()), float((lengths**2).sum()), len(lengths)
+    full = tokens * 2 * (4 * size**2 + 2 * size * inner) + 4 * squares * size
+    last = tokens * 2 * 2 * size**2 + nodes * 2 * (2 * size**2 + 2 * size * inner) + 4 * tokens * size
+    return (num_layers - 1) * full + last
+
+
+def time_embedding(model: GraphFormers, graph: TextGraph, folder: Path, **changes: Any) -> float:
+    output = folder / "out.vectors"
+    shutil.rmtree(output, ignore_errors=True)
+    started = time.perf_counter()
+    embed(model, graph, output, **changes)
+    taken = time.perf_counter() - started
+    shutil.rmtree(output, ignore_errors=True)
+    return taken
+
+
+def time_without_states(model: GraphFormers, graph: TextGraph, tokens: TokenCache, num_neighbors: int, count: int) -> float:
+    """Nodes/s of computing alone, batches packed before, neighbours read again in every batch."""
+    on_gpu = model.device.type == "cuda"
+    packer = model.packer(GPU_ROWS if on_gpu else 1)
+    nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:count]
+    drawn = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors).sample(nodes)
+    lengths = tokens.lengths(nodes, model.config.max_tokens).mean() * (1 + np.diff(drawn.indptr).mean())
+    size = max(1, int((GPU_TOKENS if on_gpu else 4096) / lengths))
+    parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    batches = [to_device(packer.pack_neighborhoods(tokens, cut(drawn, part)), model.device) for part in parts]
+    with model.reading() as network:
+        for batch in batches[:3]:
+            network(batch)
+        synchronize(model.device)
+        started = time.perf_counter()
+        for batch in batches:
+            network(batch)
+        synchronize(model.device)
+    return count / (time.perf_counter() - started)
+
+
+def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu, shape = device.type == "cuda", "small" if chosen.small else "base"
+    tokenizer = Tokenizer.from_file(chosen.tokenizer)
+    torch.manual_seed(0)
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, max_positions=512, **SHAPES[shape])
+    model = GraphFormers(config, tokenizer).eval().to(device)
+    graph = made_graph(folder, chosen.nodes, tokenizer)
+    tokens = graph_tokens(graph, tokenizer)
+    lengths = tokens.lengths(np.arange(graph.num_nodes), config.max_tokens)
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if on_gpu else "CPU",
+        "torch": torch.__version__,
+        "shape": shape,
+        "nodes": graph.num_nodes,
+        "mean_tokens": float(lengths.mean()),
+        "ceiling_tflops": matmul_ceiling(device),
+    }
+    started = time.perf_counter()
+    small = made_graph(folder, min(chosen.nodes, 200_000 if on_gpu else 1000), tokenizer)
+    compiled = {"compile": on_gpu, "states": "memory"}
+    time_embedding(model, small, folder, **compiled)
+    result["warm_up_s"] = time.perf_counter() - started
+    work = flops(lengths, shape, config.num_layers - 1) + flops(lengths, shape, config.num_layers)
+    for name in chosen.only or VARIANTS:
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        taken = time_embedding(model, graph, folder, **VARIANTS[name] | {"compile": on_gpu})
+        result[name] = {"s": taken, "nodes_per_s": graph.num_nodes / taken, "useful_tflops": work / taken / 1e12}
+        result[name]["share_of_ceiling"] = result[name]["useful_tflops"] / result["ceiling_tflops"]
+        if on_gpu:
+            result[name]["gpu_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    result["neighbours"] = []
+    for count in chosen.neighbours:
+        few = min(chosen.without, graph.num_nodes)
+        row = {"neighbours": count, "without_nodes_per_s": time_without_states(model, graph, tokens, count, few)}
+        taken = time_embedding(model, graph, folder, **VARIANTS["memory"] | {"num_neighbors": count, "compile": on_gpu})
+        row |= {"with_nodes_per_s": graph.num_nodes / taken}
+        result["neighbours"].append(row | {"times_faster": row["with_nodes_per_s"] / row["without_nodes_per_s"]})
+    return result
+
+
+def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> dict[str, Any]:
+    """A graph of real papers without the latest `count` of a random order; then those are added."""
+    nodes = parquet.read_table(papers / "nodes.parquet")
+    ends = parquet.read_table(papers / "edges.parquet")
+    ids = nodes["id"].to_pylist()
+    order = np.random.default_rng(0).permutation(len(ids))[:most]
+    late, kept = {ids[i] for i in order[:count]}, {ids[i] for i in order}
+    edges = [(a, b) for a, b in zip(ends["src"].to_pylist(), ends["dst"].to_pylist(), strict=True) if {a, b} <= kept]
+    early = [(a, b) for a, b in edges if not {a, b} & late]
+    chosen = np.array([i for i in sorted(order) if ids[i] not in late])
+    graph = build_graph(nodes.take(pa.array(chosen)), [a for a, _ in early], [b for _, b in early]).save(folder / "early.graph")
+    model = GraphFormers.from_backbone("minilm")
+    graph_tokens(graph, model.tokenizer)
+    started = time.perf_counter()
+    store = embed(model, graph, folder / "early.vectors")
+    full = time.perf_counter() - started
+    new = nodes.take(pa.array([i for i in range(len(ids)) if ids[i] in late]))
+    report = update(store, nodes=new, edges=[pair for pair in edges if set(pair) & late], model=model)
+    again = type(store).load(store.path)
+    grown = again.graph()
+    some = grown.nodes_of(sorted(late))
+    some = np.unique(np.concatenate([some, *[grown.neighbors_of(int(node)) for node in some]]))
+    cosines = _cosines(again.vectors(grown.ids_of(some)), model.encode_nodes(grown, some))
+    return {
+        "nodes": graph.num_nodes,
+        "added": report.new_nodes,
+        "links": report.new_links,
+        "full_s": full,
+        "full_nodes_per_s": graph.num_nodes / full,
+        "full_forwards": 2 * graph.num_nodes,
+        "update_s": report.seconds,
+        "update_forwards": report.forwards,
+        "share_of_forwards": report.forwards / (2 * graph.num_nodes),
+        "share_of_seconds": report.seconds / full,
+        "least_cosine_with_scratch": float(cosines.min()),
+    }
+
+
+def _cosines(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json")
+    parser.add_argument("--nodes", type=int, default=1_000_000, help="titles of the made graph, or papers to use")
+    parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
+    parser.add_argument("--only", nargs="*", choices=list(VARIANTS), help="which variants to run")
+    parser.add_argument("--neighbours", type=int, nargs="*", default=[], help="with against without states at these numbers")
+    parser.add_argument("--without", type=int, default=50_000, help="nodes for the rate without states")
+    parser.add_argument("--papers", type=Path, help="a folder with nodes.parquet and edges.parquet: measure an update instead")
+    parser.add_argument("--added", type=int, default=100, help="papers that the update adds")
+    parser.add_argument("--folder", type=Path, help="where to work; kept (by default a temporary folder)")
+    chosen = parser.parse_args()
+    folder = chosen.folder or Path(tempfile.mkdtemp(prefix="embed"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if chosen.papers:
+            print(json.dumps(measure_update(chosen.papers, folder, chosen.added, chosen.nodes), indent=1))
+        else:
+            print(json.dumps(measure_made(chosen, folder), indent=1))
+    finally:
+        if chosen.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""embed: the same vectors as from scratch, continued where it stopped, refused where it would mix."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from graphformers.artifact import open_artifact
+from graphformers.cli import main
+from graphformers.data.builder import build_graph
+from graphformers.embedding import job
+from graphformers.embedding.forecast import forecast
+from graphformers.embedding.job import embed
+from graphformers.embedding.phases import Phases
+from graphformers.embedding.plan import EmbedSettings
+from graphformers.embedding.states import LayerStates
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import GraphFormersError
+from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
+
+
+@pytest.mark.parametrize("states", ["disk", "memory"])
+@pytest.mark.parametrize("name", MODELS)
+def test_vectors_from_states_are_those_from_scratch(name: str, states: str, tmp_path: Path) -> None:
+    model, graph = make_model(**MODELS[name]), some_graph()
+    store = embed(model, graph, tmp_path / "some.vectors", states=states, **EXACT)
+    assert farthest(store, model, graph) <= 1e-5
+    assert not (tmp_path / "some.vectors.embedding").exists()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_half_precision_states_hardly_turn_a_vector(name: str, tmp_path: Path) -> None:
+    model, graph = make_model(**MODELS[name]), some_graph()
+    ids, scratch = graph.ids.to_pylist(), model.encode_nodes(graph)
+    for precision, least in (("float32", 0.9999), ("float16", 0.9999), ("int8", 0.999)):
+        vectors = embed(model, graph, tmp_path / precision, precision=precision).vectors(ids)
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(scratch, axis=1)
+        assert ((vectors * scratch).sum(1) / lengths).min() >= least
+
+
+def test_states_are_those_of_texts_read_alone(tmp_path: Path) -> None:
+    model, graph = make_model(), some_graph()
+    store = embed(model, graph, tmp_path / "some.vectors", **EXACT)
+    states = store.states
+    assert isinstance(states, LayerStates)
+    states.check(graph)
+    tokens = job.graph_tokens(graph, model.tokenizer)
+    everyone = np.arange(graph.num_nodes)
+    with model.reading() as network:
+        alone = network.neighbor_states(model.packer().pack(tokens, everyone))
+    assert np.abs(states.take(everyone) - torch.stack(alone, 1).numpy()).max() <= 1e-5
+    with pytest.raises(GraphFormersError, match="were made from other texts"):
+        states.check(some_graph(1))
+
+
+def test_without_states_only_vectors_are_kept(tmp_path: Path) -> None:
+    model, graph = make_model(), some_graph()
+    for states in ("disk", "memory"):
+        store = embed(model, graph, tmp_path / states, keep_states=False, states=states, **EXACT)
+        assert store.states is None
+        assert not list((tmp_path / states).glob("states*"))
+        assert farthest(store, model, graph) <= 1e-5
+
+
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_nodes_without_neighbours_and_very_small_graphs(count: int, tmp_path: Path) -> None:
+    table = pa.table({"id": [f"n{i}" for i in range(count)], "text": ["graph"] * count})
+    graph = build_graph(table, [], [])
+    for name in ("graphformers", "max", "gat", "bidirectional"):
+        model = make_model(**MODELS[name])
+        assert farthest(embed(model, graph, tmp_path / name, **EXACT), model, graph) <= 1e-5
+
+
+def test_a_graph_without_nodes_has_no_vectors(tmp_path: Path) -> None:
+    graph = build_graph(pa.table({"id": ["a"], "text": ["graph"]}), [], [])
+    none = np.zeros(0, dtype=np.int32)
+    empty = type(graph)(
+        graph.nodes.slice(0, 0), graph.id_hashes[:0], np.zeros(1, dtype=np.int64), none, np.zeros((2, 0), np.int32)
+    )
+    store = embed(make_model(), empty, tmp_path / "none.vectors")
+    assert len(store) == 0
+    assert list(store.blocks()) == []
+    assert "a" not in store
+
+
+def test_finished_shards_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = make_model(), some_graph()
+    whole = embed(model, graph, tmp_path / "whole.vectors", **EXACT)
+    computed: list[tuple[int, list[int]]] = []
+    run = Phases._run
+
+    def fail_late(self: Phases, phase: int, shards: Any, *others: Any) -> None:
+        computed.append((phase, list(shards)))
+        if phase == 2 and len(computed) == 2:
+            run(self, phase, shards[:2], *others)
+            raise KeyboardInterrupt
+        run(self, phase, shards, *others)
+
+    monkeypatch.setattr(Phases, "_run", fail_late)
+    with pytest.raises(KeyboardInterrupt):
+        embed(model, graph, tmp_path / "some.vectors", **EXACT)
+    shard = tmp_path / "some.vectors.embedding" / "folder" / "states" / "00001.npy"
+    flip(shard, 300)  # noticed, and made again
+    embed(model, graph, tmp_path / "some.vectors", **EXACT)
+    assert computed == [(1, [0, 1, 2]), (2, [0, 1, 2]), (1, [1]), (2, [2])]
+    assert bytes_of(tmp_path / "some.vectors") == bytes_of(whole.path)
+
+
+def test_something_else_does_not_continue_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
+
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Phases, "read_centers", stop)
+        with pytest.raises(KeyboardInterrupt):
+            embed(model, graph, out, **EXACT)
+    with pytest.raises(GraphFormersError, match=r"an unfinished embedding of something else \(model \w{12}, now \w{12}\)"):
+        embed(make_model(seed=1), graph, out, **EXACT)
+    with pytest.raises(GraphFormersError, match=r"precision float32, now int8"):
+        embed(model, graph, out, precision="int8", **EXACT)
+    other = make_model(seed=1)
+    assert farthest(embed(other, graph, out, force=True, **EXACT), other, graph) <= 1e-5
+    with pytest.raises(GraphFormersError, match="exists already"):
+        embed(other, graph, out, **EXACT)
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
+    work = job.Workplace.beside(out, job.Plan.of(model, graph, EmbedSettings(**EXACT)))
+    with work.opened(force=False), pytest.raises(GraphFormersError, match="another process is embedding here"):
+        embed(model, graph, out, **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "states"])
+def test_a_flipped_byte_is_refused(kind: str, tmp_path: Path) -> None:
+    store = embed(make_model(), some_graph(), tmp_path / "some.vectors", **EXACT)
+    flip(store.path / kind / "00002.npy", 500)
+    with pytest.raises(GraphFormersError, match=rf"{kind}/00002.npy: damaged, its checksum is not the one in manifest.json"):
+        VectorStore.load(store.path)
+    with pytest.raises(GraphFormersError, match="damaged"):
+        open_artifact(store.path, "vectors", 1).verify()
+
+
+def test_weights_that_are_no_numbers_are_said(tmp_path: Path) -> None:
+    model = make_model()
+    with torch.no_grad():
+        next(model.network.text.layers.parameters()).fill_(float("nan"))
+    with pytest.raises(GraphFormersError, match="vectors that are no numbers"):
+        embed(model, some_graph(), tmp_path / "some.vectors")
+
+
+def test_packing_in_processes_changes_nothing(tmp_path: Path) -> None:
+    model, graph = make_model(), some_graph()
+    stores = [embed(model, graph, tmp_path / f"{workers}.vectors", workers=workers, **EXACT) for workers in (0, 2)]
+    assert bytes_of(stores[0].path) == bytes_of(stores[1].path)
+
+
+def test_a_full_disk_leaves_what_is_finished(tmp_path: Path) -> None:
+    make_model().save_pretrained(tmp_path / "start.model")
+    some_graph().save(tmp_path / "some.graph")
+    arguments = ["graphformers", "embed", str(tmp_path / "start.model"), str(tmp_path / "some.graph"), "--device", "cpu"]
+    arguments += ["-o", str(tmp_path / "some.vectors"), "--shard-size", "30"]
+    script = (
+        "import resource, sys\n"
+        "from graphformers.cli import main\n"
+        f"sys.argv = {arguments!r}\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (MOST, MOST))\n"
+        "main()\n"
+    )
+
+    def run(limit: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", script.replace("MOST", str(limit))]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    full = run(4000)  # a shard of states has 30 * 3 * 24 * 2 bytes and a head
+    assert full.returncode == 1, full.stderr
+    assert "the disk is full; what was there before is unchanged" in full.stderr
+    assert not (tmp_path / "some.vectors").exists()
+    done = run(1 << 30)
+    assert done.returncode == 0, done.stderr
+    assert "60 vectors of 24 numbers" in done.stdout
+    VectorStore.load(tmp_path / "some.vectors").artifact.verify()
+
+
+def test_too_little_space_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = 1000
+
+    monkeypatch.setattr(job.shutil, "disk_usage", lambda path: Usage)
+    with pytest.raises(GraphFormersError, match=r"GB are needed, 0.0 GB are free; --no-keep-states needs less"):
+        embed(make_model(), some_graph(), tmp_path / "some.vectors")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_forecast_writes_nothing(name: str, tmp_path: Path) -> None:
+    graph = some_graph().save(tmp_path / "some.graph")
+    before = bytes_of(tmp_path)
+    found = forecast(make_model(**MODELS[name]), graph, EmbedSettings())
+    assert found["nodes"] == 60
+    assert found["seconds"] > 0
+    assert found["vectors_gb"] * 1e9 == 60 * 24 * 4
+    assert bytes_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "float8"}, "precision='float8' given, expected one of: float32, float16, int8"),
+        ({"states_precision": "int8"}, "states_precision='int8' given, expected one of: float16, float32"),
+        ({"states": "cloud"}, "states='cloud' given, expected one of: auto, memory, disk"),
+        ({"shard_size": 0}, "shard_size=0 given, expected at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_said(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphFormersError, match=message):
+        EmbedSettings(**changes)
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    make_model(direction="bidirectional").save_pretrained(tmp_path / "some.model")
+    graph = some_graph().save(tmp_path / "some.graph")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *arguments: None)
+
+    def run(*words: str) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["graphformers", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        found = capsys.readouterr()
+        return found.out, found.err
+
+    embedding = ["embed", "some.model", "some.graph", "-o", "some.vectors", "--device", "cpu"]
+    assert json.loads(run(*embedding, "--dry-run", "--json")[0])["nodes"] == 60
+    assert "60 in 1 shards" in run(*embedding, "--dry-run")[0]
+    out, err = run(*embedding)
+    assert "60 vectors of 24 numbers, float32, no states" in out
+    assert "6 forwards instead of 2" in err
+    (tmp_path / "new.csv").write_text("id,title\nx,a graph of nodes\n")
+    (tmp_path / "links.csv").write_text(f"source,target\nx,{graph.ids[0]}\n")
+    (tmp_path / "gone.txt").write_text(f"{graph.ids[5]}\n\nnobody\n")
+    changes = ["update", "some.vectors", "--nodes", "new.csv", "--edges", "links.csv", "--remove", "gone.txt"]
+    report = json.loads(run(*changes, "--json", "--device", "cpu")[0])
+    assert (report["new_nodes"], report["removed_nodes"], report["new_links"], report["already_so"]) == (1, 1, 1, 1)
+    assert report["nodes"] == 60
+    assert "0 forwards" in run(*changes, "--device", "cpu")[0]
+    assert json.loads(run("info", "some.vectors", "--json", "--verify")[0])["vectors"] == 60
+    assert "bytes of changes since" in run("info", "some.vectors")[0]
+    assert "60 vectors" in run("export", "some.vectors", "-o", "some.parquet")[0]

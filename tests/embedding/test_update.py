@@ -1,0 +1,310 @@
+"""update: what a full embedding of the changed graph gives, with only the work that the changes cause."""
+
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from graphformers.data.builder import build_graph
+from graphformers.data.graph import TextGraph
+from graphformers.embedding import compaction
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import UpdateReport, update
+from graphformers.embedding.vectors import VectorStore, locked
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
+
+
+class Plain:
+    """The same graph as a dict of texts and a set of pairs."""
+
+    def __init__(self, graph: TextGraph) -> None:
+        ids = graph.ids.to_pylist()
+        self.texts = dict(zip(ids, graph.texts.to_pylist(), strict=True))
+        self.pairs = {frozenset(graph.ids_of(pair)) for pair in graph.pairs()}
+
+    def change(self, nodes: dict[str, str], edges: list[Any], remove: list[str], remove_edges: list[Any]) -> None:
+        for id in remove:
+            self.texts.pop(id, None)
+        self.pairs = {pair for pair in self.pairs if not pair & set(remove)}
+        self.texts |= nodes
+        self.pairs -= {frozenset(pair) for pair in remove_edges}
+        self.pairs |= {frozenset(pair) for pair in edges if len(set(pair)) == 2}
+
+    def build(self) -> TextGraph:
+        """Its nodes in another order than before: row numbers must not matter."""
+        ids = sorted(self.texts)
+        ends = sorted(sorted(pair) for pair in self.pairs)
+        table = pa.table({"id": ids, "text": [self.texts[id] for id in ids]})
+        return build_graph(table, [pair[0] for pair in ends], [pair[1] for pair in ends])
+
+
+def make_base(folder: Path, model: GraphFormers, **changes: Any) -> VectorStore:
+    return embed(model, some_graph(), folder / "some.vectors", **EXACT | changes)
+
+
+IDS = [*some_graph().ids.to_pylist()[:12], "new 1", "new 2", "new 3"]
+TEXTS = ["graph", "text node", "a layer of vectors", "unknown"]
+EDIT = st.fixed_dictionaries(
+    {
+        "nodes": st.dictionaries(st.sampled_from(IDS), st.sampled_from(TEXTS), max_size=4),
+        "edges": st.lists(st.tuples(st.sampled_from(IDS), st.sampled_from(IDS)), max_size=5),
+        "remove": st.lists(st.sampled_from(IDS), max_size=3),
+        "remove_edges": st.lists(st.tuples(st.sampled_from(IDS), st.sampled_from(IDS)), max_size=3),
+    }
+)
+
+
+@pytest.mark.parametrize("name", ["graphformers", "bidirectional", "plm", "max"])
+def test_any_edits_give_what_embedding_again_gives(name: str, tmp_path: Path) -> None:
+    model = make_model(**MODELS[name])
+    base = make_base(tmp_path, model)
+
+    @settings(
+        max_examples=12,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    @given(edits=st.lists(EDIT, min_size=1, max_size=3), compacted=st.booleans())
+    def edited(edits: list[dict[str, Any]], compacted: bool) -> None:
+        shutil.rmtree(tmp_path / "edited", ignore_errors=True)
+        shutil.copytree(base.path, tmp_path / "edited")
+        plain = Plain(some_graph())
+        for edit in edits:
+            edit["remove"] = [id for id in edit["remove"] if id not in edit["nodes"]]
+            known = (set(plain.texts) | set(edit["nodes"])) - set(edit["remove"])
+            edit["edges"] = [pair for pair in edit["edges"] if set(pair) <= known]
+            wanted = {frozenset(pair) for pair in edit["edges"]}
+            edit["remove_edges"] = [pair for pair in edit["remove_edges"] if frozenset(pair) not in wanted]
+            update(tmp_path / "edited", model=model, **edit)
+            plain.change(**edit)
+            before = bytes_of(tmp_path / "edited")
+            assert update(tmp_path / "edited", model=model, **edit).forwards == 0
+            assert bytes_of(tmp_path / "edited") == before
+            store = VectorStore.load(tmp_path / "edited")
+            if compacted:
+                store = compaction.compact(store)
+        graph = plain.build()
+        assert farthest(store, model, graph) <= 1e-5
+        own = store.graph()
+        assert Plain(own).pairs == plain.pairs
+        assert Plain(own).texts == plain.texts
+        assert farthest(store, model, own) <= 1e-5
+
+    edited()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_kept_up_to_date(name: str, keep: bool, tmp_path: Path) -> None:
+    model = make_model(**MODELS[name])
+    store = make_base(tmp_path, model, keep_states=keep)
+    ids = store.ids.to_pylist()
+    plain = Plain(some_graph())
+    edit = {
+        "nodes": {"new": "graph layer", "other": "node", ids[3]: "another text"},
+        "edges": [("new", ids[0]), ("other", "new"), (ids[7], ids[8])],
+        "remove": [ids[20], ids[21]],
+        "remove_edges": [tuple(sorted(pair)) for pair in sorted(plain.pairs, key=sorted)[:2] if not pair & {ids[20], ids[21]}],
+    }
+    update(store, model=model, **edit)
+    plain.change(**edit)
+    assert farthest(VectorStore.load(store.path), model, plain.build()) <= 1e-5
+
+
+def test_only_the_work_that_changes_cause(tmp_path: Path) -> None:
+    model, graph = make_model(num_neighbors=2), some_graph()
+    store = make_base(tmp_path, model)
+    ids = graph.ids.to_pylist()
+    alone = next(node for node in range(graph.num_nodes) if not len(graph.neighbors_of(node)))
+
+    def do(**edit: Any) -> UpdateReport:
+        return update(store, model=model, **edit)
+
+    report = do(nodes={"new": "graph"}, edges=[("new", ids[alone])])
+    assert (report.plain_forwards, report.center_forwards) == (1, 2)  # itself; itself and the node that now sees it
+    report = do(edges=[(ids[alone], "new")])
+    assert (report.forwards, report.already_so) == (0, 1)
+    report = do(nodes={"new": "graph"})
+    assert (report.forwards, report.already_so, report.new_nodes) == (0, 1, 0)
+    report = do(nodes={"new": "text"})
+    assert (report.plain_forwards, report.center_forwards, report.changed_nodes) == (1, 2, 1)
+    report = do(nodes=[{"id": "new", "text": "text", "year": 2026}])
+    assert (report.forwards, report.changed_nodes) == (0, 1)
+    report = do(remove=["new", "nobody"])
+    assert (report.plain_forwards, report.center_forwards, report.removed_nodes, report.already_so) == (0, 1, 1, 1)
+    # A node with more neighbours than are drawn sees the new one only where it is drawn.
+    degrees = graph.degrees()
+    hub = ids[int(np.argmax(degrees))]
+    seen = [do(nodes={f"far {i}": "graph"}, edges=[(f"far {i}", hub)]).center_forwards for i in range(12)]
+    assert set(seen) == {1, 2}
+    assert farthest(VectorStore.load(store.path), model, VectorStore.load(store.path).graph()) <= 1e-5
+
+
+def test_columns_and_types_are_kept(tmp_path: Path) -> None:
+    model, graph = make_model(), some_graph()
+    store = make_base(tmp_path, model)
+    ids = graph.ids.to_pylist()
+    update(store, nodes=[{"id": "new", "text": "graph", "year": 2026, "venue": "here"}], model=model)
+    update(store, edges=[("new", ids[0], "extends"), ("new", ids[1], "likes"), ("new", ids[2])], model=model)
+    for changed in (VectorStore.load(store.path), compaction.compact(VectorStore.load(store.path))):
+        after = changed.graph()
+        assert after.column("year").to_pylist() == [*graph.column("year").to_pylist(), 2026]
+        assert after.column("venue").to_pylist() == [None] * graph.num_nodes + ["here"]
+        assert after.edges.shape[1] == graph.edges.shape[1] + 3
+        assert set(after.type_names) == {"cites", "extends", "likes", ""}
+        assert np.array_equal(np.asarray(after.edges)[:, :-3], graph.edges)
+    assert changed.log.end == 0
+
+
+def test_the_log_is_compacted_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    monkeypatch.setattr(compaction, "LEAST_BYTES", 5000)
+    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    reports = [update(store.path, nodes={f"new {i}": "graph"}, model=model) for i in range(12)]
+    assert [report.is_compacted for report in reports].count(True) >= 2
+    found = VectorStore.load(store.path)
+    assert found.log.end <= 5000
+    assert len(found) == 72
+    assert farthest(found, model, found.graph()) <= 1e-5
+    found.artifact.verify()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
+
+
+def test_everything_can_be_removed(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    assert update(store, remove=store.ids.to_pylist(), model=model).nodes == 0
+    empty = compaction.compact(VectorStore.load(store.path))
+    assert len(empty) == 0
+    update(empty, nodes={"a": "graph", "b": "text"}, edges=[("a", "b")], model=model)
+    full = VectorStore.load(store.path)
+    assert farthest(full, model, full.graph()) <= 1e-5
+
+
+def test_the_model_is_found_and_a_foreign_one_refused(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "some.model")
+    store = make_base(tmp_path, model)
+    assert update(store, nodes={"new": "graph"}).new_nodes == 1
+    before = bytes_of(store.path)
+    with pytest.raises(GraphFormersError, match=r"was made with another model than the one given: fingerprint \w{12}, found"):
+        update(store, nodes={"newer": "graph"}, model=make_model(seed=1))
+    make_model(seed=1).save_pretrained(tmp_path / "some.model", force=True)
+    with pytest.raises(GraphFormersError, match=r"was made with another model than .*some.model"):
+        update(store, nodes={"newer": "graph"})
+    shutil.rmtree(tmp_path / "some.model")
+    with pytest.raises(GraphFormersError, match="which is not there; put it back or pass the model yourself"):
+        update(store, nodes={"newer": "graph"})
+    assert bytes_of(store.path) == before
+
+
+def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
+    store = make_base(tmp_path, make_model())
+    with pytest.raises(GraphFormersError, match="a model that had no folder; pass it"):
+        update(store, nodes={"new": "graph"})
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"nodes": [{"id": "new"}]}, "nodes with the columns id given, 'text' is missing"),
+        ({"nodes": [{"id": "new", "text": "a"}, {"id": "new", "text": "b"}]}, "the id 'new' stands already at nodes, row 1"),
+        ({"nodes": {"new": " "}}, "the text of node 'new' is empty"),
+        ({"nodes": {"new": "a"}, "remove": ["new"]}, "'new' is both to be removed and given as a node"),
+        ({"edges": [("nobody", "no one")]}, "a link to 'nobody', expected the id of a node"),
+        ({"edges": ["ab"]}, "the link 'ab' given, expected a pair of ids"),
+        ({"remove": [3]}, "the id 3 is a int, ids are strings"),
+        ({"nodes": {"a": "a", "b": "b"}, "edges": [("a", "b")], "remove_edges": [("b", "a")]}, "both given and to be removed"),
+        ({"nodes": "missing.csv"}, "missing.csv"),
+    ],
+)
+def test_mistakes_change_nothing(edit: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    before = bytes_of(store.path)
+    with pytest.raises(GraphFormersError, match=message):
+        update(store, model=model, **edit)
+    assert bytes_of(store.path) == before
+
+
+def test_a_link_to_nobody_is_said_with_its_line(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    (tmp_path / "links.csv").write_text(f"source,target\n{store.ids[0]},{store.ids[1]}\n{store.ids[0]},nobody\n")
+    with pytest.raises(GraphFormersError, match=r"links.csv:3: a link to 'nobody'"):
+        update(store, edges=tmp_path / "links.csv", model=model)
+
+
+def test_a_flipped_bit_in_the_log_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    for i in range(2):
+        update(store, nodes={f"new {i}": "graph"}, model=model)
+    whole = (store.path / "changes.log").read_bytes()
+    for place in range(0, len(whole), 37):
+        flip(store.path / "changes.log", place)
+        with pytest.raises(GraphFormersError, match=r"changes.log: damaged at byte"):
+            VectorStore.load(store.path)
+        (store.path / "changes.log").write_bytes(whole)
+    assert len(VectorStore.load(store.path)) == 62
+
+
+def test_a_log_cut_anywhere_is_what_was_whole_before(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    update(store, nodes={"new 0": "graph"}, model=model)
+    first = (store.path / "changes.log").read_bytes()
+    update(store, nodes={"new 1": "graph"}, model=model)
+    whole = (store.path / "changes.log").read_bytes()
+    for length in range(0, len(whole), 41):
+        (store.path / "changes.log").write_bytes(whole[:length])
+        assert len(VectorStore.load(store.path)) == (60 if length < len(first) else 61)
+    (store.path / "changes.log").write_bytes(whole[:-3])
+    update(store, nodes={"new 1": "graph"}, model=model)  # over what is left of the killed one
+    assert (store.path / "changes.log").read_bytes() == whole
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    update(store, nodes={"new": "graph"}, model=model)
+    before = bytes_of(store.path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (store.path / "changes.log").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 500, limits[1]))
+    try:
+        with pytest.raises(GraphFormersError, match=r"changes.log: the disk is full; what was there before is unchanged"):
+            update(store, nodes={"newer": "graph"}, model=model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert bytes_of(store.path) == before
+    assert len(VectorStore.load(store.path)) == 61
+
+
+def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    with locked(store.path), pytest.raises(GraphFormersError, match="is being changed by another process"):
+        update(store, nodes={"new": "graph"}, model=model)
+    assert update(store, nodes={"new": "graph"}, model=model).nodes == 61
+
+
+def test_a_log_of_another_base_is_refused(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    update(store, nodes={"new": "graph"}, model=model)
+    other = embed(model, some_graph(1), tmp_path / "other.vectors", **EXACT)
+    shutil.copy(store.path / "changes.log", other.path / "changes.log")
+    with pytest.raises(GraphFormersError, match="its head does not name this folder's base"):
+        VectorStore.load(other.path)

@@ -1,0 +1,107 @@
+"""VectorStore: vectors by id, and as other programs want them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+from graphformers.embedding.job import embed
+from graphformers.embedding.log import ChangeLog, Record
+from graphformers.embedding.update import update
+from graphformers.embedding.vectors import VectorStore, to_precision
+from graphformers.errors import GraphFormersError
+from tests.embedding.conftest import EXACT, make_model, some_graph
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> VectorStore:
+    """With changes in its log."""
+    model = make_model()
+    base = embed(model, some_graph(), tmp_path / "some.vectors", **EXACT)
+    update(base, nodes={"new": "graph layer"}, edges=[("new", base.ids[0].as_py())], remove=[base.ids[1].as_py()], model=model)
+    return VectorStore.load(base.path)
+
+
+def test_vectors_by_id(store: VectorStore) -> None:
+    ids = store.ids.to_pylist()
+    assert len(store) == len(ids) == 60
+    assert "new" in store
+    assert some_graph().ids[1].as_py() not in store
+    assert store["new"].shape == (24,)
+    assert store["new"].dtype == np.float32
+    assert np.array_equal(store.vectors(["new", ids[0]])[0], store["new"])
+    assert store.text("new") == "graph layer"
+    together = [(id, vector) for names, vectors in store.blocks() for id, vector in zip(names, vectors, strict=True)]
+    assert [id for id, _ in together] == ids
+    assert all(np.array_equal(vector, store[id]) for id, vector in together)
+    with pytest.raises(GraphFormersError, match="no vector with the id 'nobody' among the 60"):
+        store["nobody"]
+    with pytest.raises(GraphFormersError, match="no node with the id 'nobody' among the 60"):
+        store.text("nobody")
+    with pytest.raises(GraphFormersError, match="ids are strings"):
+        store[3]  # type: ignore[index]
+
+
+def test_exports_say_the_same(store: VectorStore, tmp_path: Path) -> None:
+    ids, vectors = store.ids.to_pylist(), store.vectors(store.ids.to_pylist())
+    for suffix in (".npy", ".parquet", ".txt"):
+        store.export(tmp_path / f"out{suffix}")
+        with pytest.raises(GraphFormersError, match="exists already"):
+            store.export(tmp_path / f"out{suffix}")
+        store.export(tmp_path / f"out{suffix}", force=True)
+    assert np.array_equal(np.load(tmp_path / "out.npy"), vectors)
+    assert (tmp_path / "out.ids.txt").read_text().splitlines() == ids
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table["id"].to_pylist() == ids
+    assert np.array_equal(np.array(table["vector"].to_pylist(), dtype=np.float32), vectors)
+    first, *lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert first == "60 24"
+    assert [line.split(" ")[0] for line in lines] == ids
+    assert np.array_equal(np.array([line.split(" ")[1:] for line in lines], dtype=np.float32), vectors)
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+
+def test_exports_that_cannot_be_are_said(store: VectorStore, tmp_path: Path) -> None:
+    with pytest.raises(GraphFormersError, match=r"cannot tell the format from the name, expected one of .npy, .parquet, .txt"):
+        store.export(tmp_path / "out.csv")
+    update(store, nodes={"two words": "graph", "two\nlines": "text"}, model=make_model())
+    odd = VectorStore.load(store.path)
+    with pytest.raises(GraphFormersError, match="the id 'two words' has a blank, which word2vec's format cannot hold"):
+        odd.export(tmp_path / "out.txt")
+    with pytest.raises(GraphFormersError, match="has a line break"):
+        odd.export(tmp_path / "out.npy")
+    odd.export(tmp_path / "out.parquet")
+    assert not list(tmp_path.glob("out.txt"))
+
+
+def test_int8_is_within_half_a_step() -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 24)).astype(np.float32)
+    vectors[7] = 0
+    raw = to_precision(vectors, "int8")
+    assert raw.scales is not None
+    assert np.abs(raw.numbers).max() == 127
+    assert (np.abs(raw.floats() - vectors) <= raw.scales[:, None] * 0.501).all()
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_updates_keep_the_precision(precision: str, tmp_path: Path) -> None:
+    model = make_model()
+    base = embed(model, some_graph(), tmp_path / "some.vectors", precision=precision)
+    update(base, nodes={"new": "graph layer"}, edges=[("new", base.ids[0].as_py())], model=model)
+    graph = VectorStore.load(base.path).graph()
+    again = embed(model, graph, tmp_path / "again.vectors", precision=precision)
+    assert np.abs(VectorStore.load(base.path).vectors(again.ids.to_pylist()) - again.vectors(again.ids.to_pylist())).max() < 0.02
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    log = ChangeLog(tmp_path, "f" * 64)
+    arrays = {"a": np.arange(6, dtype=np.float16).reshape(2, 3), "none": np.zeros((0, 4), dtype=np.int8)}
+    for number in range(3):
+        log.append(Record({"number": number, "text": "é\n"}, arrays))
+    found = list(ChangeLog(tmp_path, "f" * 64).read())
+    assert [record.content for record in found] == [{"number": number, "text": "é\n"} for number in range(3)]
+    for record in found:
+        assert {name: (array.dtype, array.tolist()) for name, array in record.arrays.items()} == {
+            name: (array.dtype, array.tolist()) for name, array in arrays.items()
+        }
