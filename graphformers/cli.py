@@ -500,16 +500,16 @@ def serve_command(
     """
     import os
 
+    from graphformers.serve.settings import Limits, ServeSettings, read_token
+
+    write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
+    read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")
     try:
         from graphformers.serve.running import serve
     except ImportError as error:
         from graphformers.errors import MissingExtraError
 
         raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
-    from graphformers.serve.settings import Limits, ServeSettings, read_token
-
-    write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
-    read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")
     settings = ServeSettings(vectors, model, host, port, write, read, device)
     if rate is None:
         rate = 0 if settings.is_loopback else 100

@@ -1,6 +1,7 @@
 """What requests may say. The OpenAPI document is made of this; everything beyond it is answered with 422."""
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -21,14 +22,23 @@ def _with_something(id: str) -> str:
     return id
 
 
+def _within_64_bits(value: Any) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number beyond 64 bits given")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number that is not finite given")
+    return value
+
+
 Text = Annotated[str, Field(min_length=1, max_length=LIMITS.text_letters), AfterValidator(_with_words)]
 Id = Annotated[str, Field(min_length=1, max_length=LIMITS.id_letters), AfterValidator(_with_something)]
 Ids = Annotated[list[Id], Field(max_length=LIMITS.neighbors)]
 Texts = Annotated[list[Text], Field(max_length=LIMITS.neighbors)]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
-Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
-Value = bool | Whole | Number | Annotated[str, Field(max_length=LIMITS.text_letters)] | None
+Value = Annotated[
+    bool | int | float | Annotated[str, Field(max_length=LIMITS.text_letters)] | None, AfterValidator(_within_64_bits)
+]
 Filter = Annotated[str, Field(max_length=500)]
 
 

@@ -52,6 +52,6 @@ def _file(name: str, content: bytes, caching: str = "no-cache") -> File:
     }
     if name == "map.html":
         headers["Content-Security-Policy"] = FRAME_POLICY
-    if name in ("map.js", "plotly.min.js"):  # asked for by the frame, which has no origin
+    if name in ("map.js", "map.css", "plotly.min.js"):  # asked for by the frame, which has no origin
         headers["Cross-Origin-Resource-Policy"] = "cross-origin"
     return File(content, gzip.compress(content, 6, mtime=0), headers)

@@ -30,6 +30,7 @@ HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", POLICY.encode()),
 ]
 MOST_ADDRESSES = 10_000
 KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy"}
@@ -93,10 +94,9 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [*message.get("headers", []), *HEADERS]
-                if not any(name == b"content-security-policy" for name, _ in headers):
-                    headers.append((b"content-security-policy", POLICY.encode()))
-                message["headers"] = headers
+                headers = list(message.get("headers", []))
+                given = {name for name, _ in headers}
+                message["headers"] = headers + [header for header in HEADERS if header[0] not in given]
             await send(message)
 
         self._open += 1

@@ -36,7 +36,7 @@ class Running:
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+", line)
         assert found is not None, (line, self.process.communicate()[1])
-        self.address = found.group().rstrip("/")
+        self.address, self.place = found.group().rstrip("/"), place
 
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
