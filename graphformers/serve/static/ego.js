@@ -8,10 +8,9 @@ export function showEgo(target, ego, heard) {
   const width = Math.max(target.clientWidth, 280);
   const others = ego.nodes.slice(1, width < 520 ? 13 : 25);
   const count = others.length;
-  const height = Math.max(190, Math.ceil(count / 2) * ROW + 50);
+  const height = Math.max(110, Math.ceil(count / 2) * ROW + 24);
   const middle = { x: width / 2, y: height / 2 };
-  const room = Math.min(230, width * 0.3); // for labels, on either side
-  const letters = Math.floor(room / 6.6);
+  const room = Math.min(230, width * (width < 520 ? 0.36 : 0.32)); // for labels, on either side
   const places = others.map((_, i) => {
     const right = i % 2 === 0;
     const onSide = right ? Math.ceil(count / 2) : Math.floor(count / 2);
@@ -38,7 +37,8 @@ export function showEgo(target, ego, heard) {
   all.forEach(({ x, y, right }, i) => {
     const node = ego.nodes[i];
     const radius = i === 0 ? 13 : 5 + Math.min(5, Math.log2(1 + node.num_neighbors) * 0.8);
-    const label = i === 0 ? "" : cut(node.text, letters);
+    const space = (right ? width - x : x) - radius - 8;
+    const label = i === 0 ? "" : cut(node.text, Math.max(4, Math.floor(space / 7.3)));
     const link = draw("a", { href: address({ node: node.id }), class: i === 0 ? "center" : isRead(i) ? "read" : "" });
     const title = draw("title");
     title.textContent = `${cut(node.text, 300)} (${node.id}), ${node.num_neighbors} neighbours`;
@@ -53,4 +53,5 @@ export function showEgo(target, ego, heard) {
     svg.append(link);
   });
   target.replaceChildren(svg);
+  return count;
 }

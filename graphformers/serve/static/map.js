@@ -3,7 +3,7 @@
   "use strict";
   const plot = document.getElementById("plot");
   const tip = document.getElementById("tip");
-  const state = { points: null, results: [], node: [], colors: {} };
+  const state = { points: null, results: [], node: [], colors: {}, low: 0, high: 1 };
   const tell = (message) => window.parent.postMessage(message, "*");
   let isDrawn = false;
 
@@ -34,7 +34,7 @@
       type: kind, mode: "markers", hoverinfo: "none", x: chosen(points.x), y: chosen(points.y),
       customdata: chosen(points.ids.map((id, i) => [id, points.texts[i]])),
       marker: {
-        size, color: chosen(points.z), opacity: dimmed ? 0.38 : 0.7, line: { width: 0 },
+        size, color: chosen(points.z), cmin: state.low, cmax: state.high, opacity: dimmed ? 0.38 : 0.7, line: { width: 0 },
         colorscale: [[0, "#2f9e8f"], [0.5, "#7c78d8"], [1, "#d0719b"]],
       },
     };
@@ -78,8 +78,12 @@
     if (event.source !== window.parent) return;
     const { kind: what, content } = event.data || {};
     if (what === "hello") tell({ kind: "ready" });
-    else if (what in state) {
+    else if (["points", "results", "node", "colors"].includes(what)) {
       state[what] = content;
+      if (what === "points") {
+        const sorted = Float32Array.from(content.z).sort(); // a few far ones must not take all the colours
+        [state.low, state.high] = [0.03, 0.97].map((share) => sorted[Math.floor(share * (sorted.length - 1))] ?? 0);
+      }
       if (what === "colors") for (const [name, value] of Object.entries(content)) document.documentElement.style.setProperty(`--${name}`, value);
       render();
     }

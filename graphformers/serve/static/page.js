@@ -115,20 +115,17 @@ async function open(id) {
   try {
     const { signal } = opening;
     const node = (await ask(nodePath(id, "?limit=0"), undefined, signal)).content;
-    const first = $("node").hidden;
     head(node);
     const from = (path) => ask(nodePath(id, path), undefined, signal).then((answer) => answer.content);
     const [ego, heard, similar, links] = await Promise.all([from("/ego?limit=24"), from("/attention"), from("/similar?k=8"), from("/links?k=8")]);
     shown.ego = ego;
     shown.heard = heard;
-    showEgo($("ego"), ego, heard);
-    $("ego-note").textContent = egoNote(ego);
+    around();
     showAttention($("attention"), $("attention-note"), heard);
     short($("similar"), similar.matches);
     short($("links"), links.matches);
     say("");
-    if (first || window.innerWidth <= 820) $("node").scrollIntoView({ block: "nearest" });
-    if (window.innerWidth <= 820) window.scrollTo({ top: $("node").offsetTop - 8 });
+    $("node").scrollIntoView({ block: "start" });
     $("node-title").focus({ preventScroll: true });
     light("node", [{ id, text: node.text }]).catch(fail);
   } catch (error) {
@@ -143,9 +140,14 @@ async function open(id) {
   }
 }
 
-function egoNote(ego) {
+function around() {
+  const count = showEgo($("ego"), shown.ego, shown.heard);
+  $("ego-note").textContent = egoNote(shown.ego, count);
+}
+
+function egoNote(ego, count) {
   if (!ego.num_neighbors) return "It has no neighbours: the model reads its text alone.";
-  const some = ego.nodes.length - 1 < ego.num_neighbors ? `${ego.nodes.length - 1} of ${ego.num_neighbors.toLocaleString()} neighbours shown. ` : "";
+  const some = count < ego.num_neighbors ? `${count} of ${ego.num_neighbors.toLocaleString()} neighbours shown. ` : "";
   return `${some}Coloured: the ${ego.num_read} the model reads with it; thicker, the more it listened.`;
 }
 
@@ -203,7 +205,7 @@ $("copy").addEventListener("click", async () => {
 });
 $("count").addEventListener("change", follow);
 window.addEventListener("hashchange", follow);
-window.addEventListener("resize", () => shown.ego && !$("node").hidden && showEgo($("ego"), shown.ego, shown.heard));
+window.addEventListener("resize", () => shown.ego && !$("node").hidden && around());
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) {
     event.preventDefault();
