@@ -78,6 +78,12 @@ class Index:
         other.store = store
         return other
 
+    def through(self, graph: Any) -> "Index":
+        """The same with another graph in the place of usearch's, which searches as that does."""
+        other = copy.copy(self)
+        other._graph = graph
+        return other
+
     def carried_over(self, before: VectorStore, store: VectorStore) -> "Index":
         """For a store that `before` was compacted into, until it has an index of its own.
 

@@ -21,7 +21,7 @@ from graphformers import __version__
 from graphformers.errors import GraphFormersError
 from graphformers.serve import nodes
 from graphformers.serve.batching import BusyError
-from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, Filter, NodeBody, PlacesBody, SearchBody
+from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
 from graphformers.serve.engine import Engine, Question, Reading
 from graphformers.serve.files import File, page_files
 from graphformers.serve.gate import Gate, error_body
@@ -32,8 +32,18 @@ from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutN
 
 T = TypeVar("T")
 NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
-Count = Annotated[int, Query(ge=1, le=LIMITS.k, description="How many to give.")]
-Filters = Annotated[list[Filter], Query(max_length=LIMITS.filters, description="As in year>=1995; all must hold.")]
+NEAR = {  # what `asked` reads
+    "parameters": [
+        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "k", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": LIMITS.k, "default": 10}},
+        {
+            "name": "where",
+            "in": "query",
+            "description": "As in year>=1995; all must hold.",
+            "schema": {"type": "array", "maxItems": LIMITS.filters, "items": {"type": "string", "maxLength": 500}},
+        },
+    ]
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {"application/json": {}}}
     for status, text in {
@@ -82,7 +92,8 @@ class State:
 
     async def within(self, work: Awaitable[T], seconds: float | None = None) -> T:
         """The result, if it comes in time."""
-        return await asyncio.wait_for(work, seconds or self.limits.seconds)
+        async with asyncio.timeout(seconds or self.limits.seconds):
+            return await work
 
 
 def make_app(settings: ServeSettings) -> tuple[FastAPI, State]:
@@ -121,6 +132,16 @@ def decoded(id: str) -> str:
     if len(found) > LIMITS.id_letters:
         raise RefusedError(f"an id of {len(found):,} letters given, expected at most {LIMITS.id_letters:,}")
     return found
+
+
+def asked(request: Request) -> tuple[int, tuple[str, ...]]:
+    """How many, and under which filters. Read by hand: half of the work of such a request would be the reading of these two."""
+    given, filters = request.query_params.get("k", "10"), tuple(request.query_params.getlist("where"))
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= LIMITS.k):
+        raise RefusedError(f"k: {given[:20]!r} given, expected a number from 1 to {LIMITS.k:,}")
+    if len(filters) > LIMITS.filters or any(len(filter) > 500 for filter in filters):
+        raise RefusedError(f"where: {len(filters)} filters given, expected at most {LIMITS.filters} of at most 500 letters")
+    return int(given), filters
 
 
 def _add_reading(app: FastAPI, state: State) -> None:
@@ -189,15 +210,18 @@ def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]
 
 
 def _add_nodes(app: FastAPI, state: State) -> None:
-    @app.get("/nodes/{id}/similar", summary="The nodes nearest to a node", response_class=Response)
-    async def similar(id: NodeId, k: Count = 10, where: Filters = []) -> Response:  # noqa: B006
-        question = Question(k, decoded(id), filters=tuple(where))
+    async def near(request: Request, *, is_unlinked: bool) -> Response:
+        k, filters = asked(request)
+        question = Question(k, decoded(request.path_params["id"]), is_unlinked=is_unlinked, filters=filters)
         return Response(await state.within(state.engine.searches.do(question)), media_type="application/json")
 
-    @app.get("/nodes/{id}/links", summary="The likeliest links that a node does not have yet", response_class=Response)
-    async def links(id: NodeId, k: Count = 10, where: Filters = []) -> Response:  # noqa: B006
-        question = Question(k, decoded(id), is_unlinked=True, filters=tuple(where))
-        return Response(await state.within(state.engine.searches.do(question)), media_type="application/json")
+    @app.get("/nodes/{id}/similar", summary="The nodes nearest to a node", response_class=Response, openapi_extra=NEAR)
+    async def similar(request: Request) -> Response:
+        return await near(request, is_unlinked=False)
+
+    @app.get("/nodes/{id}/links", summary="The likeliest links it does not have yet", response_class=Response, openapi_extra=NEAR)
+    async def links(request: Request) -> Response:
+        return await near(request, is_unlinked=True)
 
     @app.get("/nodes/{id}/ego", summary="A node, some neighbours, and the links among them", response_class=Response)
     async def ego(id: NodeId, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> Response:

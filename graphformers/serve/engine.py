@@ -24,9 +24,10 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
 from graphformers.search.filters import allowed_nodes
-from graphformers.search.index import Index
+from graphformers.search.index import FILE, SEARCH_WIDTH, Index, load_index
 from graphformers.serve.batching import Batcher
 from graphformers.serve.settings import ServeSettings
+from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write, check_types
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
@@ -86,7 +87,7 @@ class Engine:
             check_model(store, self.model)
             self._updater = Updater(store, self.model, self._lock) if self._lock is not None else None
             state = store.fork()
-            self.view = View(state, Index.open(state))
+            self.view = View(state, open_index(state))
         except BaseException:
             self._held.close()
             raise
@@ -95,7 +96,7 @@ class Engine:
         self._patient = 0  # bytes of log below which no compaction is tried again after one that failed
         self._swapping = threading.Lock()  # held while the next view is made
         self._warm_up()
-        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=64)
+        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=32, num_threads=2)
         self.texts: Batcher[Reading, Array] = Batcher("reading", self._read, most=64, patience=PATIENCE)
         self.writes: Batcher[Write, Answer] = Batcher("writing", self._write, most=256, patience=PATIENCE)
         self.writes.after = self._compact_if_due
@@ -170,7 +171,7 @@ class Engine:
             state = store.fork()
             self.view = View(state, self.view.index.on(state))
 
-    def _compact_if_due(self, size: int) -> None:
+    def _compact_if_due(self) -> None:
         """Writes base and log as a new base when it is time. Reads go on meanwhile, writes wait.
 
         Until the new base has its own index, the old one's is asked, and what it does not know is searched exactly.
@@ -217,7 +218,7 @@ class Engine:
 
     def _index_anew(self) -> None:
         try:
-            index = Index.open(self.view.store)
+            index = open_index(self.view.store)
         except (GraphFormersError, OSError) as error:  # the old one does for longer
             say(f"{self.settings.vectors}: no new index: {error}")
             return
@@ -253,6 +254,16 @@ class Engine:
             "log_bytes": store.log.end,
             "writable": self.is_writable,
         }
+
+
+def open_index(store: VectorStore) -> Index:
+    """The index of a store; through a process of its own, unless every search is exact."""
+    index = Index.open(store)
+    if index.is_exact:
+        return index
+    mapped = load_index(store) or index  # one that was just made is in memory still
+    width = SEARCH_WIDTH if mapped.facts is None else mapped.facts.search_width
+    return mapped.through(Walker(store.path / FILE, width, mapped._graph))
 
 
 class _Search:
