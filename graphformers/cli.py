@@ -500,6 +500,9 @@ def serve_command(
     """
     import os
 
+    # before torch and numpy are imported: their threads must not spin while they wait for each other (docs/design.md)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from graphformers.serve.settings import Limits, ServeSettings, read_token
 
     write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")

@@ -11,9 +11,13 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.data.split import LinkSplit, split_links
+from graphformers.embedding.job import embed
+from graphformers.embedding.states import model_fingerprint
+from graphformers.embedding.vectors import VectorStore
 from graphformers.evaluation.baselines import sentence_vectors
 from graphformers.evaluation.ranking import Evaluation, asked_nodes, evaluate, evaluate_vectors
 from graphformers.model.encoding import GraphFormers
+from graphformers.search.searcher import Match, Searcher
 from graphformers.train.runs import make_trainer
 
 SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
@@ -41,6 +45,7 @@ class Demo:
     split: LinkSplit
     scores: dict[str, Evaluation]
     model: Path
+    found: "Searched"
 
 
 def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None) -> Demo:
@@ -58,7 +63,26 @@ def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: in
             make_trainer(split, "minilm", output, method, SETTINGS | {"max_seconds": seconds}).train()
         steps = json.loads((output / "training.json").read_text(encoding="utf-8"))["steps"]
         scores[f"{name}, {steps} steps"] = evaluate(GraphFormers.from_pretrained(output), split)
-    return Demo(graph, split, scores, folder / "graphformers.model")
+    model = folder / "graphformers.model"
+    return Demo(graph, split, scores, model, embed_and_search(model, graph, folder))
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The vectors of the demo, and what a search in them found."""
+
+    vectors: Path
+    query: str
+    matches: list[Match]
+
+
+def embed_and_search(model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line") -> Searched:
+    """Embeds the graph into `folder`, unless that was done with this model before, and searches it for a sentence."""
+    place, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
+    if not _is_there(place) or VectorStore.load(place).key.model != model_fingerprint(loaded):
+        say(f"embedding {graph.num_nodes:,} docstrings with {model} …")
+        embed(loaded, graph, place, force=True)
+    return Searched(place, query, Searcher(place, loaded).text(query, k=3))
 
 
 def _graph(folder: Path) -> TextGraph:

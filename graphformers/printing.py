@@ -13,7 +13,7 @@ from graphformers.progress import clock
 if TYPE_CHECKING:  # torch takes seconds to import
     from collections.abc import Mapping, Sequence
 
-    from graphformers.demo import Demo
+    from graphformers.demo import Demo, Searched
     from graphformers.embedding.update import UpdateReport
     from graphformers.embedding.vectors import VectorStore
     from graphformers.evaluation.ranking import Evaluation
@@ -184,14 +184,24 @@ def print_demo(demo: "Demo", as_json: bool) -> None:
     """The graph of the demo, what was learnt on it, and what to type next."""
     if as_json:
         scores = {name: evaluation.table() for name, evaluation in demo.scores.items()}
-        print(json.dumps({"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": scores}, ensure_ascii=False))
+        matches = [match.table() for match in demo.found.matches]
+        told = {"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": scores, "search": matches}
+        print(json.dumps(told, ensure_ascii=False))
         return
     print_graph(demo.graph, as_json)
     print("\nWhich docstring is linked to this one? The true one among its candidates, on links held out from training.")
     print("Both models were trained for the same time; with neighbours to read, a step takes longer.\n")
     print_evaluations(demo.scores, as_json)
     split = demo.split.artifact.path if demo.split.artifact else ""
-    print(f"\nThe model is in {demo.model}. Next: graphformers evaluate {demo.model} {split}")
+    print(f"\nThe model is in {demo.model}: graphformers evaluate {demo.model} {split}")
+    print_searched(demo.found)
+
+
+def print_searched(found: "Searched") -> None:
+    """What the demo's search found, and what to type next."""
+    print(f"\nThe vectors of all docstrings are in {found.vectors}. A search for {found.query!r}:\n")
+    print_matches(found.matches, as_json=False)
+    print(f"\nNext: make serve (a page to search in), or graphformers search {found.vectors} 'your words'")
 
 
 def print_matches(found: "Sequence[Match]", as_json: bool) -> None:

@@ -215,7 +215,7 @@ class Index:
         while True:
             keys_QM = self._walk(queries_QD, min(wanted, self.store.num_base))
             keys_QM[(keys_QM >= 0) & hidden[keys_QM]] = -1
-            if ((keys_QM >= 0).sum(1) >= min(SURPLUS * k, possible)).all() or wanted >= self.store.num_base:
+            if ((keys_QM >= 0).sum(1) >= min(k + k // 2, possible)).all() or wanted >= self.store.num_base:
                 break
             wanted *= 4
             if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper

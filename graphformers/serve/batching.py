@@ -103,6 +103,8 @@ class Batcher(Generic[Job, Result]):
                         break
                     self._changed.wait(left)
                 taken = [self._jobs.popleft() for _ in range(min(self._most, len(self._jobs)))]
+                if self._jobs:
+                    self._changed.notify()
                 batch = [(job, future) for job, future in taken if _is_wanted(future)]
                 if batch:
                     return batch

@@ -94,9 +94,10 @@ class Engine:
         self.started = time.time()
         self._indexing: threading.Thread | None = None
         self._patient = 0  # bytes of log below which no compaction is tried again after one that failed
+        self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
         self._swapping = threading.Lock()  # held while the next view is made
         self._warm_up()
-        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=32, num_threads=2)
+        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=16, num_threads=2)
         self.texts: Batcher[Reading, Array] = Batcher("reading", self._read, most=64, patience=PATIENCE)
         self.writes: Batcher[Write, Answer] = Batcher("writing", self._write, most=256, patience=PATIENCE)
         self.writes.after = self._compact_if_due
@@ -117,7 +118,8 @@ class Engine:
         self._held.close()
 
     def _read(self, readings: list[Reading]) -> Sequence[Array | Exception]:
-        return list(self.model.encode([reading.text for reading in readings], [reading.neighbors for reading in readings]))
+        with self._modeling:
+            return list(self.model.encode([reading.text for reading in readings], [reading.neighbors for reading in readings]))
 
     def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
         """Answers as JSON; questions of the same kind are one search."""
@@ -152,7 +154,8 @@ class Engine:
             answers[i] = answer
         if taken:
             try:
-                self._updater.apply(group.changes(), compact=False)
+                with self._modeling:
+                    self._updater.apply(group.changes(), compact=False)
             except (GraphFormersError, OSError) as error:  # a full disk, perhaps; nothing was changed
                 if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
                     return [*self._one_by_one(writes, taken, answers), *later]

@@ -17,7 +17,7 @@ from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
 
 SHUTDOWN_SECONDS = 130  # longer than any accepted request may take
-SWITCH_SECONDS = 0.001  # until a thread that computes lets the one that talks to clients have a turn; 0.005 is usual
+SWITCH_SECONDS = 0.0005  # until a thread that computes lets the one that talks to clients have a turn; 0.005 is usual
 IDLE_SECONDS = 30  # that a connection stays open between two requests
 
 
@@ -48,6 +48,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         access_log=False,
         lifespan="off",
         server_header=False,
+        proxy_headers=False,  # the rate is counted by the address that is really there
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         h11_max_incomplete_event_size=64 << 10,
