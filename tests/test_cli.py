@@ -99,11 +99,15 @@ def test_help_needs_no_heavy_import() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole demo, with few questions and seconds."""
-    from graphformers.demo import run_demo
+def test_demo_trains_on_the_standard_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole demo, with few questions and seconds; its last step, which takes a minute, is tested in test_demo.py."""
+    from graphformers import demo as demo_module
+    from graphformers.demo import Searched, run_demo
     from graphformers.printing import print_demo
 
+    monkeypatch.setattr(demo_module, "embed_and_search", lambda model, graph, folder: Searched(folder / "v", "words", []))
     demo = run_demo(tmp_path / "demo", seconds=1, questions=20, candidates=20)
     print_demo(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
@@ -119,7 +123,8 @@ def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.Capt
     assert shown.err.count("made by an earlier run") == 4
     assert "neighbours]" in shown.out
     assert re.search(r"GraphFormers, \d+ steps ", shown.out)
-    assert f"Next: graphformers evaluate {tmp_path}/demo/graphformers.model" in shown.out
+    assert f"graphformers evaluate {tmp_path}/demo/graphformers.model" in shown.out
+    assert "Next: make serve" in shown.out
 
 
 def test_a_pipe_that_closes_early_is_no_traceback(tables: Path) -> None:
