@@ -44,8 +44,8 @@ def check_serving(words: list[str], folder: Path) -> None:
     """Starts the server on a free port and sends it what the README sends."""
     command = [sys.executable, "-m", "graphformers", *words[: words.index("--port")], "--port", "0"]
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
     try:
-        assert server.stdout is not None
         address = server.stdout.readline().split()[-1].removeprefix("http://").rstrip("/")
         lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
         assert lines
@@ -55,7 +55,8 @@ def check_serving(words: list[str], folder: Path) -> None:
             assert done.returncode == 0, line
     finally:
         server.terminate()
-        assert server.wait(60) == 0
+        server.communicate(timeout=60)
+    assert server.returncode == 0
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

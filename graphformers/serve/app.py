@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from graphformers import __version__
 from graphformers.errors import GraphFormersError
+from graphformers.progress import say
 from graphformers.serve import nodes
 from graphformers.serve.batching import BusyError
 from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
@@ -348,8 +349,15 @@ def _add_errors(app: FastAPI) -> None:
     handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
     handle(NotReadyError, 503, "not_ready", lambda error: "the vectors are still being loaded; try again", **{"Retry-After": "1"})
     handle(TimeoutError, 504, "timeout", lambda error: "it took too long; a change may still be made, and can be asked for again")
-    handle(GraphFormersError, 500, "failed", lambda error: "the server could not do it; its log says why")
+    for kind in (GraphFormersError, OSError):  # a full disk, for one
+        handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
     handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")
+
+
+def logged(error: Exception) -> str:
+    """What the client is told of a failure of ours; the log is told more."""
+    say(f"{type(error).__name__}: {error}")
+    return "the server could not do it, and nothing was changed; its log says why"
 
 
 def wrong_fields(error: RequestValidationError) -> str:

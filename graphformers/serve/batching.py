@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from graphformers.progress import say
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -85,8 +87,11 @@ class Batcher(Generic[Job, Result]):
             except BaseException as error:  # whatever it was, nobody may wait for ever
                 results = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(jobs)
             _settle([(future, result) for (_, future), result in zip(batch, results, strict=True)])
-            self.sizes(len(batch))
-            self.after()
+            try:
+                self.sizes(len(batch))
+                self.after()
+            except Exception as error:  # the batch is answered; the thread must live on for the next one
+                say(f"{self.name}: {type(error).__name__}: {error}")
 
     def _next(self) -> list[tuple[Job, Any]]:
         """The next batch; empty when there will be none."""

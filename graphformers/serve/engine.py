@@ -91,7 +91,6 @@ class Engine:
         except BaseException:
             self._held.close()
             raise
-        self.started = time.time()
         self._indexing: threading.Thread | None = None
         self._patient = 0  # bytes of log below which no compaction is tried again after one that failed
         self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
@@ -128,7 +127,8 @@ class Engine:
         return search.answers()
 
     def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
-        assert self._updater is not None, "the app lets nobody write"
+        if self._updater is None:
+            raise ArtifactError(f"{self.settings.vectors}: a compaction failed; start the server again")
         answers: list[Answer | Exception | None] = [None] * len(writes)
         waiting = list(range(len(writes)))
         while waiting:
@@ -195,6 +195,7 @@ class Engine:
             say(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
+        self._updater = None  # should anything go wrong now, nothing may be written to the log of the old base
         self._follow()
         if store.log.path.exists():  # another process had the folder in between
             store = VectorStore.load(store.path)
@@ -202,6 +203,7 @@ class Engine:
         with self._swapping:
             state = store.fork()
             self.view = View(state, self.view.index.carried_over(before, state))
+        self._updater = updater
         if not self.view.index.is_exact:
             self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
             self._indexing.start()

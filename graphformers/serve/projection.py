@@ -58,7 +58,6 @@ class Map:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._plane: Plane | None = None
-        self._failure = ""
 
     def body(self) -> bytes | None:
         """The whole map as compressed JSON; None while it is being made. An old one is given while a new one is made."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -58,7 +59,8 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     async def run() -> None:
         loading = asyncio.create_task(load(app, state, server, lambda: announce(address), failure))
         await server.serve(sockets=[listener])
-        await loading
+        if not loading.done():  # told to stop before anything was accepted; loading cannot be interrupted, but left
+            os._exit(0)
         if state.is_ready:
             await asyncio.to_thread(state.engine.close)
 

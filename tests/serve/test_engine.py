@@ -1,5 +1,6 @@
 """The engine in this process: groups of writes, states that never change, compaction under way."""
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,26 @@ def test_readers_never_stumble_over_writers(engine: Engine) -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_a_full_disk_is_told_and_passes(engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a write that could not be kept is seen; when there is room again, writing goes on."""
+    before = len(engine.view.store)
+    with monkeypatch.context() as full:
+        full.setattr("os.fsync", _no_space)
+        for write in (
+            PutNode("a", "graph"),
+            AddEdges(((engine.view.store.ids[0].as_py(), engine.view.store.ids[9].as_py(), None),)),
+        ):
+            with pytest.raises(ArtifactError, match="the disk is full"):
+                engine.writes.put(write).result(20)
+    assert len(engine.view.store) == before == len(VectorStore.load(place))
+    assert engine.writes.put(PutNode("a", "graph")).result(20)["is_new"]
+    assert "a" in VectorStore.load(place)
+
+
+def _no_space(handle: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_no_second_writer(engine: Engine, place: Path) -> None:
