@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,13 +31,37 @@ class Found:
     counts: Array
 
 
+class Turns:
+    """A lock that is given in the order in which it was asked for; Python's own goes to whoever is quickest, again and again."""
+
+    def __init__(self) -> None:
+        self._guard, self._is_taken = threading.Lock(), False
+        self._waiting: deque[threading.Event] = deque()
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            mine = threading.Event()
+            self._waiting.append(mine)
+        mine.wait()
+
+    def __exit__(self, *reason: object) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().set()  # handed on; nobody can come in between
+            else:
+                self._is_taken = False
+
+
 class Walker:
     """A graph of near neighbours in another process: `search` as usearch has it. `own` is the same graph in this process."""
 
     def __init__(self, file: Path, width: int, own: Any) -> None:
         words = [sys.executable, "-m", "graphformers.serve.walker", str(file), str(width)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        self._lock = threading.Lock()  # several threads ask, one after the other
+        self._turns = Turns()  # several threads ask, one after the other
         self._own, self._is_alive = own, True
         self._end = weakref.finalize(self, end, self._process)  # when the last view that uses it is gone
 
@@ -51,7 +76,7 @@ class Walker:
 
     def _ask(self, rows: Array, count: int) -> Found:
         question = np.array([count, *rows.shape], dtype=np.int64).tobytes() + np.ascontiguousarray(rows, np.float32).tobytes()
-        with self._lock:
+        with self._turns:
             write_all(self._process.stdin, question)
             shape = numbers(self._process.stdout, 2)
             keys = numbers(self._process.stdout, int(shape.prod())).reshape(shape)
