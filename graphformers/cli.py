@@ -482,6 +482,10 @@ def serve_command(
         Path | None,
         typer.Option(metavar="FILE", help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."),
     ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A name under which a proxy on this machine passes requests on. Repeatable."),
+    ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -492,8 +496,8 @@ def serve_command(
 ) -> None:
     """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
 
-    Without a token, changes are taken from this machine alone: a server that other machines can reach is then read-only. Tokens
-    are sent as they are, so put something that speaks TLS in front where the network is not yours. While a server that takes
+    Without a token, changes are taken from this machine alone: a server that other machines can reach, by itself or through a
+    proxy, is then read-only. Tokens are sent as they are, so put a proxy that speaks TLS in front where the network is not yours. While a server that takes
     changes runs, no other process can change the folder; a read-only server shows the folder as it was at the start.
 
     graphformers serve papers.vectors --port 8000
@@ -513,7 +517,7 @@ def serve_command(
         from graphformers.errors import MissingExtraError
 
         raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
-    settings = ServeSettings(vectors, model, host, port, write, read, device)
+    settings = ServeSettings(vectors, model, host, port, write, read, device, tuple(name or []))
     if rate is None:
         rate = 0 if settings.is_loopback else 100
     serve(replace(settings, limits=Limits(rate=rate)), lambda address: print(f"serving {vectors} at {address}", flush=True))

@@ -32,6 +32,7 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", POLICY.encode()),
 ]
+PASSED_ON = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")  # headers of proxies
 MOST_ADDRESSES = 10_000
 KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy"}
 
@@ -124,9 +125,9 @@ class Gate:
     def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
         path, method = scope["path"], scope["method"]
         host = headers.get(b"host", b"").decode("latin-1")
-        if self.settings.is_loopback and not is_this_machine(host):
+        if self.settings.is_loopback and not is_this_machine(host) and without_port(host) not in self.settings.names:
             # a web page that has its own name point to 127.0.0.1 would otherwise be let in
-            raise RefusalError(421, f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost alone")
+            raise RefusalError(421, f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see --name")
         if self._open > self.limits.open_requests:
             raise RefusalError(
                 503, f"{self.limits.open_requests} requests are being answered already; try again", retry_after="1"
@@ -147,6 +148,8 @@ class Gate:
             )
         if self._writers:
             self._check_token(headers, self._writers)
+        elif any(name in headers for name in PASSED_ON):
+            raise RefusalError(403, "a change passed on by a proxy; without a token they are taken from this machine alone")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin.partition("://")[2] != host:
             raise RefusalError(403, f"a change asked for by a page of {origin!r}; only this server's own page may")
@@ -211,5 +214,8 @@ async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) 
 
 def is_this_machine(host: str) -> bool:
     """Whether a Host header names the machine itself."""
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    return name in ("127.0.0.1", "localhost", "[::1]", "")
+    return without_port(host) in ("127.0.0.1", "localhost", "[::1]", "")
+
+
+def without_port(host: str) -> str:
+    return host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host

@@ -40,6 +40,7 @@ class ServeSettings:
     write_token: str | None = None
     read_token: str | None = None  # None: anybody who reaches the port may read
     device: str | None = None
+    names: tuple[str, ...] = ()  # under which a proxy on this machine passes requests on
     limits: Limits = Limits()
 
     @property
@@ -54,8 +55,8 @@ class ServeSettings:
 
     @property
     def allows_writes(self) -> bool:
-        """With a token, whoever has it; without one, only people on this machine."""
-        return self.write_token is not None or self.is_loopback
+        """With a token, whoever has it; without one, only people on this machine: not those whom a proxy lets in."""
+        return self.write_token is not None or (self.is_loopback and not self.names)
 
 
 def read_token(file: Path | None, value: str | None, purpose: str) -> str | None:

@@ -202,6 +202,7 @@ def test_other_pages_and_other_names_are_kept_out(shared: Running) -> None:
         assert client.post("/edges", content=b'{"edges": []}', headers=plain).status_code == 415
         assert client.put("/nodes/x", json={"text": "x"}, headers={"Origin": "http://evil.example"}).status_code == 403
         assert client.get("/info", headers={"Host": "evil.example"}).status_code == 421
+        assert client.put("/nodes/x", json={"text": "x"}, headers={"X-Forwarded-For": "192.0.2.7"}).status_code == 403
         own = {"Origin": shared.address}
         assert client.put("/nodes/own", json={"text": "x"}, headers=own).status_code == 201
         assert client.delete("/nodes/own", headers=own).status_code == 200
@@ -246,6 +247,13 @@ def test_without_a_token_other_machines_may_only_read(place: Path) -> None:
             assert client.get("/health").status_code == 200
         _, said = server.stop()
         assert "readable by all who reach it" in said
+
+
+def test_behind_a_proxy_a_token_is_needed(place: Path) -> None:
+    with running(place, "--name", "papers.example") as server, server.client() as client:
+        assert client.get("/info", headers={"Host": "papers.example"}).status_code == 200
+        assert client.get("/info", headers={"Host": "evil.example"}).status_code == 421
+        assert client.put("/nodes/x", json={"text": "x"}, headers={"Host": "papers.example"}).status_code == 403
 
 
 def test_sixty_four_at_once(place: Path) -> None:
