@@ -471,7 +471,7 @@ def serve_command(
         Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
     ] = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, then read on below.")
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)] = 8000,
     token_file: Annotated[
@@ -497,8 +497,9 @@ def serve_command(
     """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
 
     Without a token, changes are taken from this machine alone: a server that other machines can reach, by itself or through a
-    proxy, is then read-only. Tokens are sent as they are, so put a proxy that speaks TLS in front where the network is not yours. While a server that takes
-    changes runs, no other process can change the folder; a read-only server shows the folder as it was at the start.
+    proxy, is then read-only. Tokens are sent as they are, so put a proxy that speaks TLS in front where the network is not yours.
+    While a server that takes changes runs, no other process can change the folder; a read-only server shows the folder as it was
+    at the start.
 
     graphformers serve papers.vectors --port 8000
     """
