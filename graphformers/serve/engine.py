@@ -31,6 +31,8 @@ from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write, check_types
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
+MOST_SEARCHES = 16  # of a batch: two threads take turns, one walks through the index while the other puts answers together
+WARM_SEARCHES = 512
 PATIENCE = 0.003  # seconds that the first text waits for company
 
 
@@ -96,17 +98,19 @@ class Engine:
         self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
         self._swapping = threading.Lock()  # held while the next view is made
         self._warm_up()
-        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=16, num_threads=2)
+        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=MOST_SEARCHES, num_threads=2)
         self.texts: Batcher[Reading, Array] = Batcher("reading", self._read, most=64, patience=PATIENCE)
         self.writes: Batcher[Write, Answer] = Batcher("writing", self._write, most=256, patience=PATIENCE)
         self.writes.after = self._compact_if_due
 
     def _warm_up(self) -> None:
-        """Does once what is slow the first time."""
-        self._read([Reading("warm", ("up",))])
-        if len(self.view.store):
-            first = self.view.store.live.ids_of(self.view.store.live.nodes()[:1])[0]
-            self._search([Question(1, id=first)])
+        """Does once what is slow the first time: files that are mapped are read when they are first touched."""
+        self._read([Reading("warm", ("up",))] * 16)
+        nodes = self.view.store.live.nodes()
+        some = np.random.default_rng(0).choice(nodes, min(len(nodes), WARM_SEARCHES), replace=False)
+        for start in range(0, len(some), MOST_SEARCHES):
+            ids = self.view.store.live.ids_of(some[start : start + MOST_SEARCHES])
+            self._search([Question(10, id=id) for id in ids])
 
     def close(self) -> None:
         """Finishes what was accepted and gives the folder back."""
