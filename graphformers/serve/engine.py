@@ -31,7 +31,7 @@ from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write, check_types
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
-MOST_SEARCHES = 16  # of a batch: two threads take turns, one walks through the index while the other puts answers together
+MOST_SEARCHES = 32  # of a batch: two threads take turns, one walks through the index while the other puts answers together
 WARM_SEARCHES = 512
 PATIENCE = 0.003  # seconds that the first text waits for company
 
