@@ -6,7 +6,7 @@ and may hold anything, slashes included.
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
@@ -15,6 +15,7 @@ import numpy as np
 from fastapi import FastAPI, Query, Request, Response
 from fastapi import Path as Part
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from graphformers import __version__
@@ -25,7 +26,7 @@ from graphformers.serve.batching import BusyError
 from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
 from graphformers.serve.engine import Engine, Question, Reading
 from graphformers.serve.files import File, page_files
-from graphformers.serve.gate import Gate, error_body
+from graphformers.serve.gate import Gate, Shortcut, error_body
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.projection import Map
 from graphformers.serve.settings import ServeSettings
@@ -114,7 +115,7 @@ def make_app(settings: ServeSettings) -> tuple[FastAPI, State]:
     _add_writing(app, state)
     _add_page(app, state)
     _add_errors(app)
-    app.add_middleware(Gate, settings=settings, metrics=state.metrics)
+    app.add_middleware(Gate, settings=settings, metrics=state.metrics, shortcut=make_shortcut(app, state))
     return app, state
 
 
@@ -135,9 +136,32 @@ def decoded(id: str) -> str:
     return found
 
 
-def asked(request: Request) -> tuple[int, tuple[str, ...]]:
+def make_shortcut(app: FastAPI, state: State) -> Shortcut:
+    """Searches by id without the way through the app, which costs as much as the rest of such a request.
+
+    It gives None for whatever is not one that can be answered; the app then says what is wrong with it.
+    """
+    paths = {path: route for route in app.routes if (path := getattr(route, "path", "")).startswith("/nodes/{id}/")}
+    routes = {path.rpartition("/")[2]: route for path, route in paths.items()}
+
+    async def shortcut(scope: MutableMapping[str, Any]) -> bytes | None:
+        parts = scope["path"].split("/")
+        if scope["method"] != "GET" or len(parts) != 4 or parts[3] not in ("similar", "links"):
+            return None
+        scope["route"] = routes[parts[3]]
+        try:
+            k, filters = asked(QueryParams(scope["query_string"]))
+            question = Question(k, decoded(parts[2]), is_unlinked=parts[3] == "links", filters=filters)
+            return await state.within(state.engine.searches.do(question))
+        except (GraphFormersError, NotReadyError, BusyError, TimeoutError):
+            return None
+
+    return shortcut
+
+
+def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
     """How many, and under which filters. Read by hand: half of the work of such a request would be the reading of these two."""
-    given, filters = request.query_params.get("k", "10"), tuple(request.query_params.getlist("where"))
+    given, filters = given_with.get("k", "10"), tuple(given_with.getlist("where"))
     if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= LIMITS.k):
         raise RefusedError(f"k: {given[:20]!r} given, expected a number from 1 to {LIMITS.k:,}")
     if len(filters) > LIMITS.filters or any(len(filter) > 500 for filter in filters):
@@ -212,7 +236,7 @@ def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]
 
 def _add_nodes(app: FastAPI, state: State) -> None:
     async def near(request: Request, *, is_unlinked: bool) -> Response:
-        k, filters = asked(request)
+        k, filters = asked(request.query_params)
         question = Question(k, decoded(request.path_params["id"]), is_unlinked=is_unlinked, filters=filters)
         return Response(await state.within(state.engine.searches.do(question)), media_type="application/json")
 
