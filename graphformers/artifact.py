@@ -34,7 +34,9 @@ from graphformers.errors import ArtifactError
 MANIFEST = "manifest.json"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
-GROWING = ("changes.log",)  # files inside an artifact that grow after it was written and have checksums of their own
+# files inside an artifact that come or grow after it was written and have checksums of their own
+GROWING = ("changes.log", "index.usearch", "index.json")
+DRAFTS = (".index.",)  # what a killed writer of them leaves
 
 
 @dataclass
@@ -230,7 +232,8 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
     ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED, *GROWING}
-    foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(VERIFIED))
+    found = (entry.name for entry in path.iterdir() if not entry.name.startswith((VERIFIED, *DRAFTS)))
+    foreign = sorted(name for name in found if name not in ours)
     if foreign:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); move them elsewhere first"

@@ -7,6 +7,7 @@ so that --help answers at once.
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -507,6 +508,109 @@ def convert_command(
     model = convert(weights, tokenizer, method, max_tokens=max_tokens)
     model.save_pretrained(output, force=force)
     print(f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} parameters")
+
+
+@app.command("search")
+def search_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")] = None,
+    links: Annotated[str | None, typer.Option(metavar="ID", help="Likely links that this node does not have yet.")] = None,
+    neighbors: Annotated[
+        str | None, typer.Option(metavar="IDS", help="The company in which the text is read: ids, separated by commas.")
+    ] = None,
+    count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILTER", help="Only nodes whose column fits, as in 'year>=1995' or category=cs. Repeatable."),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Look at every vector instead of using the index.")] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the nodes nearest to a text or to a node. The index is made when it is first needed.
+
+    graphformers search papers.vectors "graph neural networks" -k 10
+    """
+    from graphformers.printing import print_matches
+    from graphformers.search.searcher import Searcher
+
+    given = [name for name, value in (("TEXT", text), ("--id", id), ("--links", links)) if value is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(
+            f"{' and '.join(given) or 'nothing'} given, expected one of TEXT, --id, --links", param_hint="TEXT"
+        )
+    if neighbors is not None and text is None:
+        raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
+    searcher, filters = Searcher(vectors, exact=True if exact else None, device=device), where or []
+    if text is not None:
+        around = [word.strip() for word in (neighbors or "").split(",") if word.strip()]
+        found = searcher.text(text, count, neighbors=around, filters=filters)
+    elif id is not None:
+        found = searcher.similar(id, count, filters=filters)
+    else:
+        found = searcher.links(str(links), count, filters=filters)
+    print_matches(found, as_json)
+
+
+@app.command("serve")
+def serve_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token that writing needs; or the environment, GRAPHFORMERS_TOKEN."),
+    ] = None,
+    read_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A name under which a proxy on this machine passes requests on. Repeatable."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER", help="Requests a second from one address; by default 100, on 127.0.0.1 any number.", min=0
+        ),
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
+
+    Without a token, changes are taken from this machine alone: a server that other machines can reach, by itself or through a
+    proxy, is then read-only. Tokens are sent as they are, so put a proxy that speaks TLS in front where the network is not yours.
+    While a server that takes changes runs, no other process can change the folder; a read-only server shows the folder as it was
+    at the start.
+
+    graphformers serve papers.vectors --port 8000
+    """
+    import os
+
+    # before torch and numpy are imported: their threads must not spin while they wait for each other (docs/design.md)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from graphformers.serve.settings import Limits, ServeSettings, read_token
+
+    write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
+    read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")
+    try:
+        from graphformers.serve.running import serve
+    except ImportError as error:
+        from graphformers.errors import MissingExtraError
+
+        raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
+    settings = ServeSettings(vectors, model, host, port, write, read, device, tuple(name or []))
+    if rate is None:
+        rate = 0 if settings.is_loopback else 100
+    serve(replace(settings, limits=Limits(rate=rate)), lambda address: print(f"serving {vectors} at {address}", flush=True))
 
 
 @app.command("info")

@@ -12,7 +12,12 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.data.split import LinkSplit, split_links
+from graphformers.embedding.job import embed
+from graphformers.embedding.states import model_fingerprint
+from graphformers.embedding.vectors import VectorStore
+from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
+from graphformers.search.searcher import Match, Searcher
 
 SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
     "two_stage": False,
@@ -42,6 +47,7 @@ class Demo:
     split: LinkSplit
     comparison: Comparison
     model: Path
+    found: "Searched"
 
 
 def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None) -> Demo:
@@ -52,7 +58,26 @@ def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: in
     say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
     plan = Plan(split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True)
     found = compare(plan, methods=METHODS)
-    return Demo(graph, split, found, plan.place(variant(METHODS[1]), plan.seeds[0]))
+    model = plan.place(variant(METHODS[1]), plan.seeds[0])
+    return Demo(graph, split, found, model, embed_and_search(model, graph, folder))
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The vectors of the demo, and what a search in them found."""
+
+    vectors: Path
+    query: str
+    matches: list[Match]
+
+
+def embed_and_search(model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line") -> Searched:
+    """Embeds the graph into `folder`, unless that was done with this model before, and searches it for a sentence."""
+    place, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
+    if not _is_there(place) or VectorStore.load(place).key.model != model_fingerprint(loaded):
+        say(f"embedding {graph.num_nodes:,} docstrings with {model} …")
+        embed(loaded, graph, place, force=True)
+    return Searched(place, query, Searcher(place, loaded).text(query, k=3))
 
 
 def _graph(folder: Path) -> TextGraph:

@@ -11,14 +11,15 @@ from graphformers.data.split import LinkSplit
 from graphformers.progress import clock
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphformers.compare.comparison import Comparison
-    from graphformers.demo import Demo
+    from graphformers.demo import Demo, Searched
     from graphformers.embedding.update import UpdateReport
     from graphformers.embedding.vectors import VectorStore
     from graphformers.evaluation.overview import Overview
     from graphformers.evaluation.ranking import Evaluation
+    from graphformers.search.searcher import Match
     from graphformers.train.trainer import TrainResult
 
 
@@ -233,14 +234,33 @@ def print_demo(demo: "Demo", as_json: bool) -> None:
     """The graph of the demo, what was learnt on it, and what to type next."""
     if as_json:
         found = {"graph": describe_graph(demo.graph), "split": demo.split.table(), "test": demo.comparison.results.table()}
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(found | {"search": [match.table() for match in demo.found.matches]}, ensure_ascii=False))
         return
     print_graph(demo.graph, as_json)
     print("\nWhich docstring is linked to this one? The true one among its candidates, on links held out from training.")
     print("Both models were trained for the same time; with neighbours to read, a step takes longer.\n")
     print_comparison(demo.comparison, as_json)
     split = demo.split.artifact.path if demo.split.artifact else ""
-    print(f"\nThe model is in {demo.model}. Next: graphformers evaluate {demo.model} {split}")
+    print(f"\nThe model is in {demo.model}: graphformers evaluate {demo.model} {split}")
+    print_searched(demo.found)
+
+
+def print_searched(found: "Searched") -> None:
+    """What the demo's search found, and what to type next."""
+    print(f"\nThe vectors of all docstrings are in {found.vectors}. A search for {found.query!r}:\n")
+    print_matches(found.matches, as_json=False)
+    print(f"\nNext: make serve (a page to search in), or graphformers search {found.vectors} 'your words'")
+
+
+def print_matches(found: "Sequence[Match]", as_json: bool) -> None:
+    """What a search found, one line each."""
+    if as_json:
+        print(json.dumps([match.table() for match in found], ensure_ascii=False))
+        return
+    if not found:
+        print("nothing found")
+        return
+    print_rows([(f"{match.score:.3f}", shorten(match.id, 40), shorten(match.text)) for match in found], ["score", "id", "text"])
 
 
 def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:

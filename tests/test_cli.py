@@ -98,11 +98,15 @@ def test_help_needs_no_heavy_import() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole demo, with few questions and seconds."""
-    from graphformers.demo import run_demo
+def test_demo_trains_on_the_standard_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole demo, with few questions and seconds; its last step, which takes a minute, is tested in test_demo.py."""
+    from graphformers import demo as demo_module
+    from graphformers.demo import Searched, run_demo
     from graphformers.printing import print_demo
 
+    monkeypatch.setattr(demo_module, "embed_and_search", lambda model, graph, folder: Searched(folder / "v", "words", []))
     demo = run_demo(tmp_path / "demo", seconds=1, questions=20, candidates=20)
     print_demo(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
@@ -120,8 +124,9 @@ def test_demo_trains_on_the_standard_library(tmp_path: Path, capsys: pytest.Capt
     assert "training" not in shown.err
     assert "neighbours]" in shown.out
     assert "the graph helps" in shown.out.lower()  # or that it cannot be told
-    assert f"Next: graphformers evaluate {demo.model} {tmp_path}/demo/python.split" in shown.out
+    assert f"graphformers evaluate {demo.model} {tmp_path}/demo/python.split" in shown.out
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
+    assert "Next: make serve" in shown.out
 
 
 def test_a_pipe_that_closes_early_is_no_traceback(tables: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,30 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     for words in commands:
         if words[0] in ("train", "compare"):
             words += ["--set", "max_steps=2", "--set", "batch_size=8"]
+        if words[0] == "serve":
+            check_serving(words, tmp_path)
+            continue
         done = subprocess.run([sys.executable, "-m", "graphformers", *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, (words, done.stderr)
+
+
+def check_serving(words: list[str], folder: Path) -> None:
+    """Starts the server on a free port and sends it what the README sends."""
+    command = [sys.executable, "-m", "graphformers", *words[: words.index("--port")], "--port", "0"]
+    server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        address = server.stdout.readline().split()[-1].removeprefix("http://").rstrip("/")
+        lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
+        assert lines
+        for line in lines:
+            asked = shlex.split(line, comments=True)
+            done = subprocess.run([asked[0], "-sf", *(word.replace("localhost:8000", address) for word in asked[1:])])
+            assert done.returncode == 0, line
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    assert server.returncode == 0
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

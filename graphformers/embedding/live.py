@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk
 from graphformers.data.columns import join_column
@@ -51,6 +52,19 @@ class LiveGraph:
         everyone = np.arange(self.base.num_nodes + len(self._ids))
         return np.delete(everyone, np.fromiter(self._gone, dtype=np.int64, count=len(self._gone)))
 
+    def removed(self) -> Array:
+        """The numbers of nodes that were taken out, sorted."""
+        return np.sort(np.fromiter(self._gone, dtype=np.int64, count=len(self._gone)))
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers were given out, to nodes that are there or were."""
+        return self.base.num_nodes + len(self._ids)
+
+    def link_types(self) -> set[str]:
+        """The types that links have had."""
+        return {*self.base.type_names, *(kind for _, _, kind in self._links if kind is not None)}
+
     def find(self, ids: Sequence[str]) -> Array:
         """The numbers of ids, -1 where there is no such node."""
         found = self.base.find_nodes(ids)
@@ -80,6 +94,35 @@ class LiveGraph:
     def _field(self, node: int, name: str) -> str:
         table, row = self._records[node]
         return str(table[name][row].as_py())
+
+    def fields(self, node: int) -> dict[str, object]:
+        """The id, the text and the user's columns of a node."""
+        table, row = self._records.get(node, (self.base.nodes, node))
+        return {name: table[name][row].as_py() for name in table.column_names}
+
+    def column_names(self) -> list[str]:
+        """The user's own node columns, of any node."""
+        tables = {id(table): table for table, _ in self._records.values()}
+        names = dict.fromkeys(name for table in (self.base.nodes, *tables.values()) for name in table.column_names)
+        return [name for name in names if name not in ("id", "text")]
+
+    def column(self, name: str) -> pa.Array:
+        """A column of all numbered nodes, those that were removed included; null where a node does not have it."""
+        base, total = self.base.nodes, self.base.num_nodes + len(self._ids)
+        changed = sorted(self._records)
+        records = [self._records[node] for node in changed]
+        values = pa.array([table[name][row].as_py() if name in table.column_names else None for table, row in records])
+        kind = base[name].type if name in base.column_names else values.type
+        own = one_chunk(base[name]) if name in base.column_names else pa.nulls(self.base.num_nodes, kind)
+        if not changed:
+            return own
+        try:
+            values = values.cast(kind)
+        except pa.ArrowException:  # a new node has words where the others have numbers
+            own, values, kind = own.cast(pa.large_string()), values.cast(pa.large_string()), pa.large_string()
+        mask = np.zeros(total, dtype=bool)
+        mask[changed] = True
+        return pc.replace_with_mask(pa.concat_arrays([own, pa.nulls(len(self._ids), kind)]), pa.array(mask), values)
 
     def row(self, node: int) -> Array:
         """The neighbours of a node, sorted."""

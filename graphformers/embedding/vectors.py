@@ -7,6 +7,7 @@ The folder holds all that is needed to answer and to go on: who embeds a new nod
 texts. When the log has grown to a share of the base, both are written as a new base.
 """
 
+import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -73,6 +74,7 @@ class VectorStore:
         self.states = LayerStates.load(artifact)
         self._new_vectors: dict[int, tuple[Raw, int]] = {}  # by node: where the log has its vector
         self._new_states: dict[int, tuple[Array, int]] = {}
+        self._seen: tuple[int, Array, Array] | None = None  # where the log ended when changes were last counted, and they
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
         for record in self.log.read():
             self.absorb(record, self.live)
@@ -161,6 +163,32 @@ class VectorStore:
                 scales[place] = found.scales[row]
         return Raw(numbers, scales)
 
+    @property
+    def num_base(self) -> int:
+        """How many vectors the base has; they are never changed, only overtaken by the log."""
+        return self.live.base.num_nodes
+
+    def base_vectors(self, nodes: Array) -> Array:
+        """(len(nodes), D) float32 of base nodes, as the base has them."""
+        scales = self._scales.take(nodes) if self._scales is not None else None
+        return Raw(self._vectors.take(nodes), scales).floats()
+
+    def changed_nodes(self) -> Array:
+        """The nodes whose vectors the log has, sorted."""
+        return self._changes()[0]
+
+    def overtaken(self) -> Array:
+        """The base nodes whose vectors in the base no longer count: changed ones and removed ones."""
+        return self._changes()[1]
+
+    def _changes(self) -> tuple[Array, Array]:
+        if self._seen is None or self._seen[0] != self.log.end:
+            gone = self.live.removed()
+            logged = np.sort(np.fromiter(self._new_vectors, dtype=np.int64, count=len(self._new_vectors)))
+            overtaken = np.union1d(logged, gone)
+            self._seen = (self.log.end, np.setdiff1d(logged, gone), overtaken[overtaken < self.num_base])
+        return self._seen[1:]
+
     def states_of(self, nodes: Array) -> Array:
         """(len(nodes), S, D): the kept states of nodes."""
         assert self.states is not None, "states were kept"
@@ -182,6 +210,18 @@ class VectorStore:
             self._new_vectors[node] = (raw, row)
         for row, node in enumerate(live.find(record.content["states"]).tolist()):
             self._new_states[node] = (record.arrays["states"], row)
+
+    def fork(self) -> "VectorStore":
+        """This state of the store, which later changes leave as it is; the base and all arrays are shared."""
+        other = copy.copy(self)
+        other._new_vectors, other._new_states = self._new_vectors.copy(), self._new_states.copy()
+        other.log = copy.copy(self.log)
+        return other
+
+    def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
+        """(len(nodes),) whether the log of both, of which one is a fork of the other, has one and the same vector of a node."""
+        mine, theirs = self._new_vectors, other._new_vectors
+        return np.array([node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool)
 
     def graph(self) -> TextGraph:
         """The graph these vectors are of, changes included."""

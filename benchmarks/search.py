@@ -1,0 +1,133 @@
+"""Nearest neighbours: recall, time to build and queries per second of the index against exact search; prints JSON.
+
+    python benchmarks/search.py papers.vectors                        # a store of real vectors, as they were trained
+    python benchmarks/search.py papers.vectors --grow 1000000         # as many vectors grown from them
+
+A grown vector is a real one, moved up to half the way towards another that is near it in some direction and shaken a little, so
+that clusters and lengths stay about those of real ones. Queries are made in the same way; no store holds them.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphformers.data.arrays import Array
+from graphformers.embedding.vectors import Raw, VectorStore
+from graphformers.search import index as index_module
+from graphformers.search.index import Index, build_index, load_index
+
+
+class Grown(VectorStore):
+    """A store with more vectors than its folder has; its index goes to another folder."""
+
+    def __init__(self, origin: VectorStore, vectors: Array, folder: Path) -> None:
+        super().__init__(origin.artifact)
+        self._grown, self._folder = vectors, folder
+
+    @property
+    def path(self) -> Path:
+        return self._folder
+
+    @property
+    def num_base(self) -> int:
+        return len(self._grown)
+
+    def __len__(self) -> int:
+        return len(self._grown)
+
+    def base_vectors(self, nodes: Array) -> Array:
+        return self._grown[nodes].astype(np.float32)
+
+    def raw(self, nodes: Array) -> Raw:
+        return Raw(self._grown[nodes])
+
+
+class AllNodes:
+    """What exact search asks of a graph."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def nodes(self) -> Array:
+        return np.arange(self.count)
+
+    def removed(self) -> Array:
+        return np.zeros(0, dtype=np.int64)
+
+
+def moved(vectors: Array, count: int, seed: int) -> Array:
+    """`count` vectors between real ones."""
+    draw = np.random.default_rng(seed)
+    order = np.argsort(vectors @ draw.normal(size=vectors.shape[1]), kind="stable")  # near in one direction
+    first = draw.integers(0, len(vectors) - 20, count)
+    second = first + draw.integers(1, 20, count)
+    share = draw.uniform(0, 0.5, (count, 1)).astype(np.float32)
+    result = np.empty((count, vectors.shape[1]), dtype=np.float32)
+    spread = vectors.std(0) * 0.1
+    for start in range(0, count, 100_000):
+        part = slice(start, min(start + 100_000, count))
+        one, other = vectors[order[first[part]]], vectors[order[second[part]]]
+        noise = draw.standard_normal(one.shape, dtype=np.float32) * spread
+        result[part] = (1 - share[part]) * one + share[part] * other + noise
+    return result
+
+
+def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, Any]:
+    started = time.perf_counter()
+    index = build_index(store)
+    built = time.perf_counter() - started
+    started = time.perf_counter()
+    again = load_index(store)
+    opened = time.perf_counter() - started
+    assert again is not None
+    started = time.perf_counter()
+    truth = Index(store).search(queries, 10)
+    exact = (time.perf_counter() - started) / len(queries)
+    found: dict[str, Any] = {
+        "vectors": store.num_base,
+        "size": store.size,
+        "similarity": "cosine" if store.is_cosine else "inner product",
+        "build_s": round(built, 1),
+        "open_s": round(opened, 2),
+        "index_gb": round((store.path / index_module.FILE).stat().st_size / 1e9, 3),
+        "exact_queries_per_s_in_batches": round(1 / exact, 1),
+        "default_width": index_module.SEARCH_WIDTH,
+        "recall_at_build": round(index.facts.recall, 4) if index.facts else None,
+        "widths": [],
+    }
+    for width in widths:
+        again._graph.expansion_search = width
+        started = time.perf_counter()
+        hits = [again.search(query[None], 10).nodes_QK[0] for query in queries]
+        taken = time.perf_counter() - started
+        right = sum(len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, hits, strict=True))
+        entry = {"width": width, "recall@10": round(right / truth.nodes_QK.size, 4)}
+        found["widths"].append(entry | {"queries_per_s_one_by_one": round(len(queries) / taken, 1)})
+    found["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vectors", type=Path, help="a folder of vectors")
+    parser.add_argument("--grow", type=int, default=None, help="how many vectors to grow from them")
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--widths", type=int, nargs="*", default=[64, 128, 192, 256])
+    chosen = parser.parse_args()
+    origin = VectorStore.load(chosen.vectors)
+    real = origin.base_vectors(np.arange(origin.num_base))
+    vectors = real if chosen.grow is None else moved(real, chosen.grow, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Grown(origin, vectors, Path(folder))
+        store.live = AllNodes(len(vectors))  # type: ignore[assignment]
+        print(json.dumps(measure(store, moved(real, chosen.queries, 2), chosen.widths)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Search: the nearest nodes of a vector, a text or a node."""

@@ -1,0 +1,348 @@
+"""Index: the nearest vectors of a store, exactly or through a graph of near neighbours (usearch).
+
+The index is made of the store's base, which never changes: a file that is mapped into memory and shared by all who read it. What
+the log has changed since is kept apart and searched exactly, and hits of the base that it has overtaken are passed over; so a new
+vector is found in the same moment, and nothing is ever rebuilt to remove one. A compaction makes a new base and so a new index.
+
+usearch compares by angle. Vectors that are compared by inner product get one more number, so that all have the same length and
+the order by angle is that by inner product, whatever lengths they had: x becomes (x, sqrt(L² - |x|²)) with L the largest length,
+and a query (q, 0). The best hits are then scored again with the vectors as they are stored.
+
+    papers.vectors/index.usearch, index.json   the graph of near neighbours, and what it was made of
+
+Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
+"""
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.artifact import checksum, sync, write_whole
+from graphformers.data.arrays import Array
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import GraphFormersError
+from graphformers.progress import progress, say
+
+FILE, ABOUT = "index.usearch", "index.json"
+EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
+CONNECTIVITY, BUILD_WIDTH, SEARCH_WIDTH = 24, 160, 128  # of usearch's graph; docs/design.md has what they were chosen by
+SURPLUS = 2  # times as many hits are scored again
+RECALL_QUERIES = 500
+BLOCK = 65_536  # vectors at a time
+MANY_CHANGES = 500  # more than these are not sorted as a whole
+
+
+@dataclass(frozen=True)
+class Hits:
+    """The best nodes of each query, best first; where there are fewer than K, -1 with a score of -inf."""
+
+    nodes_QK: Array  # int64
+    scores_QK: Array  # float32
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """What an index on disk was made of."""
+
+    base: str  # fingerprint of the store's base
+    count: int
+    longest: float  # L; 0 where angles are compared
+    connectivity: int
+    build_width: int
+    search_width: int
+    recall: float  # at 10, against exact search
+    checksum: str  # of the file
+
+
+class Index:
+    """Finds the nearest nodes of a store: `Index.open(store).search(vectors, k)`."""
+
+    def __init__(self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None) -> None:
+        self.store, self._graph, self.facts = store, graph, facts
+        self._all: Array | None = None
+        self._overlay: tuple[Array, Array, VectorStore, int] | None = None
+        self._covered: tuple[Array, Array] | None = None
+        self._numbers: Array | None = None  # of the graph's nodes in the store, -1 for those that changed since; None: the same
+        self._unseen = np.zeros(0, dtype=np.int64)  # base nodes that the graph does not know
+
+    def on(self, store: VectorStore) -> "Index":
+        """The same for another state of the store, with the same base; what was read of it before is not read again."""
+        assert store.artifact is self.store.artifact, "an index belongs to one base"
+        other = copy.copy(self)
+        other.store = store
+        return other
+
+    def through(self, graph: Any) -> "Index":
+        """The same with another graph in the place of usearch's, which searches as that does."""
+        other = copy.copy(self)
+        other._graph = graph
+        return other
+
+    def carried_over(self, before: VectorStore, store: VectorStore) -> "Index":
+        """For a store that `before` was compacted into, until it has an index of its own.
+
+        The graph of near neighbours stays, its nodes get their new numbers; vectors that it does not know are searched exactly.
+        """
+        if self._graph is None:
+            return Index(store)
+        nodes = before.live.nodes()
+        numbers = np.full(before.live.num_numbers, -1, dtype=np.int64)
+        numbers[nodes] = np.arange(len(nodes))
+        changed = numbers[before.changed_nodes()]
+        unseen = np.union1d(changed, numbers[self._unseen])
+        numbers[before.overtaken()] = -1
+        mine = np.arange(before.num_base) if self._numbers is None else self._numbers
+        other = Index(store, self._graph, self.facts)
+        other._numbers = np.where(mine >= 0, numbers[mine], -1)
+        other._unseen = unseen[unseen >= 0]
+        return other
+
+    @staticmethod
+    def open(store: VectorStore, *, exact: bool | None = None) -> "Index":
+        """The store's index from disk, made when there is none yet; exact search for small stores, or when asked for.
+
+        Without usearch every search is exact.
+        """
+        if exact is None:
+            exact = store.num_base < EXACT_BELOW or not has_usearch()
+        if exact:
+            return Index(store)
+        found = load_index(store)
+        return found if found is not None else build_index(store)
+
+    @property
+    def is_exact(self) -> bool:
+        return self._graph is None
+
+    def search(self, queries_QD: Array, k: int, *, allowed: Array | None = None) -> Hits:
+        """The `k` best nodes for each query; `allowed` marks by node number who may be found."""
+        queries_QD = np.ascontiguousarray(queries_QD, dtype=np.float32)
+        if queries_QD.ndim != 2 or queries_QD.shape[1] != self.store.size:
+            raise GraphFormersError(f"queries of shape {queries_QD.shape} given, expected rows of {self.store.size} numbers")
+        if not np.isfinite(queries_QD).all():
+            raise GraphFormersError("the query holds numbers that are not finite (NaN or inf)")
+        if self.store.is_cosine:
+            queries_QD = unit_rows(queries_QD)
+        k = min(k, len(self.store))
+        if k < 1 or not len(queries_QD):
+            return Hits(np.zeros((len(queries_QD), 0), dtype=np.int64), np.zeros((len(queries_QD), 0), dtype=np.float32))
+        if self._graph is None or (allowed is not None and allowed.sum() < EXACT_BELOW):
+            return self._search_all(queries_QD, k, allowed)
+        return self._search_graph(queries_QD, k, allowed)
+
+    def _search_all(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
+        """Every vector against every query, block by block."""
+        hidden = self._hidden(allowed)
+        best = Hits(np.full((len(queries_QD), k), -1), np.full((len(queries_QD), k), -np.inf, dtype=np.float32))
+        is_kept = self.is_exact and self.store.num_base <= 10 * EXACT_BELOW
+        nodes = np.arange(len(hidden)) if is_kept and hidden.mean() < 0.5 else np.flatnonzero(~hidden)
+        for start in range(0, len(nodes), BLOCK):
+            part = nodes[start : start + BLOCK]
+            vectors = self._kept(part, len(nodes) == len(hidden)) if is_kept else self._base(part)
+            scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(vectors).T
+            scores_QM[:, torch.from_numpy(hidden[part])] = -torch.inf
+            top = scores_QM.topk(min(k, len(part)), dim=1)
+            best = _merge(best, Hits(part[top.indices.numpy()], top.values.numpy()), k)
+        return self._with_changes(best, queries_QD, k, allowed)
+
+    def _kept(self, nodes: Array, is_slice: bool) -> Array:
+        """(M, D) float32 of base nodes. Those of a small store that is always searched exactly are kept in memory."""
+        if self._all is None:
+            self._all = self._base(np.arange(self.store.num_base))
+        return self._all[nodes[0] : nodes[-1] + 1] if is_slice else self._all[nodes]
+
+    def _base(self, nodes: Array) -> Array:
+        vectors = self.store.base_vectors(nodes)
+        return unit_rows(vectors) if self.store.is_cosine else vectors
+
+    def _compared(self, nodes: Array) -> Array:
+        vectors = self.store.raw(nodes).floats()
+        return unit_rows(vectors) if self.store.is_cosine else vectors
+
+    def _hidden(self, allowed: Array | None) -> Array:
+        """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed."""
+        overtaken = self.store.overtaken()
+        if self._covered is None or self._covered[0] is not overtaken:
+            hidden = np.zeros(self.store.num_base, dtype=bool)
+            hidden[overtaken] = True
+            hidden[self._unseen] = True
+            self._covered = (overtaken, hidden)
+        covered = self._covered[1]
+        return covered if allowed is None else covered | ~allowed[: self.store.num_base]
+
+    def _changed(self) -> tuple[Array, Array]:
+        """The nodes that are searched exactly, and their vectors as they are compared; made once for each state of the log."""
+        before, end = self._overlay, self.store.log.end
+        if before is not None and before[2] is self.store and before[3] == end:
+            return before[:2]
+        nodes = self.store.changed_nodes()
+        if len(self._unseen):
+            nodes = np.union1d(nodes, np.setdiff1d(self._unseen, self.store.overtaken()))
+        vectors = np.empty((len(nodes), self.store.size), dtype=np.float32)
+        known = np.zeros(len(nodes), dtype=bool)
+        if before is not None and len(before[0]):
+            places = np.minimum(np.searchsorted(before[0], nodes), len(before[0]) - 1)
+            known = (before[0][places] == nodes) & self.store.is_same_vector(before[2], nodes)
+            vectors[known] = before[1][places[known]]
+        vectors[~known] = self._compared(nodes[~known])
+        self._overlay = (nodes, vectors, self.store, end)
+        return nodes, vectors
+
+    def _with_changes(self, best: Hits, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
+        """Hits of the base, and with them what the log changed."""
+        nodes, vectors = self._changed()
+        if allowed is not None:
+            nodes, vectors = nodes[allowed[nodes]], vectors[allowed[nodes]]
+        if not len(nodes):
+            return best
+        scores_QM = queries_QD @ vectors.T
+        if len(nodes) > MANY_CHANGES:
+            top = torch.from_numpy(scores_QM).topk(min(k, len(nodes)), dim=1)
+            return _merge(best, Hits(nodes[top.indices.numpy()], top.values.numpy()), k)
+        return _merge(best, Hits(np.broadcast_to(nodes, scores_QM.shape), scores_QM), k)
+
+    def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
+        """Hits of the base, twice as many again as long as too few of them count; and what the log changed, exactly."""
+        hidden = self._hidden(allowed)
+        possible = self.store.num_base - int(hidden.sum())
+        wanted = SURPLUS * k
+        while True:
+            keys_QM = self._walk(queries_QD, min(wanted, self.store.num_base))
+            keys_QM[(keys_QM >= 0) & hidden[keys_QM]] = -1
+            if ((keys_QM >= 0).sum(1) >= min(k + k // 2, possible)).all() or wanted >= self.store.num_base:
+                break
+            wanted *= 4
+            if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper
+                return self._search_all(queries_QD, k, allowed)
+        return self._with_changes(self._score_again(queries_QD, keys_QM, k), queries_QD, k, allowed)
+
+    def _walk(self, queries_QD: Array, count: int) -> Array:
+        """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds fewer."""
+        found = self._graph.search(self._extended(queries_QD), count)
+        keys_QM = np.atleast_2d(found.keys).astype(np.int64)
+        if len(queries_QD) > 1:  # a single query is answered in another shape, without places that are empty
+            keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
+        return keys_QM if self._numbers is None else np.where(keys_QM >= 0, self._numbers[keys_QM], -1)
+
+    def _score_again(self, queries_QD: Array, keys_QM: Array, k: int) -> Hits:
+        """The `k` best of some candidates, by the vectors as they are stored; -1 is nobody."""
+        distinct, places = np.unique(keys_QM, return_inverse=True)
+        vectors = self._base(distinct[distinct >= 0])
+        if len(distinct) and distinct[0] < 0:
+            vectors = np.concatenate([np.zeros((1, self.store.size), dtype=np.float32), vectors])
+        scores_QM = np.einsum("qd,qmd->qm", queries_QD, vectors[places.reshape(keys_QM.shape)])
+        scores_QM[keys_QM < 0] = -np.inf
+        empty = Hits(np.full((len(keys_QM), k), -1), np.full((len(keys_QM), k), -np.inf, dtype=np.float32))
+        return _merge(empty, Hits(keys_QM, scores_QM.astype(np.float32)), k)
+
+    def _extended(self, queries_QD: Array) -> Array:
+        if self.store.is_cosine:
+            return queries_QD
+        return np.pad(queries_QD, ((0, 0), (0, 1)))
+
+
+def _merge(one: Hits, other: Hits, k: int) -> Hits:
+    """The `k` best of both; of equals the smaller number comes first, so that the order never depends on blocks."""
+    nodes = np.concatenate([one.nodes_QK, other.nodes_QK], 1)
+    scores = np.concatenate([one.scores_QK, other.scores_QK], 1)
+    order = np.lexsort((np.where(nodes < 0, np.iinfo(np.int64).max, nodes), -scores), axis=1)[:, :k]
+    nodes, scores = np.take_along_axis(nodes, order, 1), np.take_along_axis(scores, order, 1)
+    return Hits(np.where(np.isneginf(scores), -1, nodes), scores)
+
+
+def unit_rows(vectors: Array) -> Array:
+    """Each row at length one; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
+def has_usearch() -> bool:
+    try:
+        import usearch.index  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def build_index(store: VectorStore) -> Index:
+    """Makes the index of a store's base, measures its recall, and keeps it beside the vectors."""
+    longest = 0.0 if store.is_cosine else max((float(lengths.max(initial=0)) for lengths in _lengths(store)), default=0.0)
+    size = store.size if store.is_cosine else store.size + 1
+    graph = _empty_graph(size)
+    with progress("Indexing", store.num_base, "vectors") as task:
+        for start in range(0, store.num_base, BLOCK // 4):
+            nodes = np.arange(start, min(start + BLOCK // 4, store.num_base))
+            graph.add(nodes, _indexed(store.base_vectors(nodes), longest, store.is_cosine))
+            task.advance(len(nodes))
+    made = Index(store, graph)
+    recall = measure_recall(made)
+    say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
+    draft = store.path / f".{FILE}.draft"
+    graph.save(str(draft))
+    facts = IndexFacts(
+        store.artifact.fingerprint, store.num_base, longest, CONNECTIVITY, BUILD_WIDTH, SEARCH_WIDTH, recall, checksum(draft)
+    )
+    sync(draft)
+    draft.replace(store.path / FILE)
+    write_whole(store.path / ABOUT, (json.dumps(asdict(facts), indent=1) + "\n").encode())
+    return Index(store, graph, facts)
+
+
+def load_index(store: VectorStore) -> Index | None:
+    """The index from disk, mapped; None where there is none, it is another base's, or it is damaged."""
+    try:
+        facts = IndexFacts(**json.loads((store.path / ABOUT).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    if facts.base != store.artifact.fingerprint or facts.count != store.num_base:
+        return None
+    if not (store.path / FILE).is_file() or checksum(store.path / FILE) != facts.checksum:
+        say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
+        return None
+    graph = _empty_graph(store.size if store.is_cosine else store.size + 1)
+    graph.view(str(store.path / FILE))
+    graph.expansion_search = facts.search_width
+    return Index(store, graph, facts)
+
+
+def _empty_graph(size: int) -> Any:
+    from usearch.index import Index as NearGraph
+
+    return NearGraph(
+        ndim=size,
+        metric="ip",
+        dtype="f16",
+        connectivity=CONNECTIVITY,
+        expansion_add=BUILD_WIDTH,
+        expansion_search=SEARCH_WIDTH,
+    )
+
+
+def _lengths(store: VectorStore) -> Iterator[Array]:
+    for start in range(0, store.num_base, BLOCK):
+        yield np.linalg.norm(store.base_vectors(np.arange(start, min(start + BLOCK, store.num_base))), axis=1)
+
+
+def _indexed(vectors: Array, longest: float, is_cosine: bool) -> Array:
+    """Vectors of length one: turned, or with the number that makes up for what they lack, divided by the largest length."""
+    if is_cosine:
+        return unit_rows(vectors)
+    scaled = vectors / np.float32(max(longest, 1e-12))
+    rest = np.sqrt(np.maximum(1 - (scaled.astype(np.float64) ** 2).sum(1), 0))
+    return np.concatenate([scaled, rest[:, None].astype(np.float32)], 1)
+
+
+def measure_recall(index: Index, k: int = 10, count: int = RECALL_QUERIES) -> float:
+    """The share of the true `k` nearest that the index finds, for vectors of the store as queries."""
+    store = index.store
+    nodes = np.random.default_rng(0).choice(store.num_base, min(count, store.num_base), replace=False)
+    queries = store.base_vectors(nodes)
+    truth = Index(store)._search_all(unit_rows(queries) if store.is_cosine else queries, k, None)
+    found = index.search(queries, k)
+    hits = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, found.nodes_QK, strict=True)]
+    return float(np.sum(hits) / max(truth.nodes_QK.size, 1))

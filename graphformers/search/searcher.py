@@ -1,0 +1,130 @@
+"""Searcher: matches for a text, a node or a vector, as people ask for them."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphformers.data.arrays import Array
+from graphformers.embedding.update import check_model, load_model
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from graphformers.search.filters import allowed_nodes
+from graphformers.search.index import Index
+
+MOST_HITS = 10_000
+
+
+@dataclass(frozen=True)
+class Match:
+    """A node that was found; higher scores are nearer."""
+
+    id: str
+    score: float
+    text: str
+
+    def table(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Searcher:
+    """Searches a store: `Searcher(store).text("graph neural networks", k=10)`.
+
+    The model is loaded when a text is first asked for; to look for what is near a node it is not needed.
+    """
+
+    def __init__(
+        self,
+        store: VectorStore | str | Path,
+        model: GraphFormers | None = None,
+        *,
+        exact: bool | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.store = store if isinstance(store, VectorStore) else VectorStore.load(store)
+        self.index = Index.open(self.store, exact=exact)
+        self._model, self._device, self._loading = model, device, threading.Lock()
+        if model is not None:
+            check_model(self.store, model)
+
+    @property
+    def model(self) -> GraphFormers:
+        """The model that made the vectors."""
+        with self._loading:
+            if self._model is None:
+                self._model = load_model(self.store, self._device)
+                check_model(self.store, self._model)
+            return self._model
+
+    def text(self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), filters: Sequence[str] = ()) -> list[Match]:
+        """The nodes nearest to a text, read in the company of the nodes whose ids are given."""
+        return self.vector(self.encode(text, neighbors), k, filters=filters)
+
+    def encode(self, text: str, neighbors: Sequence[str] = ()) -> Array:
+        """(D,) the vector of a text among the texts of some nodes."""
+        around = self.store.live.texts_of(self._nodes(neighbors)) if neighbors else []
+        vector: Array = self.model.encode([text], [around])[0]
+        return vector
+
+    def similar(self, id: str, k: int = 10, *, filters: Sequence[str] = ()) -> list[Match]:
+        """The nodes nearest to a node, itself left out."""
+        node = int(self._nodes([id])[0])
+        return self._near(node, k, np.array([node]), filters)
+
+    def links(self, id: str, k: int = 10, *, filters: Sequence[str] = ()) -> list[Match]:
+        """The likeliest links that a node does not have yet."""
+        node = int(self._nodes([id])[0])
+        return self._near(node, k, np.append(self.store.live.row(node), node), filters)
+
+    def vector(self, vector: Array, k: int = 10, *, filters: Sequence[str] = ()) -> list[Match]:
+        """The nodes nearest to a vector."""
+        check_k(k)
+        hits = self.index.search(np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, filters))
+        return self._matches(hits.nodes_QK[0], hits.scores_QK[0])
+
+    def _near(self, node: int, k: int, left_out: Array, filters: Sequence[str]) -> list[Match]:
+        check_k(k)
+        allowed = allowed_nodes(self.store.live, filters)
+        hits = self.index.search(self.store.raw(np.array([node])).floats(), k + len(left_out), allowed=allowed)
+        kept = ~np.isin(hits.nodes_QK[0], left_out)
+        return self._matches(hits.nodes_QK[0][kept][:k], hits.scores_QK[0][kept][:k])
+
+    def _nodes(self, ids: Sequence[str]) -> Array:
+        nodes = self.store.live.find(ids)
+        for id, node in zip(ids, nodes.tolist(), strict=True):
+            if node < 0:
+                raise GraphFormersError(f"no node with the id {id!r} among the {len(self.store):,} of {self.store.path}")
+        return nodes
+
+    def _matches(self, nodes: Array, scores: Array) -> list[Match]:
+        is_there = nodes >= 0
+        nodes, live = nodes[is_there], self.store.live
+        found = zip(live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), strict=True)
+        return [Match(id, score, text) for id, score, text in found]
+
+
+def check_k(k: int) -> None:
+    if not 1 <= k <= MOST_HITS:
+        raise GraphFormersError(f"k={k} given, expected 1 to {MOST_HITS:,}")
+
+
+def search(
+    store: VectorStore | str | Path,
+    query: str | Array,
+    k: int = 10,
+    *,
+    neighbors: Sequence[str] = (),
+    filters: Sequence[str] = (),
+) -> list[Match]:
+    """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks", k=5)`.
+
+    Who asks often keeps a Searcher, which keeps index and model.
+    """
+    searcher = Searcher(store)
+    if isinstance(query, str):
+        return searcher.text(query, k, neighbors=neighbors, filters=filters)
+    return searcher.vector(query, k, filters=filters)

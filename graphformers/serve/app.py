@@ -1,0 +1,396 @@
+"""The app: what can be asked over HTTP. Each endpoint takes apart, asks the engine, and puts together.
+
+Paths are taken apart before they are decoded (gate.py), so an id is one part of a path with everything special written as %XX,
+and may hold anything, slashes included.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+from fastapi import FastAPI, Query, Request, Response
+from fastapi import Path as Part
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+
+from graphformers import __version__
+from graphformers.errors import GraphFormersError
+from graphformers.progress import say
+from graphformers.serve import nodes
+from graphformers.serve.batching import BusyError
+from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
+from graphformers.serve.engine import Engine, Question, Reading
+from graphformers.serve.files import File, page_files
+from graphformers.serve.gate import Gate, Shortcut, error_body
+from graphformers.serve.metrics import Metrics
+from graphformers.serve.projection import Map
+from graphformers.serve.settings import ServeSettings
+from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
+
+T = TypeVar("T")
+NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
+NEAR = {  # what `asked` reads
+    "parameters": [
+        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "k", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": LIMITS.k, "default": 10}},
+        {
+            "name": "where",
+            "in": "query",
+            "description": "As in year>=1995; all must hold.",
+            "schema": {"type": "array", "maxItems": LIMITS.filters, "items": {"type": "string", "maxLength": 500}},
+        },
+    ]
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {}}}
+    for status, text in {
+        400: "What was sent is not HTTP or not JSON.",
+        401: "A token is needed, or another one.",
+        403: "This server lets nobody write, or not from there.",
+        404: "There is no such node.",
+        413: "Too large a body.",
+        415: "Not declared as JSON.",
+        422: "Something in the request is not as it should be.",
+        429: "Too many requests.",
+        503: "Busy, or not ready yet: try again.",
+        504: "It took too long.",
+    }.items()
+}
+
+
+class NotReadyError(Exception):
+    """The vectors are still being loaded."""
+
+
+class State:
+    """What the endpoints share; the engine comes when it is loaded."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings, self.limits, self.metrics = settings, settings.limits, Metrics()
+        self.files = page_files()
+        self._engine: Engine | None = None
+        self.map: Map | None = None
+        self.looking = asyncio.Lock()  # of those who look at attention one at a time uses the model
+
+    def open(self, engine: Engine) -> None:
+        self.metrics.watch(engine)
+        self.map = Map(engine, self.limits.map_points)
+        self._engine = engine
+
+    @property
+    def is_ready(self) -> bool:
+        return self._engine is not None
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise NotReadyError
+        return self._engine
+
+    async def within(self, work: Awaitable[T], seconds: float | None = None) -> T:
+        """The result, if it comes in time."""
+        async with asyncio.timeout(seconds or self.limits.seconds):
+            return await work
+
+
+def make_app(settings: ServeSettings) -> tuple[FastAPI, State]:
+    """The app, and where its engine is put once it is loaded."""
+    state = State(settings)
+    app = FastAPI(
+        title="graphformers",
+        version=__version__,
+        description="Vectors of a graph of texts: search, embeddings, changes that are searchable at once.",
+        docs_url=None,  # those pages load their scripts from elsewhere
+        redoc_url=None,
+        responses=ERRORS,
+    )
+    app.state.shared = state
+    _add_reading(app, state)
+    _add_nodes(app, state)
+    _add_writing(app, state)
+    _add_page(app, state)
+    _add_errors(app)
+    app.add_middleware(Gate, settings=settings, metrics=state.metrics, shortcut=make_shortcut(app, state))
+    return app, state
+
+
+def as_json(content: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def decoded(id: str) -> str:
+    """The id that a part of a path means."""
+    try:
+        found = unquote(id, errors="strict")
+    except UnicodeDecodeError:
+        raise RefusedError("the id in the address is no UTF-8") from None
+    if not found.strip():
+        raise RefusedError("the id in the address is empty, expected something")
+    if len(found) > LIMITS.id_letters:
+        raise RefusedError(f"an id of {len(found):,} letters given, expected at most {LIMITS.id_letters:,}")
+    return found
+
+
+def make_shortcut(app: FastAPI, state: State) -> Shortcut:
+    """Searches by id without the way through the app, which costs as much as the rest of such a request.
+
+    It gives None for whatever is not one that can be answered; the app then says what is wrong with it.
+    """
+    paths = {path: route for route in app.routes if (path := getattr(route, "path", "")).startswith("/nodes/{id}/")}
+    routes = {path.rpartition("/")[2]: route for path, route in paths.items()}
+
+    async def shortcut(scope: MutableMapping[str, Any]) -> bytes | None:
+        parts = scope["path"].split("/")
+        if scope["method"] != "GET" or len(parts) != 4 or parts[3] not in ("similar", "links"):
+            return None
+        scope["route"] = routes[parts[3]]
+        try:
+            k, filters = asked(QueryParams(scope["query_string"]))
+            question = Question(k, decoded(parts[2]), is_unlinked=parts[3] == "links", filters=filters)
+            return await state.within(state.engine.searches.do(question))
+        except (GraphFormersError, NotReadyError, BusyError, TimeoutError):
+            return None
+
+    return shortcut
+
+
+def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
+    """How many, and under which filters. Read by hand: half of the work of such a request would be the reading of these two."""
+    given, filters = given_with.get("k", "10"), tuple(given_with.getlist("where"))
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= LIMITS.k):
+        raise RefusedError(f"k: {given[:20]!r} given, expected a number from 1 to {LIMITS.k:,}")
+    if len(filters) > LIMITS.filters or any(len(filter) > 500 for filter in filters):
+        raise RefusedError(f"where: {len(filters)} filters given, expected at most {LIMITS.filters} of at most 500 letters")
+    return int(given), filters
+
+
+def _add_reading(app: FastAPI, state: State) -> None:
+    async def read(readings: list[Reading]) -> list[Any]:
+        return list(await state.within(asyncio.gather(*(state.engine.texts.do(reading) for reading in readings))))
+
+    @app.post("/search", summary="The nodes nearest to a text, a node or a vector", response_class=Response)
+    async def search(body: SearchBody) -> Response:
+        engine, filters = state.engine, tuple(body.where)
+        given = [name for name in ("text", "id", "vector") if getattr(body, name) is not None]
+        if len(given) != 1:
+            raise RefusedError(f"{' and '.join(given) or 'nothing'} given, expected one of text, id and vector")
+        if body.text is None and (body.neighbors or body.neighbor_texts):
+            raise RefusedError("neighbors given without a text to read among them")
+        if body.links and body.id is None:
+            raise RefusedError("links given without an id")
+        vector = None
+        if body.vector is not None:
+            vector = np.array(body.vector, dtype=np.float32)
+            if vector.shape != (engine.view.store.size,):
+                raise RefusedError(f"a vector of {len(vector)} numbers given, expected {engine.view.store.size}")
+        if body.text is not None:
+            around = company(engine, body.neighbors, body.neighbor_texts)
+            vector = (await read([Reading(body.text, around)]))[0]
+        question = Question(body.k, body.id, vector, body.links, filters, body.show_neighbors)
+        found = await state.within(engine.searches.do(question))
+        return Response(found, media_type="application/json")
+
+    @app.post("/v1/embeddings", summary="Vectors of texts, in OpenAI's shape", response_class=Response)
+    async def embeddings(body: EmbeddingsBody) -> Response:
+        engine = state.engine
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        for name in ("neighbors", "neighbor_texts"):
+            lists = getattr(body, name)
+            if lists is not None and len(lists) != len(texts):
+                raise RefusedError(f"{name}: {len(lists)} lists given, expected one for each of the {len(texts)} inputs")
+        size = engine.view.store.size
+        if body.dimensions is not None and body.dimensions != size:
+            raise RefusedError(f"dimensions={body.dimensions} given, this model's vectors have {size}")
+        none: list[list[str]] = [[]] * len(texts)
+        pairs = zip(body.neighbors or none, body.neighbor_texts or none, strict=True)
+        around = [company(engine, ids, given) for ids, given in pairs]
+        vectors = await read([Reading(text, near) for text, near in zip(texts, around, strict=True)])
+        shown = [as_base64(vector) if body.encoding_format == "base64" else vector.tolist() for vector in vectors]
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
+        count = sum(map(engine.num_tokens, texts))
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return as_json({"object": "list", "data": data, "model": engine.name, "usage": usage})
+
+
+def as_base64(vector: Any) -> str:
+    """Little-endian float32, as OpenAI's clients ask for it."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]:
+    """The texts among which a text is read: of nodes, and given ones."""
+    if not ids:
+        return tuple(texts)
+    view = engine.view
+    try:
+        numbers = np.array([view.node(id) for id in ids])
+    except NotFoundError as error:
+        raise RefusedError(str(error)) from None
+    return (*view.store.live.texts_of(numbers), *texts)
+
+
+def _add_nodes(app: FastAPI, state: State) -> None:
+    async def near(request: Request, *, is_unlinked: bool) -> Response:
+        k, filters = asked(request.query_params)
+        question = Question(k, decoded(request.path_params["id"]), is_unlinked=is_unlinked, filters=filters)
+        return Response(await state.within(state.engine.searches.do(question)), media_type="application/json")
+
+    @app.get("/nodes/{id}/similar", summary="The nodes nearest to a node", response_class=Response, openapi_extra=NEAR)
+    async def similar(request: Request) -> Response:
+        return await near(request, is_unlinked=False)
+
+    @app.get("/nodes/{id}/links", summary="The likeliest links it does not have yet", response_class=Response, openapi_extra=NEAR)
+    async def links(request: Request) -> Response:
+        return await near(request, is_unlinked=True)
+
+    @app.get("/nodes/{id}/ego", summary="A node, some neighbours, and the links among them", response_class=Response)
+    async def ego(id: NodeId, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> Response:
+        return as_json(nodes.ego(state.engine.view, decoded(id), limit))
+
+    @app.get("/nodes/{id}/attention", summary="Whom the model listened to when it read a node", response_class=Response)
+    async def attention(id: NodeId) -> Response:
+        engine = state.engine
+        view, name = engine.view, decoded(id)
+        view.node(name)
+
+        async def look() -> dict[str, Any]:
+            async with state.looking:
+                return await asyncio.to_thread(nodes.attention, view, engine.model, name)
+
+        return as_json(await state.within(look()))
+
+    @app.get("/nodes/{id}", summary="A node: text, columns, neighbours", response_class=Response)
+    async def node(
+        id: NodeId, limit: Annotated[int, Query(ge=0, le=1000)] = 50, start: Annotated[int, Query(ge=0, le=2**40)] = 0
+    ) -> Response:
+        return as_json(nodes.describe(state.engine.view, decoded(id), limit, start))
+
+
+def _add_writing(app: FastAPI, state: State) -> None:
+    async def write(change: Write) -> dict[str, Any]:
+        return await state.within(state.engine.writes.do(change), state.limits.write_seconds)
+
+    @app.put("/nodes/{id}", summary="Add or replace a node; it is searchable when the answer comes", response_class=Response)
+    async def put_node(id: NodeId, body: NodeBody) -> Response:
+        answer = await write(PutNode(decoded(id), body.text, dict(body.columns), tuple(body.neighbors)))
+        return as_json(answer, 201 if answer["is_new"] else 200)
+
+    @app.post("/edges", summary="Link nodes", response_class=Response)
+    async def post_edges(body: EdgesBody) -> Response:
+        return as_json(await write(AddEdges(tuple((edge.source, edge.target, edge.type) for edge in body.edges))))
+
+    @app.delete("/nodes/{id}", summary="Remove a node and its links", response_class=Response)
+    async def delete_node(id: NodeId) -> Response:
+        return as_json(await write(DeleteNode(decoded(id))))
+
+
+def _add_page(app: FastAPI, state: State) -> None:
+    @app.get("/health", summary="Whether the server is alive", response_class=Response)
+    async def health() -> Response:
+        return as_json({"status": "alive"})
+
+    @app.get("/ready", summary="Whether it can answer", response_class=Response)
+    async def ready() -> Response:
+        state.engine  # noqa: B018
+        return as_json({"status": "ready"})
+
+    @app.get("/info", summary="What is served", response_class=Response)
+    async def info() -> Response:
+        needs = {"read": state.settings.read_token is not None, "write": state.settings.write_token is not None}
+        return as_json({"version": __version__, **state.engine.info(), "needs_token": needs, "limits": limits_told(state)})
+
+    @app.get("/metrics", summary="Numbers for Prometheus", response_class=Response)
+    async def metrics() -> Response:
+        return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/map", summary="All nodes, or a sample of them, on a plane", response_class=Response)
+    async def whole_map(request: Request) -> Response:
+        state.engine  # noqa: B018
+        assert state.map is not None
+        body = state.map.body()
+        if body is None:
+            return as_json({"status": "being made"}, 202)
+        headers = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(body, media_type="application/json", headers=headers)
+        import gzip
+
+        return Response(gzip.decompress(body), media_type="application/json")
+
+    @app.post("/map/places", summary="Where nodes are on the map", response_class=Response)
+    async def places(body: PlacesBody) -> Response:
+        state.engine  # noqa: B018
+        assert state.map is not None
+        return as_json({"places": state.map.places(body.ids)})
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return sent(state.files["index.html"], request)
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(name: str, request: Request) -> Response:
+        if name not in state.files:
+            raise HTTPException(404)
+        return sent(state.files[name], request)
+
+
+def limits_told(state: State) -> dict[str, Any]:
+    return {name: getattr(state.limits, name) for name in ("body_bytes", "text_letters", "texts", "neighbors", "edges", "k")}
+
+
+def sent(file: File, request: Request) -> Response:
+    """A file of the page; nothing where the browser has it already."""
+    if request.headers.get("if-none-match") == file.headers["ETag"]:
+        return Response(status_code=304, headers=file.headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.compressed, headers=file.headers | {"Content-Encoding": "gzip"})
+    return Response(file.content, headers=file.headers)
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error is JSON with what was wrong."""
+
+    def handle(kind: type[Exception], status: int, name: str, words: Callable[[Any], str] = str, **headers: str) -> None:
+        async def handler(request: Request, error: Exception) -> Response:
+            return Response(error_body(words(error), name), status, headers=headers, media_type="application/json")
+
+        app.add_exception_handler(kind, handler)
+
+    async def http(request: Request, error: Any) -> Response:
+        words = {404: "no such address; slashes in ids are written %2F", 405: f"{request.method} is not answered here"}
+        body = error_body(words.get(error.status_code, str(error.detail)), "invalid_request")
+        return Response(body, error.status_code, headers=error.headers, media_type="application/json")
+
+    app.add_exception_handler(HTTPException, http)
+    handle(RequestValidationError, 422, "invalid_request", wrong_fields)
+    handle(NotFoundError, 404, "not_found")
+    handle(RefusedError, 422, "invalid_request")
+    handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
+    handle(NotReadyError, 503, "not_ready", lambda error: "the vectors are still being loaded; try again", **{"Retry-After": "1"})
+    handle(TimeoutError, 504, "timeout", lambda error: "it took too long; a change may still be made, and can be asked for again")
+    for kind in (GraphFormersError, OSError):  # a full disk, for one
+        handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
+    handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")
+
+
+def logged(error: Exception) -> str:
+    """What the client is told of a failure of ours; the log is told more."""
+    say(f"{type(error).__name__}: {error}")
+    return "the server could not do it, and nothing was changed; its log says why"
+
+
+def wrong_fields(error: RequestValidationError) -> str:
+    """What is wrong, field by field, without repeating what was given: it may be long."""
+    told = []
+    for entry in error.errors()[:5]:
+        where = ".".join(str(part) for part in entry["loc"] if part not in ("body", "query", "path"))
+        words = str(entry["msg"])
+        if entry["type"] == "json_invalid":
+            where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"
+        told.append(f"{where}: {words}" if where else words)
+    return "; ".join(told).encode("utf-8", "replace").decode()

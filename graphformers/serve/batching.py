@@ -1,0 +1,144 @@
+"""Batcher: threads that do the waiting work of many clients together.
+
+A batch takes everything that waits when a thread is free, so that batches grow with the load and nobody waits for company; with
+`patience` the first one waits that long for others, which pays where a batch costs hardly more than one.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from graphformers.progress import say
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class BusyError(Exception):
+    """So much is waiting already that more would only wait too long."""
+
+
+class Batcher(Generic[Job, Result]):
+    """Calls `work` with lists of jobs; it gives a result, or an exception, for each."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[Job]], Sequence[Result | Exception]],
+        *,
+        most: int = 64,
+        patience: float = 0.0,
+        most_waiting: int = 4096,
+        num_threads: int = 1,
+    ) -> None:
+        self.name, self._work = name, work
+        self._most, self._patience, self._most_waiting = most, patience, most_waiting
+        self._jobs: deque[tuple[Job, Any]] = deque()  # each with the Future, of this thread's world or of a loop's, to be settled
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self.sizes: Callable[[int], None] = lambda size: None  # told the size of every batch
+        self.after: Callable[[], None] = lambda: None  # called in the thread when a batch is answered
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(num_threads)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._jobs)
+
+    def put(self, job: Job) -> "Future[Result]":
+        """Queues a job. Once its result is being awaited by nobody, it is dropped, unless it has begun."""
+        future: Future[Result] = Future()
+        self._add(job, future)
+        return future
+
+    async def do(self, job: Job) -> Result:
+        """The job's result, for a coroutine."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._add(job, future)
+        return await future
+
+    def close(self) -> None:
+        """Finishes what was accepted, then ends the threads."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _add(self, job: Job, future: Any) -> None:
+        with self._changed:
+            if self._is_closed or len(self._jobs) >= self._most_waiting:
+                raise BusyError(f"{self.name}: {'stopping' if self._is_closed else f'{len(self._jobs):,} are waiting already'}")
+            self._jobs.append((job, future))
+            if len(self._jobs) in (1, self._most):
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            jobs = [job for job, _ in batch]
+            try:
+                results = self._work(jobs)
+                assert len(results) == len(jobs), "work gives a result for each job"
+            except BaseException as error:  # whatever it was, nobody may wait for ever
+                results = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(jobs)
+            _settle([(future, result) for (_, future), result in zip(batch, results, strict=True)])
+            try:
+                self.sizes(len(batch))
+                self.after()
+            except Exception as error:  # the batch is answered; the thread must live on for the next one
+                say(f"{self.name}: {type(error).__name__}: {error}")
+
+    def _next(self) -> list[tuple[Job, Any]]:
+        """The next batch; empty when there will be none."""
+        with self._changed:
+            while True:
+                while not self._jobs and not self._is_closed:
+                    self._changed.wait()
+                if not self._jobs:
+                    return []
+                until = time.monotonic() + self._patience
+                while self._patience and len(self._jobs) < self._most and not self._is_closed:
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+                taken = [self._jobs.popleft() for _ in range(min(self._most, len(self._jobs)))]
+                if self._jobs:
+                    self._changed.notify()
+                batch = [(job, future) for job, future in taken if _is_wanted(future)]
+                if batch:
+                    return batch
+
+
+def _is_wanted(future: Any) -> bool:
+    return future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.cancelled()
+
+
+def _settle(results: list[tuple[Any, Any]]) -> None:
+    """Hands results over; those of a loop all at once, for waking it is dear."""
+    of_loops: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
+    for future, result in results:
+        if isinstance(future, Future):
+            _set(future, result)
+        else:
+            of_loops.setdefault(future.get_loop(), []).append((future, result))
+    for loop, pairs in of_loops.items():
+        loop.call_soon_threadsafe(_set_all, pairs)
+
+
+def _set_all(pairs: list[tuple[Any, Any]]) -> None:
+    for future, result in pairs:
+        if not future.done():
+            _set(future, result)
+
+
+def _set(future: Any, result: Any) -> None:
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,0 +1,107 @@
+"""What requests may say. The OpenAPI document is made of this; everything beyond it is answered with 422."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from graphformers.serve.settings import Limits
+
+LIMITS = Limits()
+
+
+def _with_words(text: str) -> str:
+    if not text.strip():
+        raise ValueError("nothing but blanks given, expected some words")
+    return text
+
+
+def _with_something(id: str) -> str:
+    if not id.strip():
+        raise ValueError("nothing but blanks given, expected the id of a node")
+    return id
+
+
+def _within_64_bits(value: Any) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number beyond 64 bits given")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number that is not finite given")
+    return value
+
+
+Text = Annotated[str, Field(min_length=1, max_length=LIMITS.text_letters), AfterValidator(_with_words)]
+Id = Annotated[str, Field(min_length=1, max_length=LIMITS.id_letters), AfterValidator(_with_something)]
+Ids = Annotated[list[Id], Field(max_length=LIMITS.neighbors)]
+Texts = Annotated[list[Text], Field(max_length=LIMITS.neighbors)]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Value = Annotated[
+    bool | int | float | Annotated[str, Field(max_length=LIMITS.text_letters)] | None, AfterValidator(_within_64_bits)
+]
+Filter = Annotated[str, Field(max_length=500)]
+
+
+class Body(BaseModel):
+    """A field that is not known is a mistake, not something to pass over."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class EmbeddingsBody(BaseModel):
+    """OpenAI's request for embeddings, with neighbours; fields of theirs that mean nothing here are passed over."""
+
+    model_config = ConfigDict(strict=True)
+
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=LIMITS.texts)]
+    model: str | None = Field(None, max_length=200, description="Passed over: the server has one model.")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, description="Where it is given it must be the model's.")
+    neighbors: Annotated[list[Ids], Field(max_length=LIMITS.texts)] | None = Field(
+        None, description="For each input the ids of nodes in whose company it is read."
+    )
+    neighbor_texts: Annotated[list[Texts], Field(max_length=LIMITS.texts)] | None = Field(
+        None, description="For each input texts in whose company it is read."
+    )
+
+
+class SearchBody(Body):
+    """A search by one of text, id and vector."""
+
+    text: Text | None = None
+    id: Id | None = None
+    vector: Annotated[list[Number], Field(max_length=8192)] | None = None
+    k: int = Field(10, ge=1, le=LIMITS.k)
+    neighbors: Ids = Field([], description="Ids of nodes in whose company the text is read.")
+    neighbor_texts: Texts = Field([], description="Texts in whose company the text is read.")
+    where: list[Filter] = Field([], max_length=LIMITS.filters, description="Filters such as year>=1995, all of which must hold.")
+    links: bool = Field(False, description="With id: likely links, so that known neighbours are left out.")
+    show_neighbors: int = Field(0, ge=0, le=20, description="How many neighbours of each match to show.")
+
+
+class NodeBody(Body):
+    """A node: all that is to be known of it. Links that it has stay."""
+
+    text: Text
+    columns: Annotated[dict[Name, Value], Field(max_length=LIMITS.columns)] = {}
+    neighbors: Annotated[list[Id], Field(max_length=LIMITS.edges)] = Field([], description="Ids of nodes to link it to.")
+
+
+class Edge(Body):
+    """A link between two nodes that are there."""
+
+    source: Id
+    target: Id
+    type: Annotated[str, Field(max_length=100)] | None = None
+
+
+class EdgesBody(Body):
+    """Links to add."""
+
+    edges: Annotated[list[Edge], Field(min_length=1, max_length=LIMITS.edges)]
+
+
+class PlacesBody(Body):
+    """Nodes whose places on the map are asked for."""
+
+    ids: Annotated[list[Id], Field(max_length=LIMITS.k)]

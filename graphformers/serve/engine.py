@@ -1,0 +1,371 @@
+"""Engine: the vectors, the index and the model behind the server, for many clients at once.
+
+Readers work on a View, one state of everything that never changes; a write makes the next one and puts it in place in one step.
+So nobody waits for a writer, and whoever reads sees all of a change or nothing of it. Three threads do the work: one searches,
+one reads texts with the model, one writes; each takes all that is waiting at once (batching.py).
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from graphformers.artifact import sweep_drafts
+from graphformers.data.arrays import Array
+from graphformers.embedding import compaction
+from graphformers.embedding.update import Updater, check_model, load_model
+from graphformers.embedding.vectors import VectorStore, locked
+from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.model.encoding import GraphFormers
+from graphformers.progress import say
+from graphformers.search.filters import allowed_nodes
+from graphformers.search.index import FILE, SEARCH_WIDTH, Index, load_index
+from graphformers.serve.batching import Batcher
+from graphformers.serve.settings import ServeSettings
+from graphformers.serve.walker import Walker
+from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write, check_types
+
+MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
+MOST_SEARCHES = 32  # of a batch: two threads take turns, one walks through the index while the other puts answers together
+WARM_SEARCHES = 512
+PATIENCE = 0.003  # seconds that the first text waits for company
+
+
+@dataclass(frozen=True)
+class View:
+    """One state of the vectors and how to search them; nothing in it changes."""
+
+    store: VectorStore
+    index: Index
+
+    def node(self, id: str) -> int:
+        """The number of an id."""
+        node = int(self.store.live.find([id])[0])
+        if node < 0:
+            raise NotFoundError(f"no node with the id {id!r}")
+        return node
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is near a node or a vector."""
+
+    k: int
+    id: str | None = None
+    vector: Array | None = None
+    is_unlinked: bool = False  # the node's neighbours are left out
+    filters: tuple[str, ...] = ()
+    num_neighbors: int = 0  # of each match, to be told with it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text to read, in the company of others."""
+
+    text: str
+    neighbors: tuple[str, ...] = ()
+
+
+class Engine:
+    """What the server serves. Made by `Engine(settings)`, which takes as long as loading takes; closed by `close`."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings, self._held = settings, ExitStack()
+        self.is_writable = settings.allows_writes
+        try:
+            self._lock = self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
+            if self._lock is not None:
+                sweep_drafts(settings.vectors)  # a compaction that was killed leaves one
+            store = VectorStore.load(settings.vectors)
+            if settings.model is None:
+                self.model = load_model(store, settings.device)
+            else:
+                self.model = GraphFormers.from_pretrained(settings.model, device=settings.device)
+            check_model(store, self.model)
+            self._updater = Updater(store, self.model, self._lock) if self._lock is not None else None
+            state = store.fork()
+            self.view = View(state, open_index(state))
+        except BaseException:
+            self._held.close()
+            raise
+        self._indexing: threading.Thread | None = None
+        self._patient = 0  # bytes of log below which no compaction is tried again after one that failed
+        self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
+        self._swapping = threading.Lock()  # held while the next view is made
+        self._warm_up()
+        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=MOST_SEARCHES, num_threads=2)
+        self.texts: Batcher[Reading, Array] = Batcher("reading", self._read, most=64, patience=PATIENCE)
+        self.writes: Batcher[Write, Answer] = Batcher("writing", self._write, most=256, patience=PATIENCE)
+        self.writes.after = self._compact_if_due
+
+    def _warm_up(self) -> None:
+        """Does once what is slow the first time: files that are mapped are read when they are first touched."""
+        self._read([Reading("warm", ("up",))] * 16)
+        nodes = self.view.store.live.nodes()
+        some = np.random.default_rng(0).choice(nodes, min(len(nodes), WARM_SEARCHES), replace=False)
+        for start in range(0, len(some), MOST_SEARCHES):
+            ids = self.view.store.live.ids_of(some[start : start + MOST_SEARCHES])
+            self._search([Question(10, id=id) for id in ids])
+
+    def close(self) -> None:
+        """Finishes what was accepted and gives the folder back."""
+        for batcher in (self.texts, self.searches, self.writes):
+            batcher.close()
+        if self._indexing is not None:
+            self._indexing.join()
+        self._held.close()
+
+    def _read(self, readings: list[Reading]) -> Sequence[Array | Exception]:
+        with self._modeling:
+            return list(self.model.encode([reading.text for reading in readings], [reading.neighbors for reading in readings]))
+
+    def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
+        """Answers as JSON; questions of the same kind are one search."""
+        view = self.view
+        search = _Search(view, questions)
+        return search.answers()
+
+    def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
+        if self._updater is None:
+            raise ArtifactError(f"{self.settings.vectors}: a compaction failed; start the server again")
+        answers: list[Answer | Exception | None] = [None] * len(writes)
+        waiting = list(range(len(writes)))
+        while waiting:
+            waiting = self._write_group(writes, waiting, answers)
+        assert all(answer is not None for answer in answers), "everybody is answered"
+        return [answer for answer in answers if answer is not None]
+
+    def _write_group(self, writes: list[Write], waiting: list[int], answers: list[Answer | Exception | None]) -> list[int]:
+        """Makes one record of as many writes as go together, and answers them; those that have to wait."""
+        assert self._updater is not None
+        live = self._updater.store.live
+        group = Group(live, [writes[i] for i in waiting])
+        taken: list[int] = []
+        later: list[int] = []
+        for i in waiting:
+            try:
+                check_types(live, [writes[i]])
+                answer = group.take(writes[i])
+            except GraphFormersError as error:
+                answers[i] = error
+                continue
+            (later if answer is None else taken).append(i)
+            answers[i] = answer
+        if taken:
+            try:
+                with self._modeling:
+                    self._updater.apply(group.changes(), compact=False)
+            except (GraphFormersError, OSError) as error:  # a full disk, perhaps; nothing was changed
+                if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
+                    return [*self._one_by_one(writes, taken, answers), *later]
+                for i in taken:
+                    answers[i] = error
+                return later
+            self._show(self._updater.store)
+        return later
+
+    def _one_by_one(self, writes: list[Write], taken: list[int], answers: list[Answer | Exception | None]) -> list[int]:
+        """When a group fails, so that only the one that is to blame does."""
+        return [i for one in taken for i in self._write_group(writes, [one], answers)]
+
+    def _show(self, store: VectorStore) -> None:
+        with self._swapping:
+            state = store.fork()
+            self.view = View(state, self.view.index.on(state))
+
+    def _compact_if_due(self) -> None:
+        """Writes base and log as a new base when it is time. Reads go on meanwhile, writes wait.
+
+        Until the new base has its own index, the old one's is asked, and what it does not know is searched exactly.
+        """
+        updater = self._updater
+        if (
+            updater is None
+            or not compaction.is_due(updater.store)
+            or self._is_indexing()
+            or updater.store.log.end < self._patient
+        ):
+            return
+        say(f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …")
+        before = updater.store.fork()
+        try:
+            store = compaction.compact(updater.store)
+        except (GraphFormersError, OSError) as error:  # nothing is lost by waiting
+            say(f"{self.settings.vectors}: not compacted: {error}")
+            self._patient = 2 * updater.store.log.end
+            return
+        self._updater = None  # should anything go wrong now, nothing may be written to the log of the old base
+        self._follow()
+        if store.log.path.exists():  # another process had the folder in between
+            store = VectorStore.load(store.path)
+        updater.store = store
+        with self._swapping:
+            state = store.fork()
+            self.view = View(state, self.view.index.carried_over(before, state))
+        self._updater = updater
+        if not self.view.index.is_exact:
+            self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
+            self._indexing.start()
+
+    def _follow(self) -> None:
+        """Takes the lock of the folder that has just been put in the old one's place, from whoever was quicker perhaps."""
+        assert self._lock is not None
+        while True:
+            try:
+                self._lock.follow()
+                return
+            except ArtifactError:
+                time.sleep(0.05)
+
+    def _is_indexing(self) -> bool:
+        return self._indexing is not None and self._indexing.is_alive()
+
+    def _index_anew(self) -> None:
+        try:
+            index = open_index(self.view.store)
+        except (GraphFormersError, OSError) as error:  # the old one does for longer
+            say(f"{self.settings.vectors}: no new index: {error}")
+            return
+        with self._swapping:
+            state = self.view.store
+            self.view = View(state, index.on(state))
+
+    @property
+    def name(self) -> str:
+        """What the model is called in answers."""
+        return f"graphformers-{self.view.store.key.model[:12]}"
+
+    def num_tokens(self, text: str) -> int:
+        """How many tokens of a text are read."""
+        return min(len(self.model.tokenizer.encode([text])[0]), self.model.config.max_tokens)
+
+    def info(self) -> dict[str, Any]:
+        """What is served, in numbers."""
+        view = self.view
+        store, facts = view.store, view.index.facts
+        return {
+            "nodes": len(store),
+            "size": store.size,
+            "similarity": store.settings["similarity"],
+            "precision": store.precision,
+            "method": store.settings["method"],
+            "model": store.key.model[:12],
+            "num_neighbors": store.settings["num_neighbors"],
+            "max_tokens": self.model.config.max_tokens,
+            "columns": {name: str(store.live.column(name).type) for name in store.live.column_names()},
+            "index": "exact" if view.index.is_exact else "usearch",
+            "recall_at_10": None if facts is None else facts.recall,
+            "log_bytes": store.log.end,
+            "writable": self.is_writable,
+        }
+
+
+def open_index(store: VectorStore) -> Index:
+    """The index of a store; through a process of its own, unless every search is exact."""
+    index = Index.open(store)
+    if index.is_exact:
+        return index
+    mapped = load_index(store) or index  # one that was just made is in memory still
+    width = SEARCH_WIDTH if mapped.facts is None else mapped.facts.search_width
+    return mapped.through(Walker(store.path / FILE, width, mapped._graph))
+
+
+class _Search:
+    """Some questions, answered in one state of the store."""
+
+    def __init__(self, view: View, questions: list[Question]) -> None:
+        self.view, self.questions = view, questions
+        self.errors: dict[int, Exception] = {}
+        live = view.store.live
+        asked = [i for i, question in enumerate(questions) if question.id is not None]
+        found = live.find([str(questions[i].id) for i in asked])
+        self.nodes = dict(zip(asked, found.tolist(), strict=True))
+        for i, node in self.nodes.items():
+            if node < 0:
+                self.errors[i] = NotFoundError(f"no node with the id {questions[i].id!r}")
+        known = np.array([node for node in found.tolist() if node >= 0], dtype=np.int64)
+        vectors = iter(view.store.raw(known).floats())
+        self.vectors = [
+            (next(vectors) if i not in self.errors else None) if question.id is not None else question.vector
+            for i, question in enumerate(questions)
+        ]
+
+    def answers(self) -> list[bytes | Exception]:
+        hits: list[tuple[Array, Array] | None] = [None] * len(self.questions)
+        for (wanted, filters, mask), group in self._groups().items():
+            try:
+                allowed = self._allowed(filters, mask)
+                found = self.view.index.search(np.stack([self.vectors[i] for i in group]), wanted, allowed=allowed)  # type: ignore[misc]
+            except GraphFormersError as error:
+                self.errors |= dict.fromkeys(group, RefusedError(str(error)))
+                continue
+            for row, i in enumerate(group):
+                nodes, scores = found.nodes_QK[row], found.scores_QK[row]
+                kept = nodes >= 0
+                if i in self.nodes:
+                    kept &= ~np.isin(nodes, self._left_out(i)) if self.questions[i].is_unlinked else nodes != self.nodes[i]
+                k = self.questions[i].k
+                hits[i] = (nodes[kept][:k], scores[kept][:k])
+        return self._told(hits)
+
+    def _groups(self) -> dict[tuple[int, tuple[str, ...], int], list[int]]:
+        """Questions that are one search: as many hits wanted, the same filters, and the same node whose links are left out."""
+        groups: dict[tuple[int, tuple[str, ...], int], list[int]] = {}
+        for i, question in enumerate(self.questions):
+            if i in self.errors:
+                continue
+            wanted, mask = question.k + (question.id is not None), -1
+            if question.is_unlinked:
+                count = len(self._left_out(i))
+                if count > MANY_LINKS:
+                    wanted, mask = question.k, self.nodes[i]
+                else:
+                    wanted = 1 << (question.k + count - 1).bit_length()  # rounded, so that more of them go together
+            groups.setdefault((wanted, question.filters, mask), []).append(i)
+        return groups
+
+    def _left_out(self, i: int) -> Array:
+        node = self.nodes[i]
+        return np.append(self.view.store.live.row(node), node)
+
+    def _allowed(self, filters: tuple[str, ...], mask: int) -> Array | None:
+        live = self.view.store.live
+        allowed = allowed_nodes(live, filters)
+        if mask >= 0:
+            allowed = np.ones(live.num_numbers, dtype=bool) if allowed is None else allowed
+            allowed[np.append(live.row(mask), mask)] = False
+        return allowed
+
+    def _told(self, hits: list[tuple[Array, Array] | None]) -> list[bytes | Exception]:
+        """Ids and texts are fetched for all at once."""
+        live = self.view.store.live
+        everyone = np.concatenate([found[0] for found in hits if found is not None] or [np.zeros(0, dtype=np.int64)])
+        told = iter(zip(live.ids_of(everyone), live.texts_of(everyone), strict=True))
+        answers: list[bytes | Exception] = []
+        for i, found in enumerate(hits):
+            if found is None:
+                answers.append(self.errors[i])
+                continue
+            matches = []
+            for node, score in zip(found[0].tolist(), found[1].tolist(), strict=True):
+                id, text = next(told)
+                match = {"id": id, "score": score, "text": text}
+                if self.questions[i].num_neighbors:
+                    match |= neighbors_of(self.view, node, self.questions[i].num_neighbors)
+                matches.append(match)
+            answers.append(msgspec.json.encode({"matches": matches}))
+        return answers
+
+
+def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, Any]:
+    """Some neighbours of a node, with their texts, and how many there are."""
+    live = view.store.live
+    row = live.row(node)
+    some = row[start : start + count]
+    told = zip(live.ids_of(some), live.texts_of(some), strict=True)
+    return {"num_neighbors": len(row), "neighbors": [{"id": id, "text": text} for id, text in told]}

@@ -1,0 +1,228 @@
+"""Gate: what stands between the network and the app. Who may come in, how much they may bring, and what leaves with every answer.
+
+Plain ASGI, for it is passed by every request.
+"""
+
+import asyncio
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from graphformers.serve.metrics import Metrics
+from graphformers.serve.settings import ServeSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+Shortcut = Callable[[MutableMapping[str, Any]], Awaitable[bytes | None]]
+
+PUBLIC = ("/", "/health", "/ready", "/favicon.ico", "/openapi.json")  # they say nothing about the graph
+READING_POSTS = ("/search", "/v1/embeddings", "/map/places")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", POLICY.encode()),
+]
+PASSED_ON = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")  # headers of proxies
+MOST_ADDRESSES = 10_000
+KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy"}
+
+
+class RefusalError(Exception):
+    """An answer that the gate gives itself."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers
+
+
+def error_body(message: str, kind: str) -> bytes:
+    """Errors look the same everywhere, in the shape that clients of OpenAI's interface know."""
+    return msgspec.json.encode({"error": {"message": message, "type": kind}})
+
+
+class Rate:
+    """A bucket for every address: it holds as many requests as come in a second, twice over, and fills steadily."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address: content, when
+
+    def takes(self, address: str) -> bool:
+        if not self.rate:
+            return True
+        now = time.monotonic()
+        content, before = self._buckets.pop(address, (2 * self.rate, now))
+        content = min(content + (now - before) * self.rate, max(2 * self.rate, 1.0))
+        is_taken = content >= 1
+        self._buckets[address] = (content - is_taken, now)
+        if len(self._buckets) > MOST_ADDRESSES:
+            self._buckets.popitem(last=False)
+        return is_taken
+
+
+class Gate:
+    """Checks host, rate, token, origin and size of every request; measures it; adds the headers of safety."""
+
+    def __init__(self, app: App, settings: ServeSettings, metrics: Metrics, shortcut: Shortcut) -> None:
+        self.app, self.settings, self.limits, self.metrics = app, settings, settings.limits, metrics
+        self._shortcut = shortcut
+        self._rate = Rate(settings.limits.rate)
+        self._open = 0
+        write, read = settings.write_token, settings.read_token
+        self._writers = [token.encode() for token in (write,) if token]
+        self._readers = [token.encode() for token in (read, write) if token] if read else []
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a websocket: there are none
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        started = time.perf_counter()
+        status = 500
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = list(message.get("headers", []))
+                given = {name for name, _ in headers}
+                message["headers"] = headers + [header for header in HEADERS if header[0] not in given]
+            await send(message)
+
+        self._open += 1
+        try:
+            await self._pass(scope, receive, told)
+        finally:
+            self._open -= 1
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.request(scope["method"], route, status, time.perf_counter() - started)
+
+    async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self._check(scope, headers)
+            if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
+                receive = replayed(await self._body(headers, receive), receive)
+        except RefusalError as error:
+            await answer(send, error.status, error_body(str(error), KINDS.get(error.status, "invalid_request")), error.headers)
+            return
+        raw: bytes = scope.get("raw_path") or b""
+        if raw.startswith(b"/nodes/"):  # ids may hold slashes, which are then written %2F: paths are taken apart before decoding
+            scope["path"] = raw.split(b"?")[0].decode("ascii", "replace")
+            found = await self._shortcut(scope)
+            if found is not None:
+                await answer(send, 200, found, {})
+                return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
+        path, method = scope["path"], scope["method"]
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.settings.is_loopback and not is_this_machine(host) and without_port(host) not in self.settings.names:
+            # a web page that has its own name point to 127.0.0.1 would otherwise be let in
+            raise RefusalError(421, f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see --name")
+        if self._open > self.limits.open_requests:
+            raise RefusalError(
+                503, f"{self.limits.open_requests} requests are being answered already; try again", retry_after="1"
+            )
+        if path in PUBLIC or path.startswith("/static/"):
+            return
+        if not self._rate.takes((scope.get("client") or ("",))[0]):
+            raise RefusalError(429, f"more than {self.limits.rate:g} requests a second from one address", retry_after="1")
+        if method in ("PUT", "DELETE", "PATCH") or (method == "POST" and path not in READING_POSTS):
+            self._check_writer(headers, host)
+        elif self._readers:
+            self._check_token(headers, self._readers)
+
+    def _check_writer(self, headers: dict[bytes, bytes], host: str) -> None:
+        if not self.settings.allows_writes:
+            raise RefusalError(
+                403, "this server is read-only: it was started for other machines to reach, without a token for writing"
+            )
+        if self._writers:
+            self._check_token(headers, self._writers)
+        elif any(name in headers for name in PASSED_ON):
+            raise RefusalError(403, "a change passed on by a proxy; without a token they are taken from this machine alone")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and origin.partition("://")[2] != host:
+            raise RefusalError(403, f"a change asked for by a page of {origin!r}; only this server's own page may")
+
+    def _check_token(self, headers: dict[bytes, bytes], tokens: list[bytes]) -> None:
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        right = [hmac.compare_digest(given.strip(), token) for token in tokens]  # all of them, in constant time
+        if scheme.lower() != b"bearer" or not any(right):
+            said = "a wrong token" if given else "no token"
+            raise RefusalError(401, f"{said} given, expected the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body, if it is small enough and comes soon enough."""
+        most = self.limits.body_bytes
+        too_large = RefusalError(413, f"a body of more than {most:,} bytes given, expected at most that", connection="close")
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > most:
+            raise too_large
+        pieces, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        break
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    if size > most:
+                        raise too_large
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            late = f"the body did not arrive within {self.limits.seconds:g} seconds"
+            raise RefusalError(408, late, connection="close") from None
+        body = b"".join(pieces)
+        if body and headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
+            # a page elsewhere can send other types without being asked for permission first
+            raise RefusalError(415, "a body that is not declared as JSON, expected the header 'Content-Type: application/json'")
+        return body
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, to be read again; then whatever comes."""
+    is_read = False
+
+    async def again() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    own = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *own]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a Host header names the machine itself."""
+    return without_port(host) in ("127.0.0.1", "localhost", "[::1]", "")
+
+
+def without_port(host: str) -> str:
+    return host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host

@@ -1,0 +1,57 @@
+"""One node, as the page and its callers look at it: what it is, who is around it, whom it listened to."""
+
+from typing import Any
+
+import numpy as np
+
+from graphformers.model.attention import attention_of
+from graphformers.model.encoding import GraphFormers
+from graphformers.serve.engine import View, neighbors_of
+
+
+def describe(view: View, id: str, limit: int, start: int) -> dict[str, Any]:
+    """Text, columns and neighbours of a node."""
+    node = view.node(id)
+    fields = view.store.live.fields(node)
+    own = {name: value for name, value in fields.items() if name not in ("id", "text")}
+    return {"id": id, "text": fields["text"], "columns": own} | neighbors_of(view, node, limit, start=start)
+
+
+def ego(view: View, id: str, limit: int) -> dict[str, Any]:
+    """A node (the first), some of its neighbours, and the links among them all.
+
+    Those that the model reads when it reads the node come first.
+    """
+    live, settings = view.store.live, view.store.settings
+    node = view.node(id)
+    row = live.row(node)
+    drawn = live.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
+    others = row[~np.isin(row, drawn)]
+    some = np.concatenate([[node], drawn, others]).astype(np.int64)[: 1 + limit]
+    places = {int(other): place for place, other in enumerate(some)}
+    links = [
+        [place, places[other]]
+        for one, place in places.items()
+        for other in np.intersect1d(live.row(one), some).tolist()
+        if place < places[other]
+    ]
+    told = zip(some.tolist(), live.ids_of(some), live.texts_of(some), strict=True)
+    nodes = [{"id": other, "text": text, "num_neighbors": len(live.row(number))} for number, other, text in told]
+    return {"nodes": nodes, "links": links, "num_read": len(drawn), "num_neighbors": len(row)}
+
+
+def attention(view: View, model: GraphFormers, id: str) -> dict[str, Any]:
+    """How the model weighs a node (the first) and the neighbours it reads, for every graph attention and head."""
+    live, settings = view.store.live, view.store.settings
+    node = view.node(id)
+    drawn = live.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
+    everyone = np.concatenate([[node], drawn]).astype(np.int64)
+    ids, texts = live.ids_of(everyone), live.texts_of(everyone)
+    found = attention_of(model, texts[0], texts[1:])
+    has_weights = len(found.weights_AHN) > 0
+    return {
+        "nodes": [{"id": other, "text": text} for other, text in zip(ids, texts, strict=True)],
+        "average": found.average().tolist() if has_weights else [],
+        "weights": found.weights_AHN.tolist(),
+        "method": model.config.method,
+    }

@@ -1,0 +1,217 @@
+// The page: what the address says is shown; links and the search box change the address and nothing else.
+
+import { ask, nodePath, useToken } from "./api.js";
+import { light, listen, loadMap } from "./atlas.js";
+import { showAttention } from "./attention.js";
+import { showEgo } from "./ego.js";
+import { address, cut, make, meter, place } from "./parts.js";
+
+const $ = (id) => document.getElementById(id);
+const shown = { search: null, node: null, ego: null, heard: null };
+let searching = null;
+let opening = null;
+
+function say(message, isBad = false) {
+  $("notice").hidden = !message;
+  $("notice").textContent = message;
+  $("notice").className = isBad ? "notice bad" : "notice";
+}
+
+function fail(error) {
+  if (error.name === "AbortError") return;
+  if (error.status === 401) $("token-form").hidden = false;
+  say(error.message, true);
+}
+
+function match(entry, least, most) {
+  const main = make("a", "main", make("span", "words", cut(entry.text, 400)));
+  main.href = address({ node: entry.id });
+  const part = most > least ? 0.15 + (0.85 * (entry.score - least)) / (most - least) : 1;
+  const score = make("span", "score", meter(part), entry.score.toFixed(3));
+  score.title = "score: higher is nearer";
+  const item = make("li", "match", main, make("div", "line", make("span", "id", entry.id), score));
+  item.dataset.id = entry.id;
+  if (entry.neighbors?.length) {
+    const near = entry.neighbors.map((other) => {
+      const chip = make("a", "chip", cut(other.text, 34));
+      chip.href = address({ node: other.id });
+      chip.title = `linked to ${cut(other.text, 200)} (${other.id})`;
+      return chip;
+    });
+    const rest = entry.num_neighbors - entry.neighbors.length;
+    if (rest > 0) near.push(make("span", "chip", `+ ${rest.toLocaleString()}`));
+    item.append(make("div", "near", ...near));
+  }
+  return item;
+}
+
+async function search({ q, where }) {
+  const key = JSON.stringify([q, where, $("count").value]);
+  if (key === shown.search) return;
+  shown.search = key;
+  searching?.abort();
+  searching = new AbortController();
+  $("query").value = q;
+  $("where").value = where;
+  if (!q) {
+    $("results").replaceChildren();
+    $("results-title").textContent = "Start with a few words";
+    $("hint").hidden = false;
+    light("results", []).catch(fail);
+    return;
+  }
+  $("results-section").classList.add("busy");
+  try {
+    const filters = where.split(",").map((word) => word.trim()).filter(Boolean);
+    const body = { text: q, k: Number($("count").value), where: filters, show_neighbors: 3 };
+    const { matches } = (await ask("/search", body, searching.signal)).content;
+    const scores = matches.map((entry) => entry.score);
+    const items = matches.map((entry) => match(entry, Math.min(...scores), Math.max(...scores)));
+    $("results").replaceChildren(...items);
+    $("results-title").textContent = matches.length ? `${matches.length} nearest to “${cut(q, 60)}”` : "Nothing found";
+    $("hint").hidden = true;
+    say("");
+    mark(place().node);
+    light("results", matches).catch(fail);
+  } catch (error) {
+    shown.search = null;
+    fail(error);
+  } finally {
+    $("results-section").classList.remove("busy");
+  }
+}
+
+function mark(id) {
+  for (const item of $("results").children) {
+    item.classList.toggle("open", item.dataset.id === id);
+    if (item.dataset.id === id) item.querySelector(".main").setAttribute("aria-current", "true");
+    else item.querySelector(".main").removeAttribute("aria-current");
+  }
+}
+
+function short(target, matches) {
+  const items = matches.map((entry) => {
+    const link = make("a", "", make("span", "words", cut(entry.text, 160)), make("span", "much", entry.score.toFixed(3)), make("span", "id", entry.id));
+    link.href = address({ node: entry.id });
+    return make("li", "", link);
+  });
+  target.replaceChildren(...(items.length ? items : [make("li", "note", "none")]));
+}
+
+async function open(id) {
+  if (id === shown.node) return;
+  shown.node = id;
+  opening?.abort();
+  opening = new AbortController();
+  mark(id);
+  document.body.classList.toggle("has-node", Boolean(id));
+  if (!id) {
+    $("node").hidden = true;
+    document.title = "graphformers";
+    light("node", []).catch(fail);
+    return;
+  }
+  $("node").classList.add("busy");
+  try {
+    const { signal } = opening;
+    const node = (await ask(nodePath(id, "?limit=0"), undefined, signal)).content;
+    head(node);
+    const from = (path) => ask(nodePath(id, path), undefined, signal).then((answer) => answer.content);
+    const [ego, heard, similar, links] = await Promise.all([from("/ego?limit=24"), from("/attention"), from("/similar?k=8"), from("/links?k=8")]);
+    shown.ego = ego;
+    shown.heard = heard;
+    around();
+    showAttention($("attention"), $("attention-note"), heard);
+    short($("similar"), similar.matches);
+    short($("links"), links.matches);
+    say("");
+    $("node").scrollIntoView({ block: "start" });
+    $("node-title").focus({ preventScroll: true });
+    light("node", [{ id, text: node.text }]).catch(fail);
+  } catch (error) {
+    if (error.name !== "AbortError") {
+      shown.node = null;
+      $("node").hidden = true;
+      document.body.classList.remove("has-node");
+    }
+    fail(error);
+  } finally {
+    $("node").classList.remove("busy");
+  }
+}
+
+function around() {
+  const count = showEgo($("ego"), shown.ego, shown.heard);
+  $("ego-note").textContent = egoNote(shown.ego, count);
+}
+
+function egoNote(ego, count) {
+  if (!ego.num_neighbors) return "It has no neighbours: the model reads its text alone.";
+  const some = count < ego.num_neighbors ? `${count} of ${ego.num_neighbors.toLocaleString()} neighbours shown. ` : "";
+  return `${some}Coloured: the ${ego.num_read} the model reads with it; thicker, the more it listened.`;
+}
+
+function head(node) {
+  $("node").hidden = false;
+  $("node-title").textContent = cut(node.text, 600);
+  document.title = `${cut(node.text, 60)} · graphformers`;
+  const facts = [make("span", "id", node.id), make("span", "chip", `${node.num_neighbors.toLocaleString()} neighbours`)];
+  for (const [name, value] of Object.entries(node.columns)) if (value !== null) facts.push(make("span", "chip", `${name}: ${cut(String(value), 60)}`));
+  $("node-facts").replaceChildren(...facts);
+  $("close").href = address({ node: "" });
+}
+
+function follow() {
+  const now = place();
+  search(now);
+  open(now.node);
+}
+
+async function begin() {
+  try {
+    const info = (await ask("/info")).content;
+    $("token-form").hidden = true;
+    $("about").textContent = `${info.nodes.toLocaleString()} nodes · ${info.method}`;
+    if (Object.keys(info.columns).length) $("where").placeholder = `e.g. ${Object.keys(info.columns)[0]}=…`;
+    follow();
+    await loadMap();
+  } catch (error) {
+    fail(error);
+    if (error.status === 503) setTimeout(begin, 1500);
+  }
+}
+
+$("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  shown.search = null;
+  const next = address({ q: $("query").value.trim(), where: $("where").value.trim(), node: "" });
+  if (location.hash === next) follow();
+  else location.hash = next;
+});
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useToken($("token").value);
+  shown.search = shown.node = null;
+  say("");
+  begin();
+});
+$("copy").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    say("The link is copied.");
+  } catch {
+    say(location.href);
+  }
+});
+$("count").addEventListener("change", follow);
+window.addEventListener("hashchange", follow);
+window.addEventListener("resize", () => shown.ego && !$("node").hidden && around());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+    event.preventDefault();
+    $("query").focus();
+  }
+  if (event.key === "Escape" && place().node) location.hash = address({ node: "" });
+});
+listen();
+begin();

@@ -1,0 +1,157 @@
+"""Writes of many clients as few records of the log: each record is one forward of the model and one wait for the disk.
+
+Writes that wait at the same time have no order among each other, so those that do not contradict each other are made one change
+of the graph. One that touches what another of the group touches waits for the next group.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from graphformers.embedding.changes import NO_NODES, Changes
+from graphformers.embedding.live import Link, LiveGraph
+from graphformers.errors import GraphFormersError
+
+Value = str | int | float | bool | None
+MOST_TYPES = 30_000  # of edges: a graph numbers them with 16 bits
+
+
+class NotFoundError(GraphFormersError):
+    """There is no such node."""
+
+
+class RefusedError(GraphFormersError):
+    """What was given does not fit this graph."""
+
+
+@dataclass(frozen=True)
+class PutNode:
+    """A node that is new, or takes the place of what was known of it; links that it had stay, those given are added."""
+
+    id: str
+    text: str
+    columns: dict[str, Value] = field(default_factory=dict)
+    neighbors: tuple[str, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.id, *self.neighbors]
+
+
+@dataclass(frozen=True)
+class AddEdges:
+    """Links between nodes."""
+
+    links: tuple[Link, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        return [end for link in self.links for end in link[:2]]
+
+
+@dataclass(frozen=True)
+class DeleteNode:
+    """A node that goes, with its links."""
+
+    id: str
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.id]
+
+
+Write = PutNode | AddEdges | DeleteNode
+Answer = dict[str, Any]
+
+
+class Group:
+    """Writes that can be one change of a graph."""
+
+    def __init__(self, live: LiveGraph, writes: Iterable[Write]) -> None:
+        self._live = live
+        ids = list(dict.fromkeys(id for write in writes for id in write.ids))
+        self._known = {id: node for id, node in zip(ids, live.find(ids).tolist(), strict=True) if node >= 0}
+        self._puts: dict[str, PutNode] = {}
+        self._types: pa.Schema | None = None
+        self._rows: list[pa.Table] = []
+        self._links: dict[frozenset[str], Link] = {}
+        self._removed: set[str] = set()
+        self._ends: set[str] = set()
+
+    def take(self, write: Write) -> Answer | None:
+        """What to answer when the group is done; None where the write must wait. Raises where it is wrong."""
+        if self._removed.intersection(write.ids):
+            return None
+        if isinstance(write, PutNode):
+            return self._put(write)
+        if isinstance(write, DeleteNode):
+            return self._delete(write)
+        self._require(write.ids)
+        added = sum(self._link(link) for link in write.links)
+        return {"added": added, "already_there": len(write.links) - added}
+
+    def changes(self) -> Changes:
+        nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
+        return Changes(nodes, tuple(self._links.values()), tuple(sorted(self._removed)))
+
+    def _put(self, write: PutNode) -> Answer | None:
+        row = pa.table(
+            {
+                "id": pa.array([write.id], pa.large_string()),
+                "text": pa.array([write.text], pa.large_string()),
+                **{name: self._column(name, value) for name, value in sorted(write.columns.items())},
+            }
+        )
+        self._require(id for id in write.neighbors if id != write.id)
+        if write.id in self._puts or (self._types is not None and not row.schema.equals(self._types)):
+            return None
+        self._puts[write.id], self._types = write, row.schema
+        self._rows.append(row)
+        links = sum(self._link((write.id, id, None)) for id in dict.fromkeys(write.neighbors))
+        return {"id": write.id, "is_new": write.id not in self._known, "new_links": links}
+
+    def _delete(self, write: DeleteNode) -> Answer | None:
+        if write.id in self._puts or write.id in self._ends:
+            return None
+        if write.id not in self._known:
+            raise NotFoundError(f"no node with the id {write.id!r}")
+        self._removed.add(write.id)
+        return {"id": write.id, "is_removed": True}
+
+    def _require(self, ids: Iterable[str]) -> None:
+        unknown = next((id for id in ids if id not in self._known and id not in self._puts), None)
+        if unknown is not None:
+            raise RefusedError(f"no node with the id {unknown!r} to link to; put it first")
+
+    def _link(self, link: Link) -> bool:
+        """Notes a link; False where it is there already, or of a node to itself."""
+        one, other = link[:2]
+        self._ends.update((one, other))
+        if one == other or frozenset((one, other)) in self._links:
+            return False
+        if one in self._known and other in self._known and self._known[other] in self._live.row(self._known[one]):
+            return False
+        self._links[frozenset((one, other))] = link
+        return True
+
+    def _column(self, name: str, value: Value) -> pa.Array:
+        """A value with the type that the graph's column has."""
+        if name in ("id", "text"):
+            raise RefusedError(f"a column {name!r} given; the node's own {name} is given beside the columns")
+        base = self._live.base.nodes
+        try:
+            if name in base.column_names:
+                return pa.array([value]).cast(base[name].type)
+            return pa.array([value], {str: pa.large_string(), int: pa.int64(), float: pa.float64()}.get(type(value)))
+        except (pa.ArrowException, OverflowError) as error:
+            kind = base[name].type if name in base.column_names else "int64"
+            raise RefusedError(f"the column {name!r}: {value!r} is no {kind}") from error
+
+
+def check_types(live: LiveGraph, writes: Sequence[Write]) -> None:
+    """Refuses more kinds of links than a graph can number."""
+    given = {link[2] for write in writes if isinstance(write, AddEdges) for link in write.links} - {None}
+    if given and len(given | live.link_types()) > MOST_TYPES:
+        raise RefusedError(f"more than {MOST_TYPES:,} types of links; is the right field used as the type?")

@@ -1,0 +1,174 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphformers.data.builder import build_graph
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import update
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import GraphFormersError
+from graphformers.search import index as index_module
+from graphformers.search.index import ABOUT, FILE, Index, build_index, load_index, measure_recall
+from tests.embedding.conftest import flip, make_model, some_graph
+
+pytest.importorskip("usearch")
+
+
+def crowd(count: int, size: int = 16, seed: int = 0) -> Any:
+    """Vectors in clusters, of lengths that differ by a factor of ten."""
+    draw = np.random.default_rng(seed)
+    centers = draw.normal(size=(20, size))
+    vectors = centers[draw.integers(0, 20, count)] + 0.4 * draw.normal(size=(count, size))
+    return (vectors * draw.uniform(0.3, 3, size=(count, 1))).astype(np.float32)
+
+
+class Crowd(VectorStore):
+    """A store of made vectors without a model: just what an index looks at."""
+
+    def __init__(self, place: Path, vectors: Any, similarity: str) -> None:
+        graph = build_graph(pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)}), [], [])
+        model = make_model(method="plm", hidden_size=24)
+        super().__init__(embed(model, graph, place).artifact)
+        self._made, self.settings = vectors, {**self.settings, "similarity": similarity, "hidden_size": vectors.shape[1]}
+
+    def base_vectors(self, nodes: Any) -> Any:
+        return self._made[nodes]
+
+    def raw(self, nodes: Any) -> Any:
+        from graphformers.embedding.vectors import Raw
+
+        return Raw(self._made[nodes])
+
+
+def brute_force(store: VectorStore, query: Any, k: int, allowed: Any = None) -> list[int]:
+    nodes = store.live.nodes()
+    vectors = store.raw(nodes).floats().astype(float)
+    if store.is_cosine:
+        vectors, query = vectors / np.linalg.norm(vectors, axis=1, keepdims=True), query / np.linalg.norm(query)
+    scores = vectors @ query
+    order = [int(nodes[i]) for i in np.argsort(-scores, kind="stable") if allowed is None or allowed[nodes[i]]]
+    return order[:k]
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small stores are treated as large ones."""
+    monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path, large: None) -> None:
+    store = Crowd(tmp_path / "v", crowd(3000), similarity)
+    index = build_index(store)
+    assert not index.is_exact
+    assert index.facts is not None
+    assert index.facts.recall >= 0.98
+    queries = crowd(50, seed=0)[::-1] + crowd(50, seed=0) / 4  # of the same kind, but none of them
+    found = index.search(queries, 10)
+    hits = sum(len(set(found.nodes_QK[q].tolist()) & set(brute_force(store, queries[q], 10))) for q in range(50))
+    assert hits >= 0.98 * 500
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_exact_search_is_brute_force(similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Crowd(tmp_path / "v", crowd(400), similarity)
+    queries = np.random.default_rng(9).normal(size=(5, 16)).astype(np.float32)
+    for block in (1 << 16, 37):
+        monkeypatch.setattr(index_module, "BLOCK", block)
+        found = Index.open(store).search(queries, 12)
+        assert found.nodes_QK.tolist() == [brute_force(store, query, 12) for query in queries]
+    allowed = np.arange(400) % 7 == 0
+    found = Index.open(store).search(queries, 12, allowed=allowed)
+    assert found.nodes_QK.tolist() == [brute_force(store, query, 12, allowed) for query in queries]
+    assert Index.open(store).search(queries, 1000).nodes_QK.shape == (5, 400)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 30), st.sampled_from([1.0, 0.5, 0.1, 0.02]))
+def test_filters_are_correct_against_brute_force(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, k: int, share: float
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "EXACT_BELOW", 50)
+        store = Crowd(tmp_path_factory.mktemp("v") / "v", crowd(1200, seed=seed), "dot")
+        index = build_index(store)
+        allowed = np.random.default_rng(seed).random(1200) < share
+        query = np.random.default_rng(seed + 1).normal(size=16).astype(np.float32)
+        found = index.search(query[None], k, allowed=allowed).nodes_QK[0]
+        expected = brute_force(store, query, k, allowed)
+        found = found[found >= 0].tolist()
+        assert all(allowed[found])
+        assert len(found) == len(expected)
+        assert len(set(found) & set(expected)) >= 0.9 * len(expected)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 1000))
+def test_changes_are_found_at_once_and_what_is_gone_never(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "EXACT_BELOW", 10)
+        place, model, draw = tmp_path_factory.mktemp("v") / "v", make_model(), np.random.default_rng(seed)
+        graph = some_graph(seed % 3)
+        embed(model, graph, place)
+        build_index(VectorStore.load(place))
+        ids = graph.ids.to_pylist()
+        gone, changed = ids[int(draw.integers(60))], ids[int(draw.integers(60))]
+        nodes = {"new one": "graph text 42", "new two": "vector link"} | ({changed: "layer layer"} if changed != gone else {})
+        update(place, nodes=nodes, edges=[("new one", "new two")], remove=[gone], model=model)
+        store = VectorStore.load(place)
+        index = Index.open(store)
+        assert not index.is_exact
+        for id in ("new one", "new two", *([changed] if changed != gone else [])):
+            query = store[id]
+            found = index.search(query[None], 61)
+            names = store.live.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
+            assert id in names
+            assert gone not in names
+            assert len(names) == len(set(names)) == 61
+            top = index.search(query[None], 5).scores_QK[0]
+            expected = np.sort(store.vectors(store.ids.to_pylist()) @ query)[::-1][:5]
+            assert top == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
+    embed(make_model(), some_graph(), tmp_path / "v")
+    store = VectorStore.load(tmp_path / "v")
+    made = Index.open(store)
+    assert (tmp_path / "v" / FILE).is_file()
+    again = load_index(VectorStore.load(tmp_path / "v"))
+    assert again is not None
+    assert again.facts == made.facts
+    queries = store.base_vectors(np.arange(5))
+    assert again.search(queries, 5).nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
+    assert measure_recall(again) == made.facts.recall  # type: ignore[union-attr]
+
+
+def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]) -> None:
+    embed(make_model(), some_graph(), tmp_path / "v")
+    Index.open(VectorStore.load(tmp_path / "v"))
+    flip(tmp_path / "v" / FILE, 500)
+    assert not Index.open(VectorStore.load(tmp_path / "v")).is_exact
+    assert "damaged, its checksum does not match; it is made again" in capsys.readouterr().err
+    assert load_index(VectorStore.load(tmp_path / "v")) is not None
+    (tmp_path / "v" / ABOUT).write_text("{")
+    assert load_index(VectorStore.load(tmp_path / "v")) is None
+    embed(make_model(), some_graph(), tmp_path / "w")
+    embed(make_model(seed=1), some_graph(), tmp_path / "x")
+    Index.open(VectorStore.load(tmp_path / "w"))
+    for name in (FILE, ABOUT):
+        (tmp_path / "x" / name).write_bytes((tmp_path / "w" / name).read_bytes())
+    assert load_index(VectorStore.load(tmp_path / "x")) is None
+
+
+def test_wrong_queries(tmp_path: Path) -> None:
+    index = Index.open(embed(make_model(), some_graph(), tmp_path / "v"))
+    with pytest.raises(GraphFormersError, match="expected rows of 24 numbers"):
+        index.search(np.zeros((1, 3)), 5)
+    with pytest.raises(GraphFormersError, match="not finite"):
+        index.search(np.full((1, 24), np.nan), 5)
+    assert index.search(np.zeros((0, 24)), 5).nodes_QK.shape == (0, 0)

@@ -1,0 +1,97 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphformers.cli import app
+from graphformers.embedding.job import embed
+from graphformers.embedding.update import update
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import GraphFormersError
+from graphformers.search.filters import allowed_nodes
+from graphformers.search.searcher import Searcher, search
+from tests.embedding.conftest import make_model, some_graph
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Vectors and their model, as folders."""
+    make_model().save_pretrained(tmp_path / "m.model")
+    from graphformers.model.encoding import GraphFormers
+
+    embed(GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu"), some_graph(), tmp_path / "v")
+    return tmp_path / "v"
+
+
+def test_similar_nodes_links_and_texts(place: Path) -> None:
+    store, model, graph = VectorStore.load(place), make_model(), some_graph()
+    searcher = Searcher(store, device="cpu")
+    id = graph.ids[int(np.argmax(graph.degrees()))].as_py()
+    everyone = store.vectors(graph.ids.to_pylist())
+    order = [graph.ids[int(i)].as_py() for i in np.argsort(-(everyone @ store[id]), kind="stable")]
+    similar = searcher.similar(id, 7)
+    assert [match.id for match in similar] == [other for other in order if other != id][:7]
+    assert similar[0].text == graph.text(similar[0].id)
+    linked = {id, *graph.neighbors(id)}
+    assert [match.id for match in searcher.links(id, 7)] == [other for other in order if other not in linked][:7]
+    vector = model.encode(["graph text"], [[graph.text(id)]])[0]
+    expected = [graph.ids[int(i)].as_py() for i in np.argsort(-(everyone @ vector), kind="stable")[:5]]
+    assert [match.id for match in searcher.text("graph text", 5, neighbors=[id])] == expected
+    assert [match.id for match in search(store, vector, 5)] == expected
+    assert [match.id for match in search(place, "graph text", 5, neighbors=[id])] == expected
+
+
+def test_filters_are_those_of_a_loop(place: Path) -> None:
+    model = make_model()
+    update(place, nodes=[{"id": "new", "text": "graph", "year": 1995, "kind": "x"}], remove=["a1"], model=model)
+    live = VectorStore.load(place).live
+    rows = {node: live.fields(node) for node in live.nodes().tolist()}
+    for filter, test in {
+        "year>=1995": lambda row: row["year"] >= 1995,
+        "year = 1995": lambda row: row["year"] == 1995,
+        "year!=1990": lambda row: row["year"] != 1990,
+        "year<1993": lambda row: row["year"] < 1993,
+        "kind=x": lambda row: row.get("kind") == "x",
+    }.items():
+        mark = allowed_nodes(live, [filter])
+        assert mark is not None
+        assert [bool(mark[node]) for node in rows] == [bool(test(row)) for row in rows.values()]
+    both = allowed_nodes(live, ["year>=1993", "year<1996"])
+    assert [bool(both[node]) for node in rows] == [1993 <= row["year"] < 1996 for row in rows.values()]  # type: ignore[index,operator]
+    assert allowed_nodes(live, []) is None
+    found = Searcher(place, model).similar("new", 60, filters=["year>=1995"])
+    years = {str(row["id"]): row["year"] for row in rows.values()}
+    assert {match.id for match in found} == {id for id, year in years.items() if year >= 1995 and id != "new"}  # type: ignore[operator]
+
+
+def test_wrong_questions(place: Path) -> None:
+    searcher = Searcher(place, make_model())
+    with pytest.raises(GraphFormersError, match="no node with the id 'nobody'"):
+        searcher.similar("nobody")
+    with pytest.raises(GraphFormersError, match="k=0 given, expected 1 to 10,000"):
+        searcher.vector(np.zeros(24), 0)
+    with pytest.raises(GraphFormersError, match=r"no node column 'yaer'; .*year"):
+        searcher.text("x", filters=["yaer=1"])
+    with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
+        searcher.text("x", filters=["year>soon"])
+    with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
+        searcher.text("x", filters=["year"])
+    with pytest.raises(GraphFormersError, match="made with another model"):
+        Searcher(place, make_model(seed=5))
+
+
+def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = VectorStore.load(place)
+    id = store.ids[3].as_py()
+    app(["search", str(place), "--id", id, "-k", "3", "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert [match["id"] for match in found] == [match.id for match in Searcher(store).similar(id, 3)]
+    app(["search", str(place), "graph node", "-k", "4", "--where", "year>=1990", "--device", "cpu"], standalone_mode=False)
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    app(["search", str(place), "--links", id, "--where", "year>3000"], standalone_mode=False)
+    assert capsys.readouterr().out == "nothing found\n"
+    with pytest.raises(Exception, match="nothing given, expected one of TEXT"):
+        app(["search", str(place)], standalone_mode=False)
+    with pytest.raises(Exception, match="--neighbors given without a text"):
+        app(["search", str(place), "--id", id, "--neighbors", "x"], standalone_mode=False)

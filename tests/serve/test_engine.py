@@ -1,0 +1,202 @@
+"""The engine in this process: groups of writes, states that never change, compaction under way."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from graphformers.embedding import compaction
+from graphformers.embedding.log import ChangeLog
+from graphformers.embedding.vectors import VectorStore
+from graphformers.errors import ArtifactError
+from graphformers.search import index as index_module
+from graphformers.search.index import has_usearch
+from graphformers.serve.engine import Engine, Question
+from graphformers.serve.settings import ServeSettings
+from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
+from tests.embedding.conftest import farthest
+
+
+@pytest.fixture
+def engine(place: Path) -> Iterator[Engine]:
+    made = Engine(ServeSettings(place, device="cpu"))
+    yield made
+    made.close()
+
+
+def found(engine: Engine, **question: object) -> list[str]:
+    answer = msgspec.json.decode(engine.searches.put(Question(**{"k": 5, **question})).result(20))  # type: ignore[arg-type]
+    return [match["id"] for match in answer["matches"]]
+
+
+def num_records(place: Path) -> int:
+    return len(list(ChangeLog(place, VectorStore.load(place).artifact.fingerprint).read()))
+
+
+def test_waiting_writes_are_one_record(engine: Engine, place: Path) -> None:
+    ids = engine.view.store.ids.to_pylist()
+    writes: list[Write] = [PutNode(f"new{i}", f"graph text {i}", {"year": 2000 + i}, (ids[i], "new0")) for i in range(8)]
+    writes.append(AddEdges((("new1", "new2", "cites"), (ids[3], "new3", None), ("new1", "new1", None))))
+    writes.append(DeleteNode(ids[50]))
+    answers = engine._write(writes)
+    assert answers[0] == {"id": "new0", "is_new": True, "new_links": 1}
+    assert answers[3] == {"id": "new3", "is_new": True, "new_links": 2}
+    assert answers[8] == {"added": 1, "already_there": 2}
+    assert answers[9] == {"id": ids[50], "is_removed": True}
+    assert num_records(place) == 1
+    assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
+    assert found(engine, id="new1", k=70)[0] not in ("new1", ids[50])
+    assert set(found(engine, id="new1", k=70)) == {*ids, *(f"new{i}" for i in range(8))} - {"new1", ids[50]}
+
+
+def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
+    ids = engine.view.store.ids.to_pylist()
+    writes: list[Write] = [
+        PutNode("a", "graph"),
+        PutNode("a", "graph again"),
+        DeleteNode("a"),
+        PutNode("b", "with another column", {"kind": "x"}),
+        DeleteNode(ids[0]),
+        AddEdges(((ids[0], ids[1], None),)),
+        PutNode(ids[0], "comes back"),
+    ]
+    answers = engine._write(writes)
+    live = engine.view.store.live
+    assert answers[0] == {"id": "a", "is_new": True, "new_links": 0}
+    assert isinstance(answers[2], dict | NotFoundError)
+    assert live.fields(int(live.find(["b"])[0])) == {"id": "b", "text": "with another column", "kind": "x"}
+    assert isinstance(answers[5], dict | RefusedError)
+    assert all(answer is not None for answer in answers)
+
+
+def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:
+    before = len(engine.view.store)
+    answers = engine._write(
+        [
+            PutNode("good", "graph"),
+            PutNode("bad", "graph", {"year": "soon"}),
+            PutNode("lonely", "graph", {}, ("nobody",)),
+            AddEdges((("good", "nobody", None),)),
+            DeleteNode("nobody"),
+            PutNode("late", "text", {"id": "x"}),
+        ]
+    )
+    assert isinstance(answers[0], dict)
+    for answer, words in zip(
+        answers[1:],
+        (
+            "'year': 'soon' is no int64",
+            "'nobody' to link to",
+            "'nobody' to link to",
+            "no node with the id",
+            "a column 'id' given",
+        ),
+        strict=True,
+    ):
+        assert words in str(answer)
+    assert len(engine.view.store) == before + 1
+
+
+def test_a_view_never_changes(engine: Engine) -> None:
+    """Who reads while others write sees one state: the same answers from a view before and after."""
+    view, id = engine.view, engine.view.store.ids[5].as_py()
+    hits = view.index.search(view.store[id][None], 60)
+    before = (len(view.store), view.store[id].copy(), view.store.live.row(5).copy(), hits)
+    engine._write([PutNode(id, "something else"), PutNode("n", "new", {}, (id,)), DeleteNode(view.store.ids[7].as_py())])
+    assert engine.view is not view
+    after = (len(view.store), view.store[id], view.store.live.row(5), view.index.search(view.store[id][None], 60))
+    assert before[0] == after[0]
+    np.testing.assert_array_equal(before[1], after[1])
+    np.testing.assert_array_equal(before[2], after[2])
+    np.testing.assert_array_equal(before[3].nodes_QK, after[3].nodes_QK)
+    assert not np.array_equal(engine.view.store[id], before[1])
+
+
+def test_readers_never_stumble_over_writers(engine: Engine) -> None:
+    """Many searches while nodes come and go: no error, and every node found has a text."""
+    ids, is_over, errors = engine.view.store.ids.to_pylist(), threading.Event(), []
+
+    def read(seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        while not is_over.is_set():
+            try:
+                found(engine, id=ids[draw.integers(30)], is_unlinked=bool(draw.integers(2)), num_neighbors=3, k=60)
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for i in range(30):
+        engine.writes.put(PutNode(f"n{i}", f"graph {i}", {}, (ids[i],))).result(20)
+        if i % 3 == 2:
+            engine.writes.put(DeleteNode(f"n{i - 1}")).result(20)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_a_full_disk_is_told_and_passes(engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a write that could not be kept is seen; when there is room again, writing goes on."""
+    before = len(engine.view.store)
+    with monkeypatch.context() as full:
+        full.setattr("os.fsync", _no_space)
+        for write in (
+            PutNode("a", "graph"),
+            AddEdges(((engine.view.store.ids[0].as_py(), engine.view.store.ids[9].as_py(), None),)),
+        ):
+            with pytest.raises(ArtifactError, match="the disk is full"):
+                engine.writes.put(write).result(20)
+    assert len(engine.view.store) == before == len(VectorStore.load(place))
+    assert engine.writes.put(PutNode("a", "graph")).result(20)["is_new"]
+    assert "a" in VectorStore.load(place)
+
+
+def _no_space(handle: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_second_writer(engine: Engine, place: Path) -> None:
+    with pytest.raises(ArtifactError, match="is being changed by another process"):
+        Engine(ServeSettings(place, device="cpu"))
+    reader = Engine(ServeSettings(place, host="0.0.0.0", device="cpu"))
+    assert not reader.is_writable
+    reader.close()
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_compaction_goes_on_beside_reads_and_writes(place: Path, monkeypatch: pytest.MonkeyPatch, is_exact: bool) -> None:
+    """Compacted after every few writes: what was written is found at once and after, whoever's index is asked."""
+    if not is_exact:
+        if not has_usearch():
+            pytest.skip("usearch is not installed")
+        monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
+    monkeypatch.setattr(compaction, "LEAST_BYTES", 6000)
+    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    engine = Engine(ServeSettings(place, device="cpu"))
+    ids, bases = engine.view.store.ids.to_pylist(), set()
+    for i in range(24):
+        id = f"n{i}"
+        engine.writes.put(PutNode(id, f"graph {i}", {}, (ids[i], ids[i + 1]))).result(20)
+        bases.add(engine.view.store.artifact.fingerprint)
+        near = found(engine, id=id, k=200)
+        assert len(near) == len(engine.view.store) - 1
+        assert len(set(near)) == len(near)
+        if i % 4 == 3:
+            engine.writes.put(DeleteNode(f"n{i - 2}")).result(20)
+            assert f"n{i - 2}" not in found(engine, id=id, k=200)
+            vectors = engine.view.store
+            everyone = vectors.ids.to_pylist()
+            order = np.argsort(-(vectors.vectors(everyone) @ vectors[id]), kind="stable")
+            expected = [everyone[j] for j in order if everyone[j] != id][:5]
+            assert found(engine, id=id) == expected
+    engine.close()
+    assert len(bases) > 2, "there were compactions"
+    store = VectorStore.load(place)
+    assert farthest(store, engine.model, store.graph()) < 1e-5
+    Engine(ServeSettings(place, device="cpu")).close()  # the folder was given back

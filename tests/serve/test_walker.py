@@ -1,0 +1,60 @@
+"""The index in a process of its own gives what it gives here, ends with its owner, and can be done without."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphformers.embedding.vectors import VectorStore
+from graphformers.search import index as index_module
+from graphformers.search.index import FILE, Index, has_usearch, load_index
+from graphformers.serve.engine import open_index
+from graphformers.serve.walker import Walker
+
+pytestmark = pytest.mark.skipif(not has_usearch(), reason="usearch is not installed")
+
+
+@pytest.fixture
+def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
+    Index.open(VectorStore.load(place))  # makes it
+    found = load_index(VectorStore.load(place))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> None:
+    walker = Walker(place / FILE, 128, None)
+    queries = index.store.base_vectors(np.arange(count))
+    for k in (1, 7, 100):
+        mine, theirs = index.search(queries, k), index.through(walker).search(queries, k)
+        np.testing.assert_array_equal(mine.nodes_QK, theirs.nodes_QK)
+        np.testing.assert_allclose(mine.scores_QK, theirs.scores_QK, rtol=1e-6)
+
+
+def test_a_killed_one_is_done_without(index: Index, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    walker = Walker(place / FILE, 128, index._graph)
+    queries = index.store.base_vectors(np.arange(3))
+    expected = index.search(queries, 5).nodes_QK
+    np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
+    walker._process.kill()
+    walker._process.wait()
+    for _ in range(2):
+        np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
+    assert capfd.readouterr().err.count("is gone") == 1
+
+
+def test_it_ends_with_its_owner_and_not_by_signals(index: Index, place: Path) -> None:
+    opened = open_index(VectorStore.load(place))
+    process = opened._graph._process
+    opened.search(index.store.base_vectors(np.arange(3)), 5)
+    os.kill(process.pid, signal.SIGTERM)  # as a group is told when the server is to stop: it still has to answer
+    time.sleep(0.1)
+    opened.search(index.store.base_vectors(np.arange(3)), 5)
+    assert process.poll() is None
+    del opened
+    assert process.poll() == 0
