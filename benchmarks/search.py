@@ -97,11 +97,11 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
         "open_s": round(opened, 2),
         "index_gb": round((store.path / index_module.FILE).stat().st_size / 1e9, 3),
         "exact_queries_per_s_in_batches": round(1 / exact, 1),
-        "default_width": index_module.SEARCH_WIDTH,
+        "chosen_width": index.facts.search_width if index.facts else None,
         "recall_at_build": round(index.facts.recall, 4) if index.facts else None,
         "widths": [],
     }
-    for width in widths:
+    for width in sorted({*widths, found["chosen_width"]}):
         again._graph.expansion_search = width
         started = time.perf_counter()
         hits = [again.search(query[None], 10).nodes_QK[0] for query in queries]

@@ -30,7 +30,9 @@ from graphformers.progress import progress, say
 
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
-CONNECTIVITY, BUILD_WIDTH, SEARCH_WIDTH = 24, 160, 128  # of usearch's graph; docs/design.md has what they were chosen by
+CONNECTIVITY, BUILD_WIDTH = 24, 160  # of usearch's graph
+SEARCH_WIDTH, MOST_WIDTH = 64, 2048  # nodes that a search follows at a time, at least and at most
+RECALL = 0.985  # at 10, for which the width is chosen when an index is made
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
 BLOCK = 65_536  # vectors at a time
@@ -279,13 +281,12 @@ def build_index(store: VectorStore) -> Index:
             nodes = np.arange(start, min(start + BLOCK // 4, store.num_base))
             graph.add(nodes, _indexed(store.base_vectors(nodes), longest, store.is_cosine))
             task.advance(len(nodes))
-    made = Index(store, graph)
-    recall = measure_recall(made)
+    width, recall = choose_width(Index(store, graph))
     say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     draft = store.path / f".{FILE}.draft"
     graph.save(str(draft))
     facts = IndexFacts(
-        store.artifact.fingerprint, store.num_base, longest, CONNECTIVITY, BUILD_WIDTH, SEARCH_WIDTH, recall, checksum(draft)
+        store.artifact.fingerprint, store.num_base, longest, CONNECTIVITY, BUILD_WIDTH, width, recall, checksum(draft)
     )
     sync(draft)
     draft.replace(store.path / FILE)
@@ -337,12 +338,22 @@ def _indexed(vectors: Array, longest: float, is_cosine: bool) -> Array:
     return np.concatenate([scaled, rest[:, None].astype(np.float32)], 1)
 
 
-def measure_recall(index: Index, k: int = 10, count: int = RECALL_QUERIES) -> float:
-    """The share of the true `k` nearest that the index finds, for vectors of the store as queries."""
-    store = index.store
-    nodes = np.random.default_rng(0).choice(store.num_base, min(count, store.num_base), replace=False)
-    queries = store.base_vectors(nodes)
-    truth = Index(store)._search_all(unit_rows(queries) if store.is_cosine else queries, k, None)
-    found = index.search(queries, k)
-    hits = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, found.nodes_QK, strict=True)]
-    return float(np.sum(hits) / max(truth.nodes_QK.size, 1))
+def choose_width(index: Index) -> tuple[int, float]:
+    """How many nodes a search must follow at a time for a recall@10 of RECALL, the least power of two; and the recall then.
+
+    Queries are no vectors of the store, which are found too easily, but lie between two of them.
+    """
+    store, draw = index.store, np.random.default_rng(0)
+    ends = draw.integers(0, store.num_base, (2, RECALL_QUERIES))
+    share = draw.uniform(0, 0.5, (RECALL_QUERIES, 1)).astype(np.float32)
+    queries = (1 - share) * store.base_vectors(ends[0]) + share * store.base_vectors(ends[1])
+    truth = Index(store)._search_all(unit_rows(queries) if store.is_cosine else queries, 10, None)
+    width = SEARCH_WIDTH
+    while True:
+        index._graph.expansion_search = width
+        found = index.search(queries, 10)
+        hits = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, found.nodes_QK, strict=True)]
+        recall = float(np.sum(hits) / max(truth.nodes_QK.size, 1))
+        if recall >= RECALL or width >= MOST_WIDTH:
+            return width, recall
+        width *= 2

@@ -13,7 +13,7 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.search import index as index_module
-from graphformers.search.index import ABOUT, FILE, Index, build_index, load_index, measure_recall
+from graphformers.search.index import ABOUT, FILE, Index, build_index, choose_width, load_index
 from tests.embedding.conftest import flip, make_model, some_graph
 
 pytest.importorskip("usearch")
@@ -145,7 +145,8 @@ def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
     assert again.facts == made.facts
     queries = store.base_vectors(np.arange(5))
     assert again.search(queries, 5).nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
-    assert measure_recall(again) == made.facts.recall  # type: ignore[union-attr]
+    assert made.facts is not None
+    assert choose_width(again) == (made.facts.search_width, made.facts.recall)
 
 
 def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]) -> None:
