@@ -234,10 +234,10 @@ def train_command(
     from graphformers.data.split import LinkSplit
     from graphformers.printing import print_forecast, print_training
     from graphformers.train.runs import forecast, make_trainer
-    from graphformers.train.settings import parse_settings, read_recipe
+    from graphformers.train.settings import merge_settings, parse_settings, read_recipe
     from graphformers.train.trainer import check_output
 
-    settings = ({} if config is None else read_recipe(config)) | parse_settings(set or [])
+    settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
     if not dry_run:
         check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
@@ -342,6 +342,9 @@ def compare_command(
 ) -> None:
     """Train several methods under one budget and report whether the graph helps, which to take, and what it costs.
 
+    Every run makes the same number of steps: max_steps, or the epochs of both stages; nobody stops early. With max_seconds every
+    run has the same time instead.
+
     The same command continues a comparison that was stopped, and uses the runs that are finished.
 
     graphformers compare papers.split --config recipes/minilm.toml -o report
@@ -350,12 +353,12 @@ def compare_command(
     from graphformers.compare.runs import Plan
     from graphformers.data.split import LinkSplit
     from graphformers.printing import print_comparison
-    from graphformers.train.settings import parse_settings, read_recipe
+    from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 
     numbers = [word.strip() for word in seeds.split(",")]
-    if not all(word.isdigit() for word in numbers):
-        raise typer.BadParameter(f"{seeds!r} given, expected whole numbers such as 42,43,44", param_hint="--seeds")
-    settings = ({} if config is None else read_recipe(config)) | parse_settings(set or [])
+    if not all(word.isdecimal() for word in numbers) or len(numbers) > len(dict.fromkeys(numbers)):
+        raise typer.BadParameter(f"{seeds!r} given, expected different whole numbers such as 42,43,44", param_hint="--seeds")
+    settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
     plan = Plan(LinkSplit.load(split), output, source, settings, tuple(map(int, numbers)), device, force, keep_models)
     print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
 

@@ -20,7 +20,6 @@ from graphformers.progress import say
 from graphformers.search.searcher import Match, Searcher
 
 SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
-    "two_stage": False,
     "batch_size": 64,
     "similarity": "cosine",
     "temperature": 0.05,

@@ -214,7 +214,7 @@ PROTOCOL_TITLES = {
 def print_comparison(found: "Comparison", as_json: bool) -> None:
     """The tables of a comparison, what they say, and where the report lies."""
     if as_json:
-        print((found.folder / "results.json").read_text(encoding="utf-8"), end="")
+        print(found.numbers.read_text(encoding="utf-8"), end="")
         return
     for title, tables in found.tables.items():
         print(f"{title}\n")
@@ -226,8 +226,7 @@ def print_comparison(found: "Comparison", as_json: bool) -> None:
 
     for line in verdict(found.results):
         print(f"- {line}")
-    name = "report.html" if found.has_report else "tables.md"
-    print(f"\n{found.folder / name}: the report; numbers in results.json")
+    print(f"\n{found.report}: the report; numbers in {found.numbers.name}")
 
 
 def print_demo(demo: "Demo", as_json: bool) -> None:

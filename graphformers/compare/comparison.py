@@ -18,7 +18,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.progress import say
 from graphformers.train.settings import divide_settings, settings_for
 
-FILES = ("results.json", "tables.md", "report.html")
+MARK = ".comparison"  # tells our folders from other people's
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Comparison:
 
     results: Results
     tables: dict[str, str]  # Markdown, by title
-    folder: Path
-    has_report: bool
+    report: Path  # report.html, or tables.md where plotly is missing
+    numbers: Path
 
 
 def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | None = None, retrain: bool = False) -> Comparison:
@@ -42,24 +42,25 @@ def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | No
     if table is not None and methods:
         raise GraphFormersError("a table by name and methods given, expected one of them: a table knows its methods")
     chosen = variants_of(table, retrain=retrain, most_neighbors=most) if table else variants(methods or DEFAULT)
+    simple = untrained(plan) if chosen else {}  # before hours of training: what can fail should fail now
     runs = []
     for seed in plan.seeds:
         for each in chosen:
             runs.append(finish_run(plan, each, seed, conditions_of(each, table, most)))
-    results = Results.of(plan.split, runs, untrained(plan) if chosen else {})
+    results = Results.of(plan.split, runs, simple)
     found = _tables(plan, results, table, most, retrain=retrain)
-    has_report = write_files(plan, results, found, table)
-    return Comparison(results, found, plan.folder, has_report)
+    return Comparison(results, found, *write_files(plan, results, found, table))
 
 
 def check_folder(folder: Path) -> None:
     """A report goes into a new folder, or into one that a comparison made."""
     if folder.is_file():
         raise GraphFormersError(f"{folder}: a file, expected a folder for the report")
-    strange = [] if not folder.is_dir() else [each.name for each in folder.iterdir() if each.name not in (*FILES, "runs")]
-    strange = [name for name in strange if not name.startswith(".")]
-    if strange and not (folder / "runs").is_dir():
-        raise GraphFormersError(f"{folder}: holds {strange[0]!r} and no report of ours; choose another folder")
+    if not (folder / MARK).is_file():
+        strange = next(iter(sorted(folder.iterdir())), None) if folder.is_dir() else None
+        if strange is not None:
+            raise GraphFormersError(f"{folder}: holds {strange.name!r} and no report of ours; choose another folder")
+        write_whole(folder / MARK, b"made by graphformers compare\n")
 
 
 def _num_neighbors(plan: Plan) -> int:
@@ -91,22 +92,31 @@ def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retra
     return found
 
 
-def write_files(plan: Plan, results: Results, tables: dict[str, str], table: str | None) -> bool:
-    """results.json, tables.md, and report.html where plotly is installed."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
+def write_files(plan: Plan, results: Results, tables: dict[str, str], table: str | None) -> tuple[Path, Path]:
+    """results.json, tables.md, and report.html where plotly is installed; overall.json and so on for a table of the paper's.
+
+    Gives the report and the numbers.
+    """
     details = _details(plan, results)
+    numbers, written, report = (
+        plan.folder / (name if table is None else f"{table}{Path(name).suffix}")
+        for name in ("results.json", "tables.md", "report.html")
+    )
     told: dict[str, Any] = {"made by": details, **results.table(), "tables": tables}
-    write_whole(plan.folder / "results.json", json.dumps(told, ensure_ascii=False, indent=1).encode() + b"\n")
-    written = "".join(f"## {title}\n\n{text}\n" for title, text in tables.items())
-    write_whole(plan.folder / "tables.md", f"{written}{_verdict_lines(told['verdict'])}".encode())
+    write_whole(numbers, json.dumps(told, ensure_ascii=False, indent=1).encode() + b"\n")
+    shown = "".join(f"## {title}\n\n{text}\n" for title, text in tables.items())
+    write_whole(written, f"{shown}{_verdict_lines(told['verdict'])}".encode())
+    report.unlink(missing_ok=True)  # an old one would stand beside new numbers
+    if not results.trained:
+        return written, numbers
     name = plan.split.artifact.path.name if plan.split.artifact else "a split"
     title = f"{name}: {table}" if table else f"{name}: does the graph help?"
     try:
-        write_whole(plan.folder / "report.html", render_report(results, title, details, tables).encode())
+        write_whole(report, render_report(results, title, details, tables).encode())
     except GraphFormersError as error:
-        say(f"no report.html: {error}")
-        return False
-    return True
+        say(f"no {report.name}: {error}")
+        return written, numbers
+    return report, numbers
 
 
 def _verdict_lines(lines: Sequence[str]) -> str:
@@ -117,14 +127,16 @@ def _details(plan: Plan, results: Results) -> dict[str, Any]:
     """What a reader needs to repeat it."""
     table = results.split.table()
     config, _ = divide_settings(settings_for("graphformers", plan.settings or {}))
-    told = plan.settings or {}
+    hidden = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")  # said otherwise, or without effect here
+    told = {name: value for name, value in (plan.settings or {}).items() if name not in hidden}
     steps = sorted({run.facts["steps"] for system in results.trained for run in system.runs})
-    budget = f"{told['max_seconds']:.0f} s of training" if told.get("max_seconds") else ""
+    seconds = (plan.settings or {}).get("max_seconds")
+    budget = f"{seconds:.0f} s of training" if seconds else ", ".join(f"{count:,} steps" for count in steps)
     return {
         "split": str(plan.split.artifact.path) if plan.split.artifact else "",
         "pairs": ", ".join(f"{name} {value:,}" for name, value in table.items()),
         "backbone": plan.source,
-        "budget of every run": budget or ", ".join(f"{count:,} steps" for count in steps),
+        "budget of every run": budget,
         "batch size": config.batch_size,
         "seeds": ", ".join(map(str, plan.seeds)),
         "settings": ", ".join(f"{name}={value}" for name, value in told.items()) or "defaults",

@@ -64,9 +64,9 @@ def _measure(model: GraphFormers, count: int) -> dict[str, float]:
     if device.type != "cuda":
         return {"ms": 1000 * seconds(work, device, 3)}
     found = {"ms": 1000 * seconds(work, device, 20)}
-    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_peak_memory_stats(device)
     work()
-    found["gib"] = torch.cuda.max_memory_allocated() / 2**30
+    found["gib"] = torch.cuda.max_memory_allocated(device) / 2**30
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
@@ -90,4 +90,4 @@ def seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> floa
 
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)

@@ -56,7 +56,7 @@ def all_figures(results: Results) -> dict[str, tuple[str, str, Figure]]:
         words = "The same trained models, shown other neighbours than their own, or none: what is lost came from the neighbours."
         found["conditions"] = ("Is it the neighbours?", words, condition_figure(readers))
     if results.trained:
-        words = "P@1 on the valid questions, always on clean text; the first half of a two-stage run is trained on polluted text."
+        words = "P@1 on the valid questions, always on clean text; two-stage runs begin on polluted text."
         found["curves"] = ("Training", words, curve_figure(results))
         found["cost"] = (
             "What it costs",
@@ -75,6 +75,11 @@ def _verdict(results: Results) -> str:
     return f'<section class="verdict"><h2>In words</h2><ul>{lines}</ul></section>' if lines else ""
 
 
+def _label(text: str) -> str:
+    """Text for plotly, which obeys some tags."""
+    return html.escape(text)
+
+
 def overall_figure(results: Results) -> Figure:
     """Bars, the best at the top."""
     systems = sorted((*results.trained, *results.untrained), key=lambda each: each.score().value)
@@ -82,7 +87,7 @@ def overall_figure(results: Results) -> Figure:
     bars = {
         "type": "bar",
         "orientation": "h",
-        "y": [each.title for each in systems],
+        "y": [_label(each.title) for each in systems],
         "x": [score.value for score in scores],
         "text": [f"{score.value:.3f}" for score in scores],
         "textposition": "inside",
@@ -101,7 +106,7 @@ def overall_figure(results: Results) -> Figure:
         "type": "scatter",
         "mode": "markers",
         "marker": {"color": COLORS[3], "size": 6},
-        "y": [each.title for each in systems for _ in each.runs],
+        "y": [_label(each.title) for each in systems for _ in each.runs],
         "x": [value for each in systems if each.runs for value in each.by_seed()],
         "text": [f"seed {run.seed}" for each in systems for run in each.runs],
         "hovertemplate": "%{text}: %{x:.4f}<extra></extra>",
@@ -115,7 +120,7 @@ def condition_figure(readers: Sequence[System]) -> Figure:
     data = []
     for color, (condition, title) in zip(COLORS, CONDITION_TITLES.items(), strict=False):
         own = [each for each in readers if condition in each.ranks]
-        data.append(_bars(title, [each.title for each in own], own, condition, color))
+        data.append(_bars(title, [_label(each.title) for each in own], own, condition, color))
     return {"data": data, "layout": {"barmode": "group", "yaxis": {"title": {"text": "P@1"}, "rangemode": "tozero"}}}
 
 
@@ -146,7 +151,7 @@ def curve_figure(results: Results) -> Figure:
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": system.title,
+                    "name": _label(system.title),
                     "legendgroup": system.title,
                     "showlegend": place == 0,
                     "x": [entry["step"] for entry in history],
@@ -166,7 +171,7 @@ def cost_figure(results: Results) -> Figure:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": each.title,
+                "name": _label(each.title),
                 "x": [speed],
                 "y": [score],
                 "marker": {"size": 12, "color": COLORS[number % len(COLORS)], "symbol": "circle" if number < 8 else "diamond"},
@@ -185,9 +190,9 @@ def slice_figure(results: Results, group: str) -> Figure:
     data = []
     for color, system in zip(COLORS, systems, strict=False):
         values = system.values()
-        names = [f"{name} ({int(mark.sum()):,})" for name, mark in results.slices[group].items()]
+        names = [f"{_label(name)} ({int(mark.sum()):,})" for name, mark in results.slices[group].items()]
         height = [float(values[mark].mean()) for mark in results.slices[group].values()]
-        entry = {"type": "bar", "name": system.title, "x": names, "y": height, "marker": {"color": color}}
+        entry = {"type": "bar", "name": _label(system.title), "x": names, "y": height, "marker": {"color": color}}
         data.append(entry | {"hovertemplate": "%{x}: %{y:.4f}<extra>" + html.escape(system.title) + "</extra>"})
     return {"data": data, "layout": {"barmode": "group", "yaxis": {"title": {"text": "P@1"}}, "xaxis": {"automargin": True}}}
 
@@ -205,14 +210,19 @@ def _system_table(results: Results) -> str:
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    is_bold = text.startswith("**") and text.endswith("**") and len(text) > 4
+    return f"<b>{html.escape(text[2:-2])}</b>" if is_bold else html.escape(text)
 
 
 def _from_markdown(tables: str) -> str:
     found = []
     for table in tables.strip().split("\n\n"):
-        cells = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
         found.append(_html_table(cells[0], cells[2:]))
     return "".join(found)
 

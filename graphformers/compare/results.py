@@ -1,7 +1,7 @@
 """Results: the runs of a comparison brought together, and what they say in words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,11 @@ from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
 from graphformers.data.split import LinkSplit
-from graphformers.evaluation.metrics import METRICS, Difference, Ranks, Score, bootstrap, paired_difference
+from graphformers.evaluation.metrics import METRICS, Difference, Ranks, Score, bootstrap, paired_difference, paired_over_seeds
 from graphformers.evaluation.slices import Slices, slices_of
 
 SURE = 0.05  # p-values below this are taken for a difference
+SAME = 0.01  # of P@1: an interval inside this is taken for no difference
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class System:
     ranks: dict[str, list[Ranks]]  # condition -> one for each seed
     variant: Variant | None = None
     runs: tuple[Run, ...] = ()
+    _scores: dict[tuple[str, str], Score] = field(default_factory=dict, compare=False, repr=False)
 
     def values(self, metric: str = "P@1", condition: str = ASKED) -> Array:
         """(Q,) what each question scored, on average over the seeds."""
@@ -36,7 +38,12 @@ class System:
 
     def score(self, metric: str = "P@1", condition: str = ASKED) -> Score:
         """The mean over seeds and questions; the interval is over questions."""
-        return bootstrap(self.values(metric, condition))
+        if (metric, condition) not in self._scores:
+            self._scores[metric, condition] = bootstrap(self.values(metric, condition))
+        return self._scores[metric, condition]
+
+    def mean(self, metric: str = "P@1", condition: str = ASKED) -> float:
+        return float(np.mean(self.by_seed(metric, condition)))
 
     def spread(self, metric: str = "P@1", condition: str = ASKED) -> float | None:
         """The standard deviation over seeds, where there are several."""
@@ -127,9 +134,21 @@ def _numbers(system: System) -> dict[str, Any]:
     return found
 
 
-def ahead(one: System, other: System, metric: str = "P@1", condition: str = ASKED, other_condition: str = ASKED) -> Difference:
-    """By how much one system is ahead of another on the same questions."""
-    return paired_difference(one.values(metric, condition), other.values(metric, other_condition))
+def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
+    """By how much one system's P@1 is ahead of another's (under a condition) on the same questions.
+
+    Where both were trained with several seeds, the interval and the test are over seeds as well.
+    """
+    metric = METRICS["P@1"]
+    if len(one.runs) > 1 and len(other.runs) > 1 and one is not other:
+        sides = [[metric(ranks) for ranks in ranked] for ranked in (one.ranks[ASKED], other.ranks[condition])]
+        return paired_over_seeds(np.array(sides[0]), np.array(sides[1]))
+    return paired_difference(one.values(), other.values(condition=condition))
+
+
+def caution(*systems: System) -> str:
+    """What a difference between single runs does not tell."""
+    return " (one seed each: training again may change this)" if all(len(each.runs) == 1 for each in systems) else ""
 
 
 def verdict(results: Results) -> list[str]:
@@ -150,23 +169,25 @@ def verdict(results: Results) -> list[str]:
 
 def _does_the_graph_help(reader: System, text: System) -> str:
     difference = ahead(reader, text)
-    numbers = f"{text.title} {text.score().value:.3f}, {reader.title} {reader.score().value:.3f} P@1 ({difference})"
+    numbers = f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} P@1 ({difference}){caution(reader, text)}"
     if difference.p_value >= SURE:
-        return f"Whether the graph helps cannot be told from these questions: {numbers}."
+        return f"Whether the graph helps cannot be told from these {len(text.values()):,} questions: {numbers}."
     if difference.value < 0:
         return f"The graph does not help here, it hurts: {numbers}."
-    relative = difference.value / max(text.score().value, 1e-9)
-    return f"The graph helps: {numbers}; that is {100 * relative:.0f} % more links found at first sight."
+    relative = f"; {100 * difference.value / text.mean():.0f} % more links found at first sight" if text.mean() else ""
+    return f"The graph helps: {numbers}{relative}."
 
 
 def _counterfactuals(reader: System) -> list[str]:
-    own, found = reader.score().value, []
+    own, found = reader.mean(), []
     for condition, name in ((SHUFFLED, "the neighbours of other nodes"), (ALONE, "no neighbours at all")):
         if condition in reader.ranks:
-            difference = ahead(reader, reader, other_condition=condition)
-            value = reader.score(condition=condition).value
-            if difference.p_value >= SURE:
+            difference = ahead(reader, reader, condition)
+            value = reader.mean(condition=condition)
+            if difference.low >= -SAME and difference.high <= SAME:
                 found.append(f"With {name}, {reader.title} does as well ({value:.3f} against {own:.3f}): it does not use them.")
+            elif difference.p_value >= SURE:
+                found.append(f"With {name}, {reader.title} has {value:.3f} instead of {own:.3f}; too few questions to tell.")
             else:
                 word = "falls" if value < own else "rises"
                 found.append(f"With {name}, {reader.title} {word} from {own:.3f} to {value:.3f}.")
@@ -182,11 +203,11 @@ def _which_to_take(results: Results, best: System) -> str:
         and ahead(best, each).p_value >= SURE
         and each.mean_fact("nodes_per_second") > 1.2 * best.mean_fact("nodes_per_second")
     ]
-    words = f"Take {best.title}: it is the best on the valid questions ({best.valid:.3f} P@1), {best.score().value:.3f} here."
+    words = f"Take {best.title}: it is the best on the valid questions ({best.valid:.3f} P@1), {best.mean():.3f} here."
     if equals:
         cheaper = max(equals, key=lambda each: each.mean_fact("nodes_per_second"))
         times = cheaper.mean_fact("nodes_per_second") / best.mean_fact("nodes_per_second")
-        words += f" {cheaper.title} cannot be told from it ({cheaper.score().value:.3f}) and encodes {times:.1f} times as fast."
+        words += f" {cheaper.title} cannot be told from it ({cheaper.mean():.3f}) and encodes {times:.1f} times as fast."
     return words
 
 
@@ -202,20 +223,21 @@ def _schedules(results: Results) -> list[str]:
 
 def _without_training(results: Results, best: System | None) -> list[str]:
     """Where a ranking that costs nothing is not beaten, that should be said."""
-    simple = max(results.untrained, key=lambda each: each.score().value, default=None)
+    simple = max(results.untrained, key=lambda each: each.mean(), default=None)
     if best is None or simple is None:
         return []
     difference = ahead(best, simple)
     if difference.value > 0 and difference.p_value < SURE:
         return []
     is_behind = difference.value < 0 and difference.p_value < SURE
-    words = "finds more links than" if is_behind else "finds as many links as"
-    values = f"{simple.score().value:.3f} against {best.score().value:.3f}"
+    words = "finds more links than" if is_behind else "cannot be told from"
+    values = f"{simple.mean():.3f} against {best.mean():.3f}"
     return [f"Without any training, {simple.title} {words} {best.title} ({values}): train longer, or take that."]
 
 
 def _cost(reader: System, text: System) -> str:
-    training = reader.mean_fact("seconds") / reader.mean_fact("steps") / (text.mean_fact("seconds") / text.mean_fact("steps"))
+    steps = [each.mean_fact("seconds") / max(each.mean_fact("steps"), 1) for each in (reader, text)]
+    training = steps[0] / max(steps[1], 1e-9)
     encoding = text.mean_fact("nodes_per_second") / reader.mean_fact("nodes_per_second")
     return (
         f"What it costs: a training step of {reader.title} takes {training:.1f} times as long as one of {text.title}, "

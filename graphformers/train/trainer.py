@@ -381,7 +381,7 @@ class Trainer:
         if self.output is not None and self.run is not None and self.world.is_first:
             validations = [entry for entry in entries if entry["kind"] == "validation"]
             valid = {"P@1": state.best, "step": state.best_step}
-            made = {"settings": self._settings, "valid": valid, "steps": state.step, "seconds": round(state.seconds, 1)}
+            made = {"settings": self._settings, "valid": valid, "steps": state.step, "seconds": round(state.seconds, 3)}
             made |= {"backbone": self.backbone, "history": validations}
             made["versions"] = {"graphformers": __version__, "torch": torch.__version__}
             save_pretrained(self.model, self.output, force=True, training=made)

@@ -1,6 +1,7 @@
 """Whole comparisons on a small graph with a small random backbone."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
     epochs = Plan(plan.split, tmp_path, settings={"batch_size": 50, "epochs": 3}).resolve(variant("plm"), 1)
     assert epochs["max_steps"] == 2 * 3 * -(-len(plan.split.train) // 50)
     assert epochs["patience"] >= epochs["max_steps"]
+    timed = Plan(plan.split, tmp_path, settings={"max_seconds": 9.0, "max_steps": 4, "patience": 1}).resolve(variant("plm"), 1)
+    assert timed["max_steps"] is None
+    assert timed["patience"] > 1000
     own = Plan(plan.split, tmp_path, settings={"learning_rate": 1e-3, "max.learning_rate": 2e-3})
     assert own.resolve(variant("max"), 1)["learning_rate"] == 2e-3
     assert own.resolve(variant("plm"), 1)["learning_rate"] == 1e-3
@@ -65,7 +69,7 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
 ) -> None:
     plan = make_plan(folder, tmp_path / "report", seeds=(1, 2))
     found = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
-    assert found.has_report
+    assert found.report == tmp_path / "report" / "report.html"
     told = json.loads((tmp_path / "report" / "results.json").read_text())
     assert list(told["trained"]) == ["plm", "graphformers", "graphformers.one-stage"]
     assert [run["steps"] for each in told["trained"].values() for run in each["runs"]] == [6] * 6
@@ -76,7 +80,7 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
     assert "Plotly.react" in (tmp_path / "report" / "report.html").read_text()
 
     monkeypatch.setattr(runs_module, "make_trainer", None)  # nobody trains again
-    monkeypatch.setattr(runs_module, "evaluate", None)
+    monkeypatch.setattr(runs_module, "_score", None)
     again = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
     assert again.results.table() == found.results.table()
 
@@ -97,15 +101,15 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
 
 def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(folder, tmp_path / "report")
-    original = runs_module.evaluate
+    original = runs_module._score
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module, "evaluate", fail)  # after the training, before the scores are kept
+    monkeypatch.setattr(runs_module, "_score", fail)  # after the training, before the scores are kept
     with pytest.raises(KeyboardInterrupt):
         compare(plan, methods=["plm"])
-    monkeypatch.setattr(runs_module, "evaluate", original)
+    monkeypatch.setattr(runs_module, "_score", original)
     before = (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns
     compare(plan, methods=["plm"])
     assert (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns == before
@@ -123,10 +127,50 @@ def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) 
     compare(Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"), methods=["plm"])
 
 
+@pytest.mark.parametrize("change", [{"max_tokens": 7}, {"similarity": "cosine"}, {"num_neighbors": 2}])
+def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    """Also where it was trained and not yet scored, or is unfinished."""
+    compare(make_plan(folder, tmp_path / "report"), methods=["max"])
+    plan = make_plan(folder, tmp_path / "report")
+    place = plan.place(variant("max"), 42)
+    shutil.rmtree(place.with_suffix(".scores"))
+    before = (place / "config.json").read_bytes()
+    other = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu")
+    with pytest.raises(GraphFormersError, match="or --force to train anew"):
+        compare(other, methods=["max"])
+    forced = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu", force=True)
+    compare(forced, methods=["max"])
+    assert (place / "config.json").read_bytes() != before
+
+
+def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "backbone", tmp_path / "backbone")
+    split = LinkSplit.load(folder / "t.split")
+    compare(Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"), methods=["plm"])
+    shutil.rmtree(tmp_path / "backbone")
+    write_backbone(tmp_path / "backbone")  # other random weights
+    with pytest.raises(GraphFormersError, match="made with backbone="):
+        compare(Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"), methods=["plm"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": 3}, "seed has no meaning in a comparison; use --seeds"),
+        ({"two_stage": False}, "two_stage has no meaning"),
+        ({"max.max_steps": 60}, "a comparison has one budget"),
+    ],
+)
+def test_settings_that_would_make_it_unfair(folder: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphFormersError, match=message):
+        Plan(LinkSplit.load(folder / "t.split"), tmp_path, settings=settings)
+
+
 def test_a_folder_that_is_not_ours_is_left_alone(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(GraphFormersError, match=r"holds 'thesis.tex' and no report of ours"):
+    (tmp_path / "results.json").write_text("years of work")
+    with pytest.raises(GraphFormersError, match=r"holds 'results.json' and no report of ours"):
         compare(make_plan(folder, tmp_path), methods=["plm"])
+    assert (tmp_path / "results.json").read_text() == "years of work"
 
 
 def test_shuffled_neighbours_are_those_of_another_node(folder: Path) -> None:
@@ -160,7 +204,8 @@ def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
         rows = neighbor_table(found.results, 3, retrain=False).splitlines()[2:]
         assert [row.split("|")[1].strip() for row in rows] == ["1", "2", "3"]
         assert all(len(row.split("|")) == 9 and "" not in [cell.strip() for cell in row.split("|")[1:-1]] for row in rows)
-    assert "## " in (tmp_path / "report" / "tables.md").read_text()
+    assert "## " in (tmp_path / "report" / f"{table}.md").read_text()
+    assert found.report == tmp_path / "report" / f"{table}.html"
 
 
 def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +220,7 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
         app([*words, "--table", "overal"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match="a table by name and methods given"):
         app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)
-    with pytest.raises(Exception, match="expected whole numbers such as 42,43,44"):
+    with pytest.raises(Exception, match="expected different whole numbers such as 42,43,44"):
         app([*words, "--seeds", "many"], standalone_mode=False)
 
 
@@ -199,6 +244,9 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     assert verdict(fake_results(folder, {"plm": good, "graphformers": bad}))[0].startswith(
         "The graph does not help here, it hurts"
     )
+    assert "one seed each" in verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0]
+    none = verdict(fake_results(folder, {"plm": [0.0] * 30, "graphformers": good}))[0]
+    assert "% more" not in none
     same = verdict(fake_results(folder, {"plm": good, "max": good}))
     assert same[0].startswith("Whether the graph helps cannot be told")
     assert "1.0 times as long" in same[-1]

@@ -12,6 +12,7 @@ from graphformers.evaluation.metrics import (
     gain,
     hits_at,
     paired_difference,
+    paired_over_seeds,
     rank_positives,
     reciprocal_rank,
     summarize,
@@ -121,3 +122,17 @@ def test_the_paired_test_errs_as_often_as_it_says() -> None:
 def test_only_the_same_questions_are_compared() -> None:
     with pytest.raises(GraphFormersError, match="3 and 2 questions given"):
         paired_difference(np.zeros(3), np.zeros(2))
+
+
+def test_seeds_that_differ_more_than_methods_make_no_difference() -> None:
+    """Two methods whose runs scatter: with questions alone resampled, chance would look like a difference far too often."""
+    draw = np.random.default_rng(7)
+    wrong = 0
+    for trial in range(60):
+        levels = 0.4 + 0.05 * draw.normal(size=6)
+        runs = (draw.random((6, 400)) < levels[:, None]).astype(float)
+        wrong += paired_over_seeds(runs[:3], runs[3:], trial).p_value < 0.05
+    assert wrong <= 15
+    apart = paired_over_seeds((draw.random((3, 400)) < 0.6).astype(float), (draw.random((3, 400)) < 0.4).astype(float))
+    assert apart.p_value < 0.05
+    assert apart.low < apart.value < apart.high
