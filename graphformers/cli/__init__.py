@@ -1,0 +1,40 @@
+"""The command line: each command parses, calls one public function and prints.
+
+Results go to stdout, progress and messages to stderr; exit 0 done, 1 failed, 2 misuse. Heavy imports happen inside the commands,
+so that --help answers at once.
+"""
+
+import signal
+import sys
+from typing import Any
+
+from graphformers.cli import demo, graphs, models, vectors  # noqa: F401  (they register their commands)
+from graphformers.cli.options import app
+from graphformers.errors import GraphFormersError, StoppedError
+
+
+class Interrupted(BaseException):
+    """Ctrl-C: nothing on the way catches it, so that drafts are removed and the last word is ours."""
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise Interrupted
+
+
+def main() -> None:
+    """Runs the command line; an error the user can mend is one message, not a traceback."""
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        app()
+    except StoppedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(128 + error.signum)
+    except GraphFormersError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
+    except Interrupted:
+        print("interrupted; nothing half-written was left behind", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,174 @@
+"""Commands on graphs: import, split, info."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphformers.cli.options import AsJson, Force, Output, app, parse_column
+
+FORMAT_HELP = (
+    "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail files; amazon: SNAP's "
+    "amazon-meta.txt; debian: Packages files; sessions: an item table and a log of user, time, item; pairs: the TSV of the 2021 "
+    "code; python: installed packages by name, the standard library when none is named."
+)
+
+
+@app.command("import")
+def import_command(
+    output: Output,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILES", help="Tables are told apart by their columns. With --format python: packages."),
+    ] = None,
+    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "tables",
+    nodes: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="A file of nodes, where the columns do not tell. Repeatable.")
+    ] = None,
+    edges: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="A file of edges, likewise. Repeatable.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=NAME",
+            help="Which column is id, text (several: text=title,abstract), src, dst, type, user, time or item.",
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Node columns to keep, separated by commas; all by default, '' for none.")
+    ] = None,
+    header: Annotated[
+        bool, typer.Option(help="Whether the first line of .csv and .tsv files names the columns; else they are 1, 2, 3.")
+    ] = True,
+    quotes: Annotated[bool, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields.")] = True,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave bad rows out, count and list them, instead of stopping at the first.")
+    ] = False,
+    window: Annotated[
+        float, typer.Option(metavar="MINUTES", help="sessions: minutes within which two views by one user link their items.")
+    ] = 30.0,
+    min_count: Annotated[
+        int, typer.Option(metavar="NUMBER", help="sessions: how many users must have viewed two items together.")
+    ] = 1,
+    max_views: Annotated[
+        int, typer.Option(metavar="NUMBER", help="sessions: users with more views in a window are robots.")
+    ] = 500,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a textual graph from files.
+
+    graphformers import papers.csv citations.csv -o papers.graph
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.data.formats.tables import sort_inputs
+    from graphformers.data.readers import read_graph
+    from graphformers.data.settings import ImportSettings
+    from graphformers.data.sources import check_files
+    from graphformers.printing import print_import
+
+    settings = ImportSettings(
+        format=format,
+        columns=dict(parse_column(word) for word in column or []),
+        keep=None if keep is None else tuple(name.strip() for name in keep.split(",") if name.strip()),
+        header=header,
+        quotes=quotes,
+        skip_bad=skip_bad,
+        window=window,
+        min_count=min_count,
+        max_views=max_views,
+    )
+    check_writable(output, "graph", force=force)
+    node_files, edge_files = list(nodes or []), list(edges or [])
+    given = [Path(name) for name in inputs or []]
+    if format == "tables":
+        check_files(given)
+        more_nodes, more_edges = sort_inputs(given, settings)
+        node_files, edge_files = node_files + more_nodes, edge_files + more_edges
+    else:
+        node_files += given
+    graph = read_graph(node_files, edge_files, settings).save(output, force=force)
+    print_import(graph, output, as_json)
+
+
+@app.command("split")
+def split_command(
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
+    output: Output,
+    valid: Annotated[
+        float,
+        typer.Option(
+            metavar="NUMBER", help="Valid pairs: a share below 1 (of pairs; of nodes when nodes are held out) or a count."
+        ),
+    ] = 0.05,
+    test: Annotated[float, typer.Option(metavar="NUMBER", help="Test pairs, likewise.")] = 0.05,
+    held_out: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="links; nodes (inductive: unknown in training); or a node column, whose latest nodes are held out.",
+        ),
+    ] = "links",
+    candidates: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Candidates per question: 1 positive, the rest negatives. 300, or what fits."),
+    ] = None,
+    max_train: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="At most so many train pairs; the others stay visible as neighbours.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same bytes.")] = 42,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a graph's links into train, valid and test, with candidates to rank.
+
+    graphformers split papers.graph -o papers.split
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.data.graph import TextGraph
+    from graphformers.data.split import SplitSettings, split_links
+    from graphformers.printing import print_split
+
+    settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
+    check_writable(output, "split", force=force)
+    split = split_links(TextGraph.load(graph), settings).save(output, force=force)
+    print(f"{output}: written", file=sys.stderr)
+    print_split(split, as_json)
+
+
+@app.command("info")
+def info_command(
+    artifact: Annotated[Path, typer.Argument(metavar="FOLDER", help="Any folder that graphformers wrote.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a folder holds.
+
+    graphformers info papers.graph
+    """
+    from graphformers.artifact import open_artifact
+    from graphformers.data.graph import TextGraph
+    from graphformers.data.split import LinkSplit
+    from graphformers.printing import print_graph, print_split
+
+    found = open_artifact(artifact, None, None)
+    if verify:
+        found.verify()
+        print(f"{artifact}: all {len(found.files)} files match their checksums", file=sys.stderr)
+    if found.kind == "graph":
+        print_graph(TextGraph.load(artifact), as_json)
+    elif found.kind == "split":
+        print_split(LinkSplit.load(artifact), as_json)
+    elif found.kind == "vectors":
+        from graphformers.embedding.vectors import VectorStore
+        from graphformers.printing import print_vectors
+
+        print_vectors(VectorStore.load(artifact), as_json)
+    else:
+        print(
+            json.dumps(
+                {"kind": found.kind, "fingerprint": found.fingerprint, **found.settings, **found.summary},
+                indent=None if as_json else 1,
+            )
+        )

@@ -1,0 +1,199 @@
+"""Commands on models: train, evaluate, compare, convert."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphformers.cli.options import AsJson, Device, Force, Output, app
+
+
+@app.command("train")
+def train_command(
+    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
+    output: Output,
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="BACKBONE", help="A backbone (folder, minilm, name on the hub), or a model to train on."),
+    ] = "minilm",
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="graphformers (default), plm, gat, max, mean, att, tnve, iftn.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A single setting, stronger than the recipe; docs/cli.md lists them. Repeatable."
+        ),
+    ] = None,
+    device: Device = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Try a few steps and tell what the run would take; nothing is written.")
+    ] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model to find links. The same command continues a run that was stopped.
+
+    graphformers train papers.split --config recipes/minilm.toml -o papers.model
+
+    Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
+    """
+    from graphformers.data.split import LinkSplit
+    from graphformers.printing import print_forecast, print_training
+    from graphformers.train.runs import forecast, make_trainer
+    from graphformers.train.settings import merge_settings, parse_settings, read_recipe
+    from graphformers.train.trainer import check_output
+
+    settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
+    if not dry_run:
+        check_output(output, force=force)
+    trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
+    if dry_run:
+        found = forecast(trainer)
+        if trainer.world.is_first:
+            print_forecast(found, as_json)
+        return
+    result = trainer.train(force=force)
+    if trainer.world.is_first:
+        print_training(result, output, as_json)
+
+
+@app.command("evaluate")
+def evaluate_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="[MODEL] SPLIT", help="A model folder and a split folder; or a split and --vectors."),
+    ],
+    vectors: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Vectors of any system: .npz with ids and vectors, .parquet with id and vector, or word2vec's .txt. Repeatable.",
+        ),
+    ] = None,
+    cosine: Annotated[bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")] = False,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="saved: among the saved candidates; in-batch: among 300 consecutive positives, as the 2021 code asks; full: "
+            "among all nodes, known links left out; all: these three.",
+        ),
+    ] = "saved",
+    valid: Annotated[bool, typer.Option("--valid", help="Ask the valid questions instead of the test questions.")] = False,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="BACKBONE", help="The language model to show untrained; by default the model's own.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the true link of every question: P@1, NDCG, MRR with 95 % intervals, in all and in slices.
+
+    Beside the model stand rankings that need no training: by degree, common neighbours, words, and the untrained backbone.
+
+    graphformers evaluate papers.model papers.split
+    """
+    from graphformers.data.split import LinkSplit
+    from graphformers.evaluation.overview import evaluate_beside_baselines
+    from graphformers.evaluation.ranking import PROTOCOLS
+    from graphformers.printing import print_overview
+
+    expected = (1, 2) if vectors else (2,)
+    if len(paths) not in expected:
+        raise typer.BadParameter(f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors", param_hint="paths")
+    loaded = LinkSplit.load(paths[-1])
+    found = evaluate_beside_baselines(
+        paths[0] if len(paths) == 2 else None,
+        loaded,
+        loaded.valid if valid else loaded.test,
+        protocols=PROTOCOLS if protocol == "all" else (protocol,),
+        vectors={str(file): cosine for file in vectors or []},
+        backbone=backbone,
+        device=device,
+    )
+    print_overview(found, as_json)
+
+
+@app.command("compare")
+def compare_command(
+    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where report and runs go.")],
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="One of the paper's tables: datasets, overall, neighbours, ablation, efficiency."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A method to compare, trained in two stages; NAME.one-stage on clean text alone. Repeatable. By default plm, "
+            "max and graphformers, both ways.",
+        ),
+    ] = None,
+    source: Annotated[str, typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub.")] = "minilm",
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of all runs, or of one method: max.learning_rate=1e-4. Repeatable."
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="NUMBERS", help="Every method is trained with each, as in 42,43,44.")] = "42",
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="neighbours: fewer neighbours in training as well, not only at test.")
+    ] = False,
+    keep_models: Annotated[bool, typer.Option(help="Whether trained models are kept once they are scored.")] = True,
+    device: Device = None,
+    force: Annotated[bool, typer.Option("--force", help="Train anew what was made with other settings.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train several methods under one budget and report whether the graph helps, which to take, and what it costs.
+
+    Every run makes the same number of steps: max_steps, or the epochs of both stages; nobody stops early. With max_seconds every
+    run has the same time instead.
+
+    The same command continues a comparison that was stopped, and uses the runs that are finished.
+
+    graphformers compare papers.split --config recipes/minilm.toml -o report
+    """
+    from graphformers.compare.comparison import compare
+    from graphformers.compare.runs import Plan
+    from graphformers.data.split import LinkSplit
+    from graphformers.printing import print_comparison
+    from graphformers.train.settings import merge_settings, parse_settings, read_recipe
+
+    numbers = [word.strip() for word in seeds.split(",")]
+    if not all(word.isdecimal() for word in numbers) or len(numbers) > len(dict.fromkeys(numbers)):
+        raise typer.BadParameter(f"{seeds!r} given, expected different whole numbers such as 42,43,44", param_hint="--seeds")
+    settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
+    plan = Plan(LinkSplit.load(split), output, source, settings, tuple(map(int, numbers)), device, force, keep_models)
+    print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
+
+
+@app.command("convert")
+def convert_command(
+    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, or a folder with one.")],
+    output: Output,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A folder, tokenizer.json or vocab.txt; by default beside the weights.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean, att, tnve, iftn.")
+    ] = "graphformers",
+    max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
+    force: Force = False,
+) -> None:
+    """Turn foreign weights into a model folder: a language model's, or a checkpoint of the 2021 code.
+
+    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run.
+
+    graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
+    """
+    from graphformers.artifact import check_writable
+    from graphformers.model.backbones import convert
+
+    check_writable(output, "model", force=force)
+    model = convert(weights, tokenizer, method, max_tokens=max_tokens)
+    model.save_pretrained(output, force=force)
+    print(f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} parameters")

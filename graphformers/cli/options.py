@@ -1,0 +1,45 @@
+"""The app, and the options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphformers import __version__
+
+app = typer.Typer(
+    name="graphformers",
+    help="Vectors for graphs of texts that know both the text and its neighbourhood.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"graphformers {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+def parse_column(word: str) -> tuple[str, str]:
+    """ROLE=NAME as typed after --column."""
+    role, equals, name = word.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{word!r} given, expected ROLE=NAME such as text=title", param_hint="--column")
+    return role, name

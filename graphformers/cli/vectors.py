@@ -1,0 +1,234 @@
+"""Commands on vectors: embed, update, export, search, serve."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphformers.cli.options import AsJson, Device, Force, Output, app, parse_column
+
+
+@app.command("embed")
+def embed_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
+    output: Output,
+    precision: Annotated[str, typer.Option(metavar="NAME", help="Of the vectors: float32, float16 or int8.")] = "float32",
+    states_precision: Annotated[str, typer.Option(metavar="NAME", help="Of the layer states: float16 or float32.")] = "float16",
+    keep_states: Annotated[
+        bool, typer.Option(help="Whether layer states stay beside the vectors, so that updates need not compute them again.")
+    ] = True,
+    states: Annotated[
+        str, typer.Option(metavar="WHERE", help="States between the two passes: memory (of the GPU), disk, or auto: what fits.")
+    ] = "auto",
+    neighbors: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Neighbours sampled for a node; by default as the model was trained.")
+    ] = None,
+    shard_size: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Compute on a Ray cluster over a shared folder; local for this machine.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="NUMBER", help="With --ray: how many workers.")] = None,
+    gpus_per_worker: Annotated[float, typer.Option(metavar="NUMBER", help="With --ray: GPUs of each worker.")] = 0.0,
+    device: Device = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what it would take, in time and on disk; nothing is written.")
+    ] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the vector of every node. The same command continues what was stopped.
+
+    graphformers embed papers.model papers.graph -o papers.vectors
+    """
+    from graphformers.data.graph import TextGraph
+    from graphformers.embedding.forecast import forecast
+    from graphformers.embedding.job import check_output, embed
+    from graphformers.embedding.plan import EmbedSettings
+    from graphformers.model.encoding import GraphFormers
+    from graphformers.printing import print_embedding_forecast, print_vectors
+
+    settings = EmbedSettings(precision, states_precision, keep_states, states, neighbors, shard_size=shard_size)
+    if not dry_run:
+        check_output(output, force=force)
+    loaded, texts = GraphFormers.from_pretrained(model, device="cpu" if ray else device), TextGraph.load(graph)
+    if dry_run:
+        print_embedding_forecast(forecast(loaded, texts, settings), as_json)
+        return
+    if ray is not None:
+        from graphformers.embedding.cluster import Cluster, embed_on_cluster
+
+        store = embed_on_cluster(loaded, texts, output, settings, Cluster(ray, workers or 2, gpus_per_worker), force=force)
+    else:
+        store = embed(loaded, texts, output, settings, force=force)
+    print_vectors(store, as_json)
+
+
+@app.command("update")
+def update_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    nodes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A table of new nodes, and of known ones whose text or columns changed.")
+    ] = None,
+    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
+    remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
+    remove_edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of links to remove.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column is id, text, src, dst or type.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring vectors up to date with changes of the graph: only what they touch is computed.
+
+    graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
+    """
+    from graphformers.data.settings import ImportSettings
+    from graphformers.embedding.update import update
+    from graphformers.model.encoding import GraphFormers
+    from graphformers.printing import print_update
+
+    if not any((nodes, edges, remove, remove_edges)):
+        raise typer.BadParameter("nothing to change; give --nodes, --edges, --remove or --remove-edges")
+    settings = ImportSettings(columns=dict(parse_column(word) for word in column or []))
+    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
+    report = update(
+        vectors,
+        nodes=nodes,
+        edges=edges,
+        remove=remove,
+        remove_edges=remove_edges,
+        model=loaded,
+        settings=settings,
+        device=device,
+    )
+    print_update(report, vectors, as_json)
+
+
+@app.command("export")
+def export_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt."),
+    ],
+    force: Force = False,
+) -> None:
+    """Write vectors for other programs: NumPy, Parquet, or word2vec's text format (.txt).
+
+    graphformers export papers.vectors -o papers.parquet
+    """
+    from graphformers.embedding.vectors import VectorStore
+
+    store = VectorStore.load(vectors)
+    store.export(output, force=force)
+    print(f"{output}: {len(store):,} vectors of {store.size} numbers")
+
+
+@app.command("search")
+def search_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")] = None,
+    links: Annotated[str | None, typer.Option(metavar="ID", help="Likely links that this node does not have yet.")] = None,
+    neighbors: Annotated[
+        str | None, typer.Option(metavar="IDS", help="The company in which the text is read: ids, separated by commas.")
+    ] = None,
+    count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILTER", help="Only nodes whose column fits, as in 'year>=1995' or category=cs. Repeatable."),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Look at every vector instead of using the index.")] = False,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the nodes nearest to a text or to a node. The index is made when it is first needed.
+
+    graphformers search papers.vectors "graph neural networks" -k 10
+    """
+    from graphformers.printing import print_matches
+    from graphformers.search.searcher import Searcher
+
+    given = [name for name, value in (("TEXT", text), ("--id", id), ("--links", links)) if value is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(
+            f"{' and '.join(given) or 'nothing'} given, expected one of TEXT, --id, --links", param_hint="TEXT"
+        )
+    if neighbors is not None and text is None:
+        raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
+    searcher, filters = Searcher(vectors, exact=True if exact else None, device=device), where or []
+    if text is not None:
+        around = [word.strip() for word in (neighbors or "").split(",") if word.strip()]
+        found = searcher.text(text, count, neighbors=around, filters=filters)
+    elif id is not None:
+        found = searcher.similar(id, count, filters=filters)
+    else:
+        found = searcher.links(str(links), count, filters=filters)
+    print_matches(found, as_json)
+
+
+@app.command("serve")
+def serve_command(
+    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token that writing needs; or the environment, GRAPHFORMERS_TOKEN."),
+    ] = None,
+    read_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="A name under which a proxy on this machine passes requests on. Repeatable."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER", help="Requests a second from one address; by default 100, on 127.0.0.1 any number.", min=0
+        ),
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
+
+    Without a token, changes are taken from this machine alone: a server that other machines can reach, by itself or through a
+    proxy, is then read-only. Tokens are sent as they are, so put a proxy that speaks TLS in front where the network is not yours.
+    While a server that takes changes runs, no other process can change the folder; a read-only server shows the folder as it was
+    at the start.
+
+    graphformers serve papers.vectors --port 8000
+    """
+    import os
+
+    # before torch and numpy are imported: their threads must not spin while they wait for each other (docs/design.md)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from graphformers.serve.settings import Limits, ServeSettings, read_token
+
+    write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
+    read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")
+    try:
+        from graphformers.serve.running import serve
+    except ImportError as error:
+        from graphformers.errors import MissingExtraError
+
+        raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
+    settings = ServeSettings(vectors, model, host, port, write, read, device, tuple(name or []))
+    if rate is None:
+        rate = 0 if settings.is_loopback else 100
+    serve(replace(settings, limits=Limits(rate=rate)), lambda address: print(f"serving {vectors} at {address}", flush=True))
