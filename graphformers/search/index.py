@@ -31,8 +31,8 @@ from graphformers.progress import progress, say
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
 CONNECTIVITY, BUILD_WIDTH = 24, 160  # of usearch's graph
-SEARCH_WIDTH, MOST_WIDTH = 64, 2048  # nodes that a search follows at a time, at least and at most
-RECALL = 0.985  # at 10, for which the width is chosen when an index is made
+SEARCH_WIDTH, MOST_WIDTH = 128, 2048  # nodes that a search follows at a time, at least and at most
+RECALL = 0.99  # at 10, for which the width is chosen when an index is made
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
 BLOCK = 65_536  # vectors at a time

@@ -106,8 +106,13 @@ def test_a_point_of_the_map_can_be_picked(server: Running) -> None:
         frame = next(frame for frame in page.frames if frame.url.endswith("map.html"))
         page.wait_for_timeout(300)
         place = frame.evaluate(
-            """() => { const plot = document.getElementById("plot"), layout = plot._fullLayout, data = plot.data[0];
-            return [layout.xaxis.l2p(data.x[7]), layout.yaxis.l2p(data.y[7]), data.customdata[7][0], data.customdata[7][1]]; }"""
+            """() => { // the loneliest point: near others, the pointer could as well mean those
+            const plot = document.getElementById("plot"), layout = plot._fullLayout, data = plot.data[0];
+            const points = Array.from(data.x, (x, i) => [layout.xaxis.l2p(x), layout.yaxis.l2p(data.y[i])]);
+            const apart = (a, b) => a === b ? 1e9 : Math.hypot(a[0] - b[0], a[1] - b[1]);
+            const space = points.map((a) => Math.min(...points.map((b) => apart(a, b))));
+            const best = space.indexOf(Math.max(...space));
+            return [...points[best], data.customdata[best][0], data.customdata[best][1]]; }"""
         )
         page.locator("#map").scroll_into_view_if_needed()
         box = page.locator("#map").bounding_box()
