@@ -146,9 +146,13 @@ def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
     return paired_difference(one.values(), other.values(condition=condition))
 
 
-def caution(*systems: System) -> str:
-    """What a difference between single runs does not tell."""
-    return " (one seed each: training again may change this)" if all(len(each.runs) == 1 for each in systems) else ""
+def caution(one: System, other: System) -> str:
+    """What stands between a difference and its reason: unequal numbers of steps in equal time, and single runs."""
+    steps = [each.mean_fact("steps") for each in (one, other)]
+    words = [f"{steps[0]:,.0f} steps against {steps[1]:,.0f} in the same time"] if steps[0] != steps[1] else []
+    if len(one.runs) == len(other.runs) == 1:
+        words.append("one seed each: training again may change this")
+    return f" ({'; '.join(words)})" if words else ""
 
 
 def verdict(results: Results) -> list[str]:
@@ -169,7 +173,7 @@ def verdict(results: Results) -> list[str]:
 
 def _does_the_graph_help(reader: System, text: System) -> str:
     difference = ahead(reader, text)
-    numbers = f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} P@1 ({difference}){caution(reader, text)}"
+    numbers = f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} P@1 ({difference}){caution(text, reader)}"
     if difference.p_value >= SURE:
         return f"Whether the graph helps cannot be told from these {len(text.values()):,} questions: {numbers}."
     if difference.value < 0:
