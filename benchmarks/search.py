@@ -19,8 +19,8 @@ import numpy as np
 
 from graphformers.data.arrays import Array
 from graphformers.embedding.vectors import Raw, VectorStore
-from graphformers.search import index as index_module
-from graphformers.search.index import Index, build_index, load_index
+from graphformers.retrieval import index as index_module
+from graphformers.retrieval.index import Index, build_index, load_index
 
 
 class Grown(VectorStore):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graphformers.evaluation.ranking import Evaluation, evaluate
     from graphformers.model.encoding import GraphFormers
     from graphformers.model.modeling import ModelConfig
+    from graphformers.retrieval.searcher import Match, Searcher, search
     from graphformers.train.settings import TrainConfig
     from graphformers.train.trainer import Trainer
 
@@ -31,9 +32,11 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
     "GraphFormersError": "errors",
     "ImportSettings": "data.settings",
     "LinkSplit": "data.split",
+    "Match": "retrieval.searcher",
     "ModelConfig": "model.modeling",
     "NeighborSampler": "data.sampling",
     "Neighborhood": "data.sampling",
+    "Searcher": "retrieval.searcher",
     "SplitSettings": "data.split",
     "TextGraph": "data.graph",
     "TrainConfig": "train.settings",
@@ -46,6 +49,7 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
     "from_networkx": "data.exchange",
     "from_pyg": "data.exchange",
     "read_graph": "data.readers",
+    "search": "retrieval.searcher",
     "split_links": "data.split",
     "to_networkx": "data.exchange",
     "to_pyg": "data.exchange",
@@ -59,9 +63,11 @@ __all__ = [
     "GraphFormersError",
     "ImportSettings",
     "LinkSplit",
+    "Match",
     "ModelConfig",
     "NeighborSampler",
     "Neighborhood",
+    "Searcher",
     "SplitSettings",
     "TextGraph",
     "TrainConfig",
@@ -74,6 +80,7 @@ __all__ = [
     "from_networkx",
     "from_pyg",
     "read_graph",
+    "search",
     "split_links",
     "to_networkx",
     "to_pyg",

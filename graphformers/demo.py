@@ -17,7 +17,7 @@ from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
-from graphformers.search.searcher import Match, Searcher
+from graphformers.retrieval.searcher import Match, Searcher
 
 SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
     "batch_size": 64,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from graphformers.embedding.vectors import VectorStore
     from graphformers.evaluation.overview import Overview
     from graphformers.evaluation.ranking import Evaluation
-    from graphformers.search.searcher import Match
+    from graphformers.retrieval.searcher import Match
     from graphformers.train.trainer import TrainResult
 
 

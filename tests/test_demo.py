@@ -7,7 +7,7 @@ import pytest
 from graphformers.demo import embed_and_search
 from graphformers.embedding.vectors import VectorStore
 from graphformers.printing import print_searched
-from graphformers.search.searcher import search
+from graphformers.retrieval.searcher import search
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
 

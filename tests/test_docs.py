@@ -27,8 +27,8 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     """Every `graphformers …` line of the README, in order, on files of the names it uses."""
     write_papers(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
-    commands = [line.removeprefix("graphformers").split() for line in lines if line.startswith("graphformers ")]
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("graphformers ")]
     assert commands
     for words in commands:
         if words[0] in ("train", "compare"):

@@ -154,7 +154,7 @@ def search_command(
     graphformers search papers.vectors "graph neural networks" -k 10
     """
     from graphformers.printing import print_matches
-    from graphformers.search.searcher import Searcher
+    from graphformers.retrieval.searcher import Searcher
 
     given = [name for name, value in (("TEXT", text), ("--id", id), ("--links", links)) if value is not None]
     if len(given) != 1:

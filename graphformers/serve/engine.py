@@ -23,8 +23,8 @@ from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
-from graphformers.search.filters import allowed_nodes
-from graphformers.search.index import FILE, SEARCH_WIDTH, Index, load_index
+from graphformers.retrieval.filters import allowed_nodes
+from graphformers.retrieval.index import FILE, SEARCH_WIDTH, Index, load_index
 from graphformers.serve.batching import Batcher
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.walker import Walker

@@ -15,7 +15,7 @@ import numpy as np
 
 from graphformers.data.arrays import Array
 from graphformers.progress import say
-from graphformers.search.index import unit_rows
+from graphformers.retrieval.index import unit_rows
 from graphformers.serve.engine import Engine, View
 
 SAMPLE_SEED = 0

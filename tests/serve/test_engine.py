@@ -13,8 +13,8 @@ from graphformers.embedding import compaction
 from graphformers.embedding.log import ChangeLog
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
-from graphformers.search import index as index_module
-from graphformers.search.index import has_usearch
+from graphformers.retrieval import index as index_module
+from graphformers.retrieval.index import has_usearch
 from graphformers.serve.engine import Engine, Question
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write

@@ -19,7 +19,7 @@ from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
-from graphformers.search.searcher import Searcher
+from graphformers.retrieval.searcher import Searcher
 from tests.embedding.conftest import EXACT, make_model, some_graph
 from tests.serve.conftest import TOKEN, Running, make_vectors, running
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from graphformers.embedding.vectors import VectorStore
-from graphformers.search import index as index_module
-from graphformers.search.index import FILE, Index, has_usearch, load_index
+from graphformers.retrieval import index as index_module
+from graphformers.retrieval.index import FILE, Index, has_usearch, load_index
 from graphformers.serve.engine import open_index
 from graphformers.serve.walker import Walker
 

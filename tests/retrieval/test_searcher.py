@@ -9,8 +9,8 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.search.filters import allowed_nodes
-from graphformers.search.searcher import Searcher, search
+from graphformers.retrieval.filters import allowed_nodes
+from graphformers.retrieval.searcher import Searcher, search
 from tests.embedding.conftest import make_model, some_graph
 
 

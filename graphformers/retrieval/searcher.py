@@ -13,8 +13,8 @@ from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
-from graphformers.search.filters import allowed_nodes
-from graphformers.search.index import Index
+from graphformers.retrieval.filters import allowed_nodes
+from graphformers.retrieval.index import Index
 
 MOST_HITS = 10_000
 

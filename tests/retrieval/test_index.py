@@ -12,8 +12,8 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.search import index as index_module
-from graphformers.search.index import ABOUT, FILE, Index, build_index, choose_width, load_index
+from graphformers.retrieval import index as index_module
+from graphformers.retrieval.index import ABOUT, FILE, Index, build_index, choose_width, load_index
 from tests.embedding.conftest import flip, make_model, some_graph
 
 pytest.importorskip("usearch")
@@ -88,7 +88,7 @@ def test_exact_search_is_brute_force(similarity: str, tmp_path: Path, monkeypatc
     assert Index.open(store).search(queries, 1000).nodes_QK.shape == (5, 400)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.integers(0, 1000), st.integers(1, 30), st.sampled_from([1.0, 0.5, 0.1, 0.02]))
 def test_filters_are_correct_against_brute_force(
     tmp_path_factory: pytest.TempPathFactory, seed: int, k: int, share: float
@@ -98,13 +98,15 @@ def test_filters_are_correct_against_brute_force(
         store = Crowd(tmp_path_factory.mktemp("v") / "v", crowd(1200, seed=seed), "dot")
         index = build_index(store)
         allowed = np.random.default_rng(seed).random(1200) < share
-        query = np.random.default_rng(seed + 1).normal(size=16).astype(np.float32)
-        found = index.search(query[None], k, allowed=allowed).nodes_QK[0]
-        expected = brute_force(store, query, k, allowed)
-        found = found[found >= 0].tolist()
-        assert all(allowed[found])
-        assert len(found) == len(expected)
-        assert len(set(found) & set(expected)) >= 0.9 * len(expected)
+        queries = np.random.default_rng(seed + 1).normal(size=(40, 16)).astype(np.float32)
+        found = index.search(queries, k, allowed=allowed).nodes_QK
+        right = 0
+        for query, row in zip(queries, found, strict=True):
+            hits, expected = row[row >= 0].tolist(), brute_force(store, query, k, allowed)
+            assert all(allowed[hits])
+            assert len(hits) == len(set(hits)) == len(expected)
+            right += len(set(hits) & set(expected))
+        assert right >= 0.95 * 40 * min(k, int(allowed.sum()))  # near neighbours are found nearly always, not always
 
 
 @settings(max_examples=8, deadline=None)
