@@ -15,8 +15,11 @@ Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 
 import copy
 import json
+import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,12 +64,26 @@ class IndexFacts:
     checksum: str  # of the file
 
 
+class OpenFile:
+    """A file that stays the same whatever is put in its place; closed when nobody holds it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.handle = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.handle)
+
+    @property
+    def path(self) -> Path:
+        """Under which this process and its children can open it."""
+        return Path(f"/dev/fd/{self.handle}")
+
+
 class Index:
     """Finds the nearest nodes of a store: `Index.open(store).search(vectors, k)`."""
 
     def __init__(self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None) -> None:
         self.store, self._graph, self.facts = store, graph, facts
         self._all: Array | None = None
+        self.file: OpenFile | None = None  # that the graph is mapped from, if it is
         self._overlay: tuple[Array, Array, VectorStore, int] | None = None
         self._covered: tuple[Array, Array] | None = None
         self._numbers: Array | None = None  # of the graph's nodes in the store, -1 for those that changed since; None: the same
@@ -302,13 +319,19 @@ def load_index(store: VectorStore) -> Index | None:
         return None
     if facts.base != store.artifact.fingerprint or facts.count != store.num_base:
         return None
-    if not (store.path / FILE).is_file() or checksum(store.path / FILE) != facts.checksum:
+    try:
+        file = OpenFile(store.path / FILE)
+    except OSError:
+        return None
+    if checksum(file.path) != facts.checksum:
         say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
         return None
     graph = _empty_graph(store.size if store.is_cosine else store.size + 1)
-    graph.view(str(store.path / FILE))
+    graph.view(str(file.path))  # this very file: a compaction may put another one in its place at any moment
     graph.expansion_search = facts.search_width
-    return Index(store, graph, facts)
+    found = Index(store, graph, facts)
+    found.file = file
+    return found
 
 
 def _empty_graph(size: int) -> Any:

@@ -24,7 +24,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
 from graphformers.retrieval.filters import allowed_nodes
-from graphformers.retrieval.index import FILE, SEARCH_WIDTH, Index, load_index
+from graphformers.retrieval.index import Index, load_index
 from graphformers.serve.batching import Batcher
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.walker import Walker
@@ -270,9 +270,10 @@ def open_index(store: VectorStore) -> Index:
     index = Index.open(store)
     if index.is_exact:
         return index
-    mapped = load_index(store) or index  # one that was just made is in memory still
-    width = SEARCH_WIDTH if mapped.facts is None else mapped.facts.search_width
-    return mapped.through(Walker(store.path / FILE, width, mapped._graph))
+    mapped = load_index(store)  # one that was just made is in memory still
+    if mapped is None or mapped.file is None or mapped.facts is None:
+        return index
+    return mapped.through(Walker(mapped.file, mapped.facts.search_width, mapped._graph))
 
 
 class _Search:

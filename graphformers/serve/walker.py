@@ -13,12 +13,14 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from graphformers.progress import say
+
+if TYPE_CHECKING:  # the child should start quickly
+    from graphformers.retrieval.index import OpenFile
 
 Array = np.ndarray[Any, Any]
 
@@ -56,11 +58,14 @@ class Turns:
 
 
 class Walker:
-    """A graph of near neighbours in another process: `search` as usearch has it. `own` is the same graph in this process."""
+    """A graph of near neighbours in another process: `search` as usearch has it. `own` is the same graph in this process.
 
-    def __init__(self, file: Path, width: int, own: Any) -> None:
-        words = [sys.executable, "-m", "graphformers.serve.walker", str(file), str(width)]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    The child is given the open file, not its path, where a compaction may have put another one.
+    """
+
+    def __init__(self, file: "OpenFile", width: int, own: Any) -> None:
+        words, pipe = [sys.executable, "-m", "graphformers.serve.walker", str(file.path), str(width)], subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,))
         self._turns = Turns()  # several threads ask, one after the other
         self._own, self._is_alive = own, True
         self._end = weakref.finalize(self, end, self._process)  # when the last view that uses it is gone

@@ -10,7 +10,7 @@ import pytest
 
 from graphformers.embedding.vectors import VectorStore
 from graphformers.retrieval import index as index_module
-from graphformers.retrieval.index import FILE, Index, has_usearch, load_index
+from graphformers.retrieval.index import FILE, Index, OpenFile, has_usearch, load_index
 from graphformers.serve.engine import open_index
 from graphformers.serve.walker import Walker
 
@@ -28,7 +28,7 @@ def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> None:
-    walker = Walker(place / FILE, 128, None)
+    walker = Walker(OpenFile(place / FILE), 128, None)
     queries = index.store.base_vectors(np.arange(count))
     for k in (1, 7, 100):
         mine, theirs = index.search(queries, k), index.through(walker).search(queries, k)
@@ -37,7 +37,7 @@ def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> N
 
 
 def test_a_killed_one_is_done_without(index: Index, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    walker = Walker(place / FILE, 128, index._graph)
+    walker = Walker(OpenFile(place / FILE), 128, index._graph)
     queries = index.store.base_vectors(np.arange(3))
     expected = index.search(queries, 5).nodes_QK
     np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
