@@ -169,21 +169,26 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
     """Writes a file beside its place, waits for the disk and renames it; its SHA-256."""
     digest = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
+    with put_in_place(path) as beside, beside.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+@contextmanager
+def put_in_place(path: Path) -> Iterator[Path]:
+    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A failure leaves nothing."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with beside.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
-                digest.update(piece)
-            file.flush()
-            os.fsync(file.fileno())
+        yield beside
+        sync(beside)
         os.replace(beside, path)
         sync(path.parent)
     except OSError as error:
         raise full_disk(error, path) from error
     finally:
         beside.unlink(missing_ok=True)
-    return digest.hexdigest()
 
 
 def _behind_links(path: str | Path) -> Path:

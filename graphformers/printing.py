@@ -222,9 +222,7 @@ def print_comparison(found: "Comparison", as_json: bool) -> None:
             lines = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in table.splitlines()]
             print_rows([tuple(cells) for cells in lines[2:]], lines[0])
             print()
-    from graphformers.compare.results import verdict
-
-    for line in verdict(found.results):
+    for line in found.results.words:
         print(f"- {line}")
     print(f"\n{found.report}: the report; numbers in {found.numbers.name}")
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from graphformers.compare.results import Results, System, ahead, verdict
+from graphformers.compare.results import Results, System, ahead
 from graphformers.compare.runs import ALONE, ASKED, SHUFFLED
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.metrics import METRICS
@@ -71,7 +71,7 @@ def all_figures(results: Results) -> dict[str, tuple[str, str, Figure]]:
 
 
 def _verdict(results: Results) -> str:
-    lines = "".join(f"<li>{html.escape(line)}</li>" for line in verdict(results))
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in results.words)
     return f'<section class="verdict"><h2>In words</h2><ul>{lines}</ul></section>' if lines else ""
 
 

@@ -82,6 +82,11 @@ class Results:
     def slices(self) -> Slices:
         return slices_of(self.split, self.split.test)
 
+    @cached_property
+    def words(self) -> list[str]:
+        """The verdict."""
+        return verdict(self)
+
     def find(self, name: str) -> System | None:
         return next((each for each in self.trained if each.variant is not None and each.variant.name == name), None)
 
@@ -112,7 +117,7 @@ class Results:
                 }
                 for group, names in self.slices.items()
             },
-            "verdict": verdict(self),
+            "verdict": self.words,
         }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphformers.errors import GraphFormersError, nearest
+from graphformers.model.modeling import READS_NEIGHBORS
 
 TITLES = {
     "plm": "PLM",
@@ -16,7 +17,6 @@ TITLES = {
     "att": "PLM+Att",
     "graphformers": "GraphFormers",
 }
-READS_NEIGHBORS = ("gat", "max", "mean", "att", "graphformers")
 ONE_STAGE = "one-stage"
 
 

@@ -123,3 +123,9 @@ def are_linked(indptr: Array, indices: Array, nodes: Array, others_QC: Array) ->
         high = np.where(below, high, middle)
     found: Array = (low < end) & (indices[np.minimum(low, last)] == others_QC)
     return found
+
+
+def unit_rows(vectors: Array) -> Array:
+    """Each row at length one; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)

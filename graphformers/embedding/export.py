@@ -1,14 +1,12 @@
 """Vectors for other programs: NumPy, Parquet, word2vec's text format; written beside their place and put there when whole."""
 
-import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from graphformers.artifact import full_disk, sync
+from graphformers.artifact import put_in_place
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 
@@ -24,22 +22,11 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
         if place.exists() and (not force or not place.is_file()):
             raise GraphFormersError(f"{place}: exists already; --force (force=True) replaces it")
     writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
-    _whole(path, lambda beside: writers[path.suffix](store, beside))
+    with put_in_place(path) as beside:
+        writers[path.suffix](store, beside)
     if path.suffix == ".npy":
-        _whole(written[0], lambda beside: _ids(store, beside))
-
-
-def _whole(path: Path, write: Callable[[Path], None]) -> None:
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        write(beside)
-        sync(beside)
-        os.replace(beside, path)
-        sync(path.parent)
-    except OSError as error:
-        raise full_disk(error, path) from error
-    finally:
-        beside.unlink(missing_ok=True)
+        with put_in_place(written[0]) as beside:
+            _ids(store, beside)
 
 
 def _numpy(store: VectorStore, path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphformers.artifact import Artifact, bring_back, open_artifact
-from graphformers.data.arrays import Array
+from graphformers.data.arrays import Array, unit_rows
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
@@ -188,6 +188,11 @@ class VectorStore:
             overtaken = np.union1d(logged, gone)
             self._seen = (self.log.end, np.setdiff1d(logged, gone), overtaken[overtaken < self.num_base])
         return self._seen[1:]
+
+    def compared(self, nodes: Array) -> Array:
+        """(len(nodes), D) float32: vectors as they are compared, at length one where angles count."""
+        vectors = self.raw(nodes).floats()
+        return unit_rows(vectors) if self.is_cosine else vectors
 
     def states_of(self, nodes: Array) -> Array:
         """(len(nodes), S, D): the kept states of nodes."""

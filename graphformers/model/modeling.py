@@ -20,6 +20,7 @@ from graphformers.data.packing import PackedBatch, PackedNeighborhoods
 from graphformers.errors import GraphFormersError
 
 CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
+READS_NEIGHBORS = ("graphformers", "gat", "max", "mean", "att")  # whose texts matter
 METHODS = ("graphformers", "plm", "gat", "max", "mean", "att", *CLASSIC)
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
@@ -69,7 +70,7 @@ class ModelConfig:
     @property
     def reads_neighbors(self) -> bool:
         """Whether the texts of neighbours matter."""
-        return self.method != "plm" and not self.is_classic
+        return self.method in READS_NEIGHBORS
 
     def _require(self, holds: bool, name: str, expected: str) -> None:
         if not holds:

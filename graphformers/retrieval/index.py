@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.artifact import checksum, sync, write_whole
-from graphformers.data.arrays import Array
+from graphformers.artifact import checksum, put_in_place, write_whole
+from graphformers.data.arrays import Array, unit_rows
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.progress import progress, say
@@ -179,10 +179,6 @@ class Index:
         vectors = self.store.base_vectors(nodes)
         return unit_rows(vectors) if self.store.is_cosine else vectors
 
-    def _compared(self, nodes: Array) -> Array:
-        vectors = self.store.raw(nodes).floats()
-        return unit_rows(vectors) if self.store.is_cosine else vectors
-
     def _hidden(self, allowed: Array | None) -> Array:
         """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed."""
         overtaken = self.store.overtaken()
@@ -208,7 +204,7 @@ class Index:
             places = np.minimum(np.searchsorted(before[0], nodes), len(before[0]) - 1)
             known = (before[0][places] == nodes) & self.store.is_same_vector(before[2], nodes)
             vectors[known] = before[1][places[known]]
-        vectors[~known] = self._compared(nodes[~known])
+        vectors[~known] = self.store.compared(nodes[~known])
         self._overlay = (nodes, vectors, self.store, end)
         return nodes, vectors
 
@@ -274,12 +270,6 @@ def _merge(one: Hits, other: Hits, k: int) -> Hits:
     return Hits(np.where(np.isneginf(scores), -1, nodes), scores)
 
 
-def unit_rows(vectors: Array) -> Array:
-    """Each row at length one; a row of zeros stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
-
-
 def has_usearch() -> bool:
     try:
         import usearch.index  # noqa: F401
@@ -300,13 +290,10 @@ def build_index(store: VectorStore) -> Index:
             task.advance(len(nodes))
     width, recall = choose_width(Index(store, graph))
     say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
-    draft = store.path / f".{FILE}.draft"
-    graph.save(str(draft))
-    facts = IndexFacts(
-        store.artifact.fingerprint, store.num_base, longest, CONNECTIVITY, BUILD_WIDTH, width, recall, checksum(draft)
-    )
-    sync(draft)
-    draft.replace(store.path / FILE)
+    with put_in_place(store.path / FILE) as draft:
+        graph.save(str(draft))
+        digest = checksum(draft)
+    facts = IndexFacts(store.artifact.fingerprint, store.num_base, longest, CONNECTIVITY, BUILD_WIDTH, width, recall, digest)
     write_whole(store.path / ABOUT, (json.dumps(asdict(facts), indent=1) + "\n").encode())
     return Index(store, graph, facts)
 

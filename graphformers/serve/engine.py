@@ -270,10 +270,11 @@ def open_index(store: VectorStore) -> Index:
     index = Index.open(store)
     if index.is_exact:
         return index
-    mapped = load_index(store)  # one that was just made is in memory still
-    if mapped is None or mapped.file is None or mapped.facts is None:
+    if index.file is None:  # one that was just made is in memory still
+        index = load_index(store) or index
+    if index.file is None or index.facts is None:
         return index
-    return mapped.through(Walker(mapped.file, mapped.facts.search_width, mapped._graph))
+    return index.through(Walker(index.file, index.facts.search_width, index._graph))
 
 
 class _Search:

@@ -15,7 +15,6 @@ import numpy as np
 
 from graphformers.data.arrays import Array
 from graphformers.progress import say
-from graphformers.retrieval.index import unit_rows
 from graphformers.serve.engine import Engine, View
 
 SAMPLE_SEED = 0
@@ -76,7 +75,7 @@ class Map:
             known = dict(zip(plane.ids, plane.places_N3.tolist(), strict=True))
             return [known.get(id) for id in ids]
         nodes = view.store.live.find(ids)
-        found = iter(((compared(view, nodes[nodes >= 0]) - plane.mean_D) @ plane.axes_D3).round(4).tolist())
+        found = iter(((view.store.compared(nodes[nodes >= 0]) - plane.mean_D) @ plane.axes_D3).round(4).tolist())
         return [next(found) if node >= 0 else None for node in nodes.tolist()]
 
     def _is_stale(self, plane: Plane) -> bool:
@@ -104,7 +103,7 @@ def make_plane(view: View, most_points: int) -> Plane:
     everyone = nodes = store.live.nodes()
     if len(nodes) > most_points:
         nodes = np.sort(np.random.default_rng(SAMPLE_SEED).choice(nodes, most_points, replace=False))
-    vectors = compared(view, nodes)
+    vectors = store.compared(nodes)
     mean_D, axes_D3 = principal_axes(vectors) if len(nodes) else (np.zeros(store.size), np.zeros((store.size, 3)))
     places_N3, method = (vectors - mean_D) @ axes_D3, "pca"
     reducer = pacmap_reducer() if len(nodes) > 10 else None
@@ -116,12 +115,6 @@ def make_plane(view: View, most_points: int) -> Plane:
     told |= {name: rounded[:, i].tolist() for i, name in enumerate("xyz")}
     body = gzip.compress(msgspec.json.encode(told), 5, mtime=0)
     return Plane(method, ids, rounded, mean_D, axes_D3, body, store.log.end, len(everyone), store.artifact.fingerprint)
-
-
-def compared(view: View, nodes: Array) -> Array:
-    """(n, D) vectors as they are compared: at length one where angles count."""
-    vectors = view.store.raw(nodes).floats()
-    return unit_rows(vectors) if view.store.is_cosine else vectors
 
 
 def pacmap_reducer() -> Any:
