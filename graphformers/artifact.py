@@ -13,7 +13,6 @@ copied or touched since is read through again. `verify()` reads everything regar
 """
 
 import ctypes
-import errno
 import fcntl
 import glob
 import hashlib
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.errors import ArtifactError
+from graphformers.files import checksum, full_disk, sync
 
 MANIFEST = "manifest.json"
 VERIFIED = ".verified.json"
@@ -151,44 +151,11 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
         raise full_disk(error, target) from error
 
 
-def full_disk(error: OSError, target: Path) -> Exception:
-    """What to raise for `error`: that the disk is full, where that is what it says."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ArtifactError(f"{target}: the disk is full; what was there before is unchanged")
-    return error
-
-
 def publish_artifact(draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False) -> None:
     """Puts a folder that was filled piece by piece, over many runs perhaps, in place as one artifact."""
     target = _behind_links(path)
     _seal(draft, kind, version)
     _publish(draft.folder, target, kind, force)
-
-
-def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
-    """Writes a file beside its place, waits for the disk and renames it; its SHA-256."""
-    digest = hashlib.sha256()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with put_in_place(path) as beside, beside.open("wb") as file:
-        for piece in pieces:
-            file.write(piece)
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-@contextmanager
-def put_in_place(path: Path) -> Iterator[Path]:
-    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A failure leaves nothing."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        yield beside
-        sync(beside)
-        os.replace(beside, path)
-        sync(path.parent)
-    except OSError as error:
-        raise full_disk(error, path) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _behind_links(path: str | Path) -> Path:
@@ -397,12 +364,6 @@ def _sweep(target: Path) -> None:
         shutil.rmtree(_aside(target), ignore_errors=True)
 
 
-def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _digest(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
@@ -435,12 +396,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def sync(path: Path) -> None:
-    """Returns when a file or a folder is on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

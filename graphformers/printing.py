@@ -216,12 +216,10 @@ def print_comparison(found: "Comparison", as_json: bool) -> None:
     if as_json:
         print(found.numbers.read_text(encoding="utf-8"), end="")
         return
-    for title, tables in found.tables.items():
-        print(f"{title}\n")
-        for table in tables.strip().split("\n\n"):
-            lines = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in table.splitlines()]
-            print_rows([tuple(cells) for cells in lines[2:]], lines[0])
-            print()
+    for table in found.tables:
+        print(f"{table.title}\n")
+        print_rows([tuple(row) for row in table.rows], list(table.header))
+        print()
     for line in found.results.words:
         print(f"- {line}")
     print(f"\n{found.report}: the report; numbers in {found.numbers.name}")

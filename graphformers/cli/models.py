@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Device, Force, Output, app
+from graphformers.cli.options import AsJson, Device, Force, Output, Recipe, app
 
 
 @app.command("train")
@@ -19,7 +19,7 @@ def train_command(
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="graphformers (default), plm, gat, max, mean, att, tnve, iftn.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
+    config: Recipe = None,
     set: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,7 +132,7 @@ def compare_command(
         ),
     ] = None,
     source: Annotated[str, typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub.")] = "minilm",
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A recipe such as recipes/minilm.toml.")] = None,
+    config: Recipe = None,
     set: Annotated[
         list[str] | None,
         typer.Option(

@@ -21,6 +21,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is.")
 ]
+Recipe = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A recipe such as recipes/minilm.toml.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

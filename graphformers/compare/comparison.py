@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from graphformers import __version__
-from graphformers.artifact import write_whole
 from graphformers.compare import tables as tables_of
 from graphformers.compare.efficiency import measure_efficiency
 from graphformers.compare.report import render_report
@@ -15,6 +14,8 @@ from graphformers.compare.results import Results
 from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, finish_run, untrained
 from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
 from graphformers.errors import GraphFormersError
+from graphformers.files import write_whole
+from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
 from graphformers.train.settings import divide_settings, settings_for
 
@@ -26,7 +27,7 @@ class Comparison:
     """What was compared, and where it lies."""
 
     results: Results
-    tables: dict[str, str]  # Markdown, by title
+    tables: list[tables_of.Table]
     report: Path  # report.html, or tables.md where plotly is missing
     numbers: Path
 
@@ -65,7 +66,7 @@ def check_folder(folder: Path) -> None:
 
 def _num_neighbors(plan: Plan) -> int:
     _, changes = divide_settings(settings_for("graphformers", plan.settings or {}))
-    return int(changes.get("num_neighbors", 5))
+    return int(changes.get("num_neighbors", ModelConfig.num_neighbors))
 
 
 def conditions_of(variant: Variant, table: str | None, most: int) -> list[str]:
@@ -76,23 +77,22 @@ def conditions_of(variant: Variant, table: str | None, most: int) -> list[str]:
     return [ASKED, SHUFFLED, ALONE, *fewer]
 
 
-def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retrain: bool) -> dict[str, str]:
-    found = {"Data": tables_of.dataset_table(results)}
+def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retrain: bool) -> list[tables_of.Table]:
+    found = [tables_of.dataset_table(results)]
     if table == "overall":
-        found["Overall"] = tables_of.overall_table(results)
+        found += [tables_of.overall_table(results), tables_of.untrained_table(results)]
     elif table == "neighbours":
-        how = "in training and at test" if retrain else "at test"
-        found[f"Neighbours {how}"] = tables_of.neighbor_table(results, most, retrain=retrain)
+        found.append(tables_of.neighbor_table(results, most, retrain=retrain))
     elif table == "ablation":
-        found["Ablation"] = tables_of.ablation_table(results)
+        found.append(tables_of.ablation_table(results))
     elif table == "efficiency":
-        found["Efficiency"] = tables_of.efficiency_table(measure_efficiency(plan.source, plan.device))
+        found.append(tables_of.efficiency_table(measure_efficiency(plan.source, plan.device)))
     elif table is None:
-        found["Compared"] = tables_of.system_table((*results.trained, *results.untrained))
+        found.append(tables_of.system_table("Compared", (*results.trained, *results.untrained)))
     return found
 
 
-def write_files(plan: Plan, results: Results, tables: dict[str, str], table: str | None) -> tuple[Path, Path]:
+def write_files(plan: Plan, results: Results, tables: Sequence[tables_of.Table], table: str | None) -> tuple[Path, Path]:
     """results.json, tables.md, and report.html where plotly is installed; overall.json and so on for a table of the paper's.
 
     Gives the report and the numbers.
@@ -102,9 +102,9 @@ def write_files(plan: Plan, results: Results, tables: dict[str, str], table: str
         plan.folder / (name if table is None else f"{table}{Path(name).suffix}")
         for name in ("results.json", "tables.md", "report.html")
     )
-    told: dict[str, Any] = {"made by": details, **results.table(), "tables": tables}
+    told: dict[str, Any] = {"made by": details, **results.table(), "tables": [each.table() for each in tables]}
     write_whole(numbers, json.dumps(told, ensure_ascii=False, indent=1).encode() + b"\n")
-    shown = "".join(f"## {title}\n\n{text}\n" for title, text in tables.items())
+    shown = "".join(f"## {each.title}\n\n{each.markdown()}\n" for each in tables)
     write_whole(written, f"{shown}{_verdict_lines(told['verdict'])}".encode())
     report.unlink(missing_ok=True)  # an old one would stand beside new numbers
     if not results.trained:

@@ -10,6 +10,7 @@ from typing import Any
 
 from graphformers.compare.results import Results, System, ahead
 from graphformers.compare.runs import ALONE, ASKED, SHUFFLED
+from graphformers.compare.tables import Table
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.metrics import METRICS
 
@@ -18,15 +19,15 @@ COLORS = ("#4477aa", "#cc6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#99
 CONDITION_TITLES = {ASKED: "their own neighbours", SHUFFLED: "neighbours of other nodes", ALONE: "no neighbours"}
 
 
-def render_report(results: Results, title: str, details: dict[str, Any], tables: dict[str, str]) -> str:
-    """The whole page. `tables` are Markdown tables by title, `details` what was compared how."""
+def render_report(results: Results, title: str, details: dict[str, Any], tables: Sequence[Table]) -> str:
+    """The whole page. `details` say what was compared how."""
     figures = all_figures(results)
     sections = [f"<h1>{html.escape(title)}</h1>", _verdict(results)]
     for name, (heading, words, _) in figures.items():
         sections.append(f'<section><h2>{heading}</h2><p>{words}</p><div class="figure" id="{name}"></div></section>')
     sections.append(f"<section><h2>Every number</h2>{_system_table(results)}</section>")
-    for heading, table in tables.items():
-        sections.append(f"<section><h2>{html.escape(heading)}</h2>{_from_markdown(table)}</section>")
+    for table in tables:
+        sections.append(f"<section><h2>{html.escape(table.title)}</h2>{_html_table(table)}</section>")
     sections.append(f"<section><h2>How</h2>{_rows(details)}</section>")
     drawn = json.dumps({name: figure for name, (_, _, figure) in figures.items()}).replace("<", "\\u003c")
     return PAGE.format(title=html.escape(title), body="\n".join(sections), figures=drawn, plotly=_plotly_script(), style=STYLE)
@@ -205,30 +206,21 @@ def _system_table(results: Results) -> str:
         cells.append("" if best is None or each is best else str(ahead(best, each)))
         rows.append(cells)
     behind = f"P@1 that {best.title} is ahead" if best is not None else ""
-    return _html_table(["", *METRICS, behind], rows)
+    return _html_table(Table("", ["", *METRICS, behind], rows))
 
 
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def _html_table(table: Table) -> str:
+    def cell(text: str, is_bold: bool) -> str:
+        return f"<td><b>{html.escape(text)}</b></td>" if is_bold else f"<td>{html.escape(text)}</td>"
+
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in table.header)
+    rows = ["".join(cell(text, (i, k) in table.bold) for k, text in enumerate(row)) for i, row in enumerate(table.rows)]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cell(text: str) -> str:
-    is_bold = text.startswith("**") and text.endswith("**") and len(text) > 4
-    return f"<b>{html.escape(text[2:-2])}</b>" if is_bold else html.escape(text)
-
-
-def _from_markdown(tables: str) -> str:
-    found = []
-    for table in tables.strip().split("\n\n"):
-        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        found.append(_html_table(cells[0], cells[2:]))
-    return "".join(found)
-
-
 def _rows(details: dict[str, Any]) -> str:
-    return _html_table(["", ""], [[name, str(value)] for name, value in details.items()])
+    return _html_table(Table("", ["", ""], [[name, str(value)] for name, value in details.items()]))
 
 
 STYLE = """

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.artifact import MANIFEST, checksum, open_artifact, write_artifact, write_whole
+from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array, load_array, mix, save_array
 from graphformers.data.sampling import Neighborhood, NeighborSampler
@@ -25,8 +25,10 @@ from graphformers.evaluation.baselines import sentence_vectors, simple_scores
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.files import checksum, write_whole
 from graphformers.model.backbones import find_backbone
 from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
 from graphformers.train.runs import make_trainer
 from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, settings_for
@@ -217,7 +219,7 @@ def untrained(plan: Plan) -> dict[str, Ranks]:
     """What needs no training, on the same questions: rankings by words and links, and the backbone as it is."""
     place, split = plan.folder / "runs" / "untrained.model", plan.split
     _, model = divide_settings(settings_for("graphformers", plan.settings or {}))
-    max_tokens, count = model.get("max_tokens", 32), model.get("num_neighbors", 5)
+    max_tokens, count = (model.get(name, getattr(ModelConfig, name)) for name in ("max_tokens", "num_neighbors"))
     made = {"backbone": plan.backbone_hash, "split": plan.split_hash, "max_tokens": max_tokens, "num_neighbors": count}
     _agree(plan, place, made)
     place = place.with_suffix(".scores")

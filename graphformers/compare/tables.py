@@ -1,6 +1,10 @@
-"""The tables of a comparison as Markdown: the paper's own, by name, and what was compared."""
+"""The tables of a comparison: the paper's own, by name, and what was compared.
+
+A table is its cells; tables.md, report.html and the terminal each write it in their own way.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from graphformers.compare.results import Results, System
@@ -10,10 +14,30 @@ from graphformers.compare.variants import TITLES, ablations, variants
 METRIC_NAMES = ("P@1", "NDCG", "MRR")
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
-    lines.insert(1, "|" + "---|" * len(header))
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True)
+class Table:
+    """Cells under a header; `bold` are places (row, column) of the best."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] = frozenset()
+
+    def markdown(self) -> str:
+        """As tables.md has it."""
+        lines = ["| " + " | ".join(_escaped(cell) for cell in self.header) + " |", "|" + "---|" * len(self.header)]
+        for i, row in enumerate(self.rows):
+            cells = [f"**{_escaped(cell)}**" if (i, k) in self.bold else _escaped(cell) for k, cell in enumerate(row)]
+            lines.append("| " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
+
+    def table(self) -> dict[str, Any]:
+        """As results.json has it."""
+        return {"title": self.title, "header": list(self.header), "rows": [list(row) for row in self.rows]}
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
 
 
 def metric_cells(system: System, condition: str = ASKED) -> list[str]:
@@ -26,49 +50,52 @@ def metric_cells(system: System, condition: str = ASKED) -> list[str]:
     return cells
 
 
-def emphasize(rows: list[list[str]], columns: range) -> list[list[str]]:
-    """The best of each column in bold, as the paper has it."""
-    for column in columns:
-        values = [row[column].split(" ")[0] for row in rows if row[column]]
-        best = max(values, default="")
-        for row in rows:
-            if row[column] and row[column].split(" ")[0] == best:
-                row[column] = f"**{row[column]}**"
-    return rows
+def with_best(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose second to fourth columns are metrics; the best of each is bold, as the paper has it."""
+    bold = set()
+    for column in range(1, 1 + len(METRIC_NAMES)):
+        values = [row[column].split(" ")[0] for row in rows]
+        bold |= {(i, column) for i, value in enumerate(values) if value and value == max(values)}
+    return Table(title, header, rows, frozenset(bold))
 
 
-def dataset_table(results: Results) -> str:
+def dataset_table(results: Results) -> Table:
     """Table 1."""
     table = results.split.table()
-    return markdown(list(table), [[f"{value:,}" for value in table.values()]])
+    return Table("Data", list(table), [[f"{value:,}" for value in table.values()]])
 
 
-def system_table(systems: Sequence[System]) -> str:
+def system_table(title: str, systems: Sequence[System]) -> Table:
     rows = [[system.title, *metric_cells(system), _steps(system)] for system in systems]
-    return markdown(["", *METRIC_NAMES, "steps"], emphasize(rows, range(1, 4)))
+    return with_best(title, ["", *METRIC_NAMES, "steps"], rows)
 
 
 def _steps(system: System) -> str:
     return ", ".join(f"{steps:,}" for steps in sorted({run.facts["steps"] for run in system.runs}))
 
 
-def overall_table(results: Results) -> str:
-    """Table 2: all methods, in the paper's order, and what needs no training."""
+def overall_table(results: Results) -> Table:
+    """Table 2: all methods, in the paper's order."""
     found = [results.find(each.name) for each in variants(list(TITLES))]
-    return system_table([each for each in found if each is not None]) + "\n" + system_table(results.untrained)
+    return system_table("Overall", [each for each in found if each is not None])
 
 
-def ablation_table(results: Results) -> str:
+def untrained_table(results: Results) -> Table:
+    """What needs no training, on the same questions."""
+    return system_table("Without training", results.untrained)
+
+
+def ablation_table(results: Results) -> Table:
     """Table 4."""
     rows = []
     for each in ablations():
         system = results.find(each.name)
         if system is not None:
             rows.append([each.title, *metric_cells(system)])
-    return markdown(["", *METRIC_NAMES], emphasize(rows, range(1, 4)))
+    return with_best("Ablation", ["", *METRIC_NAMES], rows)
 
 
-def neighbor_table(results: Results, most: int, *, retrain: bool) -> str:
+def neighbor_table(results: Results, most: int, *, retrain: bool) -> Table:
     """Table 3: #N neighbours at test, or in training as well."""
     rows = []
     for count in range(1, most + 1):
@@ -80,10 +107,10 @@ def neighbor_table(results: Results, most: int, *, retrain: bool) -> str:
             row += metric_cells(system, condition) if system is not None and condition in system.ranks else [""] * 3
         rows.append(row)
     titles = [f"{TITLES[method]} {metric}" for method in ("graphformers", "max") for metric in METRIC_NAMES]
-    return markdown(["#N", *titles], rows)
+    return Table(f"Neighbours {'in training and at test' if retrain else 'at test'}", ["#N", *titles], rows)
 
 
-def efficiency_table(found: Sequence[Mapping[str, Any]]) -> str:
+def efficiency_table(found: Sequence[Mapping[str, Any]]) -> Table:
     """Table 5: milliseconds and memory of a mini-batch, by number of neighbours."""
     rows = []
     for method in ("max", "graphformers"):
@@ -91,4 +118,4 @@ def efficiency_table(found: Sequence[Mapping[str, Any]]) -> str:
     for method in ("max", "graphformers"):
         if all(f"{method}_gib" in entry for entry in found):
             rows.append([f"Memory: {TITLES[method]}", *(f"{entry[f'{method}_gib']:.2f} GiB" for entry in found)])
-    return markdown(["#N", *(str(entry["neighbours"]) for entry in found)], rows)
+    return Table("Efficiency", ["#N", *(str(entry["neighbours"]) for entry in found)], rows)

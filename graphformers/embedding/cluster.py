@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphformers.artifact import full_disk
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.job import Workplace, check_output, check_space, num_nodes
@@ -21,6 +20,7 @@ from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.states import StatesKey, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
+from graphformers.files import full_disk
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import Progress, progress
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from graphformers.artifact import put_in_place
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.files import put_in_place
 
 SUFFIXES = (".npy", ".parquet", ".txt")
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphformers.artifact import MANIFEST, Draft, check_writable, full_disk, publish_artifact, write_whole
+from graphformers.artifact import MANIFEST, Draft, check_writable, publish_artifact
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.phases import Phases
@@ -30,6 +30,7 @@ from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.files import full_disk, write_whole
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.artifact import full_disk, sync
 from graphformers.data.arrays import Array
 from graphformers.errors import ArtifactError
+from graphformers.files import full_disk, sync
 
 NAME = "changes.log"
 MAGIC = b"graphformers changes 1 "

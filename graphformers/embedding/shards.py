@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphformers.artifact import Artifact, checksum, write_whole
+from graphformers.artifact import Artifact
 from graphformers.data.arrays import Array, load_array
+from graphformers.files import checksum, write_whole
 
 LOCK_TRIES = 20
 WRITERS = {"cuda": 3}  # threads: while one waits for the disk, another computes a checksum; each holds a shard in memory

@@ -17,6 +17,7 @@ from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
 from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import ModelConfig
 
 SliceScores = dict[str, dict[str, tuple[int, dict[str, Score]]]]  # group -> slice -> number of questions, metrics
 
@@ -89,7 +90,7 @@ def evaluate_beside_baselines(
         check_protocol(protocol)
     nodes = None if "full" in protocols else asked_nodes(questions)
     systems: dict[str, Scorer] = {}
-    max_tokens, num_neighbors = 32, 5
+    max_tokens, num_neighbors = ModelConfig.max_tokens, ModelConfig.num_neighbors
     if model is not None:
         loaded = GraphFormers.from_pretrained(model, device=device)
         max_tokens, num_neighbors = loaded.config.max_tokens, loaded.config.num_neighbors

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.artifact import checksum, put_in_place, write_whole
 from graphformers.data.arrays import Array, unit_rows
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress, say
 
 FILE, ABOUT = "index.usearch", "index.json"

@@ -30,7 +30,7 @@ class World:
 
     rank: int = 0
     size: int = 1
-    control: Any = None  # a gloo group for messages between CPUs
+    control: Any = None  # a group for messages between CPUs; None where the usual one is such
 
     @property
     def is_first(self) -> bool:
@@ -153,7 +153,8 @@ def joined(device: torch.device) -> Iterator[World]:
         torch.cuda.set_device(device)
     if is_ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
-    world = World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=LONGEST_WAIT))
+    control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    world = World(dist.get_rank(), dist.get_world_size(), control)
     if not world.is_first:
         be_silent()
     try:

@@ -13,7 +13,7 @@ from graphformers.compare import runs as runs_module
 from graphformers.compare.comparison import compare
 from graphformers.compare.results import Results, verdict
 from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler
-from graphformers.compare.tables import ablation_table, neighbor_table, overall_table
+from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
 from graphformers.compare.variants import variant, variants_of
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import GraphFormersError
@@ -192,18 +192,18 @@ def test_shuffled_neighbours_are_those_of_another_node(folder: Path) -> None:
 def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
     found = compare(make_plan(folder, tmp_path / "report"), table=table)
     if table == "ablation":
-        rows = ablation_table(found.results).splitlines()[2:]
-        titles = [row.split("|")[1].strip() for row in rows]
+        rows = ablation_table(found.results).rows
+        titles = [row[0] for row in rows]
         assert titles == ["GraphFormers", "PLM+Max", "- Progressive", "- Simplified", "- Shared GNNs", "- Position"]
-        assert any("**" in row for row in rows)
+        best = [max(range(6), key=lambda i: rows[i][column]) for column in (1, 2, 3)]
+        assert {(best[0], 1), (best[1], 2), (best[2], 3)} <= ablation_table(found.results).bold
     elif table == "overall":
-        rows = overall_table(found.results).split("\n\n")[0].splitlines()[2:]
-        titles = [row.split("|")[1].strip() for row in rows]
+        titles = [row[0] for row in overall_table(found.results).rows]
         assert titles == ["PLM", "TNVE", "IFTN", "PLM+GAT", "PLM+Max", "PLM+Mean", "PLM+Att", "GraphFormers"]
     else:
-        rows = neighbor_table(found.results, 3, retrain=False).splitlines()[2:]
-        assert [row.split("|")[1].strip() for row in rows] == ["1", "2", "3"]
-        assert all(len(row.split("|")) == 9 and "" not in [cell.strip() for cell in row.split("|")[1:-1]] for row in rows)
+        rows = neighbor_table(found.results, 3, retrain=False).rows
+        assert [row[0] for row in rows] == ["1", "2", "3"]
+        assert all(len(row) == 7 and all(row) for row in rows)
     assert "## " in (tmp_path / "report" / f"{table}.md").read_text()
     assert found.report == tmp_path / "report" / f"{table}.html"
 
@@ -254,7 +254,12 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     assert any(line.startswith("Without any training, degree alone finds more links than") for line in beaten)
     ahead = verdict(fake_results(folder, {"plm": bad, "graphformers": good}, simple=bad))
     assert not any(line.startswith("Without any training") for line in ahead)
-    assert "PLM |" in overall_table(fake_results(folder, {"plm": good, "max": bad}))
+    assert [row[0] for row in overall_table(fake_results(folder, {"plm": good, "max": bad})).rows] == ["PLM", "PLM+Max"]
+
+
+def test_a_table_as_markdown() -> None:
+    table = Table("T", ["a|b", "c"], [["1", "x | y"], ["2", "3"]], frozenset({(1, 1)}))
+    assert table.markdown().splitlines() == ["| a\\|b | c |", "|---|---|", "| 1 | x \\| y |", "| 2 | **3** |"]
 
 
 def test_what_each_table_trains() -> None:

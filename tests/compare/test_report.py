@@ -6,6 +6,7 @@ import pytest
 
 from graphformers.compare.comparison import compare
 from graphformers.compare.report import render_report
+from graphformers.compare.tables import Table
 from tests.browser import visit
 from tests.compare.test_comparison import fake_results, folder, make_plan  # noqa: F401
 
@@ -39,7 +40,7 @@ def test_the_report_opens_without_a_network(report: Path, width: int, dark: bool
 def test_names_from_outside_are_shown_not_obeyed(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     evil = "<img src=x onerror=\"document.title='obeyed'\"></script><script>document.title='obeyed'</script>"
     results = fake_results(folder, {"plm": [1.0] * 15 + [0.0] * 15, "graphformers": [1.0] * 30})
-    page = render_report(results, evil, {"backbone": evil}, {evil: f"| {evil.replace('|', '')} |\n|---|\n| {evil} |\n"})
+    page = render_report(results, evil, {"backbone": evil}, [Table(evil, [evil], [[evil]], frozenset({(0, 0)}))])
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     with visit() as found:
         found.page.goto((tmp_path / "report.html").as_uri())

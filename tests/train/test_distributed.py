@@ -15,6 +15,7 @@ from graphformers.data.split import split_links
 from tests.train.conftest import make_model, make_topics
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def torchrun(processes: int, *words: str) -> list[str]:
@@ -23,9 +24,14 @@ def torchrun(processes: int, *words: str) -> list[str]:
 
 
 def run(processes: int, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = torchrun(processes, *words) if processes > 1 else [sys.executable, "-m", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=ENVIRONMENT)
+    if "Signal 6 (SIGABRT)" in done.stderr:
+        # Seen once in some hundreds of runs, from C++ below torch.distributed. Training goes on after it as after any kill;
+        # what is tested here is the arithmetic, so it gets a second go, and only one.
+        print(done.stderr)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=ENVIRONMENT)
+    return done
 
 
 @pytest.mark.parametrize(("method", "batch_size", "processes"), [("graphformers", 45, 2), ("max", 2, 3), ("tnve", 45, 2)])
@@ -33,7 +39,7 @@ def test_several_processes_do_what_one_does(tmp_path: Path, method: str, batch_s
     """Gradients of the first step and weights after five; batches that do not divide, and processes without a pair."""
     for count in (1, processes):
         done = run(count, "tests.train.processes", str(tmp_path), method, str(batch_size))
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.returncode == 0, done.stderr
     alone = load_file(tmp_path / "rank0of1.safetensors")
     assert sum(name.startswith("gradient:") for name in alone) >= 17
     for rank in range(processes):
@@ -64,9 +70,8 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
         base = ["graphformers", "train", str(tmp_path / "topics.split"), "--from", str(tmp_path / "start.model")]
         return torchrun(2, *base, "-o", str(tmp_path / name), *words)
 
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(
-        command("stopped.model"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        command("stopped.model"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     history = tmp_path / "stopped.model.training" / "history.jsonl"
     while running.poll() is None and (not history.exists() or history.read_text().count("\n") < 5):
@@ -76,8 +81,8 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
     assert "the same command goes on from there" in errors
     assert (tmp_path / "stopped.model.training" / "checkpoint").is_dir()
     for name in ("stopped.model", "whole.model"):
-        done = subprocess.run(command(name), capture_output=True, text=True, timeout=180, env=environment)
-        assert done.returncode == 0, done.stderr[-2000:]
+        done = subprocess.run(command(name), capture_output=True, text=True, timeout=180, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
         assert done.stdout.count("the model of the best validation") == 1  # one process speaks
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped.model", "whole.model"))
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,59 @@
+"""Single files that are whole or not there: written beside their place, on disk before they get their name."""
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from graphformers.errors import ArtifactError
+
+
+def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
+    """Writes a file beside its place, waits for the disk and renames it; its SHA-256."""
+    digest = hashlib.sha256()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with put_in_place(path) as beside, beside.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+@contextmanager
+def put_in_place(path: Path) -> Iterator[Path]:
+    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A failure leaves nothing."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        yield beside
+        sync(beside)
+        os.replace(beside, path)
+        sync(path.parent)
+    except OSError as error:
+        raise full_disk(error, path) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Returns when a file or a folder is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def full_disk(error: OSError, target: Path) -> Exception:
+    """What to raise for `error`: that the disk is full, where that is what it says."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ArtifactError(f"{target}: the disk is full; what was there before is unchanged")
+    return error
