@@ -4,9 +4,7 @@ The index is made of the store's base, which never changes: a file that is mappe
 the log has changed since is kept apart and searched exactly, and hits of the base that it has overtaken are passed over; so a new
 vector is found in the same moment, and nothing is ever rebuilt to remove one. A compaction makes a new base and so a new index.
 
-usearch compares by angle. Vectors that are compared by inner product get one more number, so that all have the same length and
-the order by angle is that by inner product, whatever lengths they had: x becomes (x, sqrt(L² - |x|²)) with L the largest length,
-and a query (q, 0). The best hits are then scored again with the vectors as they are stored.
+How vectors are written into the graph is told in coding.py. Its best hits are scored again with the vectors as they are stored.
 
     papers.vectors/index.usearch, index.json   the graph of near neighbours, and what it was made of
 
@@ -17,8 +15,7 @@ import copy
 import json
 import os
 import weakref
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +27,14 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress, say
+from graphformers.retrieval.coding import EXTRA, asked, coding_of, compared
 
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
-CONNECTIVITY, BUILD_WIDTH = 24, 160  # of usearch's graph
-SEARCH_WIDTH, MOST_WIDTH = 128, 2048  # nodes that a search follows at a time, at least and at most
-RECALL = 0.99  # at 10, for which the width is chosen when an index is made
+CONNECTIVITY, BUILD_WIDTH = 24, 160  # of usearch's graph; with 16, vectors in tight clusters lose two hits in a hundred
+WIDTHS = (64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048)  # nodes followed at a time
+LEAST_WIDTH = 128  # for vectors that are no nodes': they may be of quite another kind than those by which an index is tried
+RECALL = 0.99  # at 10, for which a width is chosen when an index is made
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
 BLOCK = 65_536  # vectors at a time
@@ -56,11 +55,12 @@ class IndexFacts:
 
     base: str  # fingerprint of the store's base
     count: int
-    longest: float  # L; 0 where angles are compared
+    precision: str  # of numbers: i8 or f16
     connectivity: int
     build_width: int
     search_width: int
-    recall: float  # at 10, against exact search
+    node_width: int  # for vectors of its own nodes, which are found more easily than others
+    recall: float  # at 10, against exact search, for others
     checksum: str  # of the file
 
 
@@ -138,8 +138,11 @@ class Index:
     def is_exact(self) -> bool:
         return self._graph is None
 
-    def search(self, queries_QD: Array, k: int, *, allowed: Array | None = None) -> Hits:
-        """The `k` best nodes for each query; `allowed` marks by node number who may be found."""
+    def search(self, queries_QD: Array, k: int, *, allowed: Array | None = None, are_nodes: bool = False) -> Hits:
+        """The `k` best nodes for each query; `allowed` marks by node number who may be found.
+
+        Where queries are vectors of nodes in the store, `are_nodes` makes the search shorter.
+        """
         queries_QD = np.ascontiguousarray(queries_QD, dtype=np.float32)
         if queries_QD.ndim != 2 or queries_QD.shape[1] != self.store.size:
             raise GraphFormersError(f"queries of shape {queries_QD.shape} given, expected rows of {self.store.size} numbers")
@@ -152,7 +155,7 @@ class Index:
             return Hits(np.zeros((len(queries_QD), 0), dtype=np.int64), np.zeros((len(queries_QD), 0), dtype=np.float32))
         if self._graph is None or (allowed is not None and allowed.sum() < EXACT_BELOW):
             return self._search_all(queries_QD, k, allowed)
-        return self._search_graph(queries_QD, k, allowed)
+        return self._search_graph(queries_QD, k, allowed, are_nodes=are_nodes)
 
     def _search_all(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Every vector against every query, block by block."""
@@ -162,7 +165,7 @@ class Index:
         nodes = np.arange(len(hidden)) if is_kept and hidden.mean() < 0.5 else np.flatnonzero(~hidden)
         for start in range(0, len(nodes), BLOCK):
             part = nodes[start : start + BLOCK]
-            vectors = self._kept(part, len(nodes) == len(hidden)) if is_kept else self._base(part)
+            vectors = self._kept(part, len(nodes) == len(hidden)) if is_kept else compared(self.store, part)
             scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(vectors).T
             scores_QM[:, torch.from_numpy(hidden[part])] = -torch.inf
             top = scores_QM.topk(min(k, len(part)), dim=1)
@@ -172,12 +175,8 @@ class Index:
     def _kept(self, nodes: Array, is_slice: bool) -> Array:
         """(M, D) float32 of base nodes. Those of a small store that is always searched exactly are kept in memory."""
         if self._all is None:
-            self._all = self._base(np.arange(self.store.num_base))
+            self._all = compared(self.store, np.arange(self.store.num_base))
         return self._all[nodes[0] : nodes[-1] + 1] if is_slice else self._all[nodes]
-
-    def _base(self, nodes: Array) -> Array:
-        vectors = self.store.base_vectors(nodes)
-        return unit_rows(vectors) if self.store.is_cosine else vectors
 
     def _hidden(self, allowed: Array | None) -> Array:
         """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed."""
@@ -221,24 +220,26 @@ class Index:
             return _merge(best, Hits(nodes[top.indices.numpy()], top.values.numpy()), k)
         return _merge(best, Hits(np.broadcast_to(nodes, scores_QM.shape), scores_QM), k)
 
-    def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
-        """Hits of the base, twice as many again as long as too few of them count; and what the log changed, exactly."""
+    def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None, *, are_nodes: bool) -> Hits:
+        """Hits of the base, four times as many as long as too few of them count; and what the log changed, exactly."""
         hidden = self._hidden(allowed)
         possible = self.store.num_base - int(hidden.sum())
         wanted = SURPLUS * k
         while True:
-            keys_QM = self._walk(queries_QD, min(wanted, self.store.num_base))
+            if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper, and a walk might miss some
+                return self._search_all(queries_QD, k, allowed)
+            keys_QM = self._walk(queries_QD, wanted, are_nodes=are_nodes)
             keys_QM[(keys_QM >= 0) & hidden[keys_QM]] = -1
-            if ((keys_QM >= 0).sum(1) >= min(k + k // 2, possible)).all() or wanted >= self.store.num_base:
+            if ((keys_QM >= 0).sum(1) >= min(k + k // 2, possible)).all():
                 break
             wanted *= 4
-            if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper
-                return self._search_all(queries_QD, k, allowed)
         return self._with_changes(self._score_again(queries_QD, keys_QM, k), queries_QD, k, allowed)
 
-    def _walk(self, queries_QD: Array, count: int) -> Array:
+    def _walk(self, queries_QD: Array, count: int, *, are_nodes: bool) -> Array:
         """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds fewer."""
-        found = self._graph.search(self._extended(queries_QD), count)
+        assert self.facts is not None, "a graph has its facts"
+        self._graph.expansion_search = self.facts.node_width if are_nodes else self.facts.search_width
+        found = self._graph.search(asked(queries_QD, self.facts.precision), count)
         keys_QM = np.atleast_2d(found.keys).astype(np.int64)
         if len(queries_QD) > 1:  # a single query is answered in another shape, without places that are empty
             keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
@@ -247,18 +248,13 @@ class Index:
     def _score_again(self, queries_QD: Array, keys_QM: Array, k: int) -> Hits:
         """The `k` best of some candidates, by the vectors as they are stored; -1 is nobody."""
         distinct, places = np.unique(keys_QM, return_inverse=True)
-        vectors = self._base(distinct[distinct >= 0])
+        vectors = compared(self.store, distinct[distinct >= 0])
         if len(distinct) and distinct[0] < 0:
             vectors = np.concatenate([np.zeros((1, self.store.size), dtype=np.float32), vectors])
         scores_QM = np.einsum("qd,qmd->qm", queries_QD, vectors[places.reshape(keys_QM.shape)])
         scores_QM[keys_QM < 0] = -np.inf
         empty = Hits(np.full((len(keys_QM), k), -1), np.full((len(keys_QM), k), -np.inf, dtype=np.float32))
         return _merge(empty, Hits(keys_QM, scores_QM.astype(np.float32)), k)
-
-    def _extended(self, queries_QD: Array) -> Array:
-        if self.store.is_cosine:
-            return queries_QD
-        return np.pad(queries_QD, ((0, 0), (0, 1)))
 
 
 def _merge(one: Hits, other: Hits, k: int) -> Hits:
@@ -280,22 +276,34 @@ def has_usearch() -> bool:
 
 def build_index(store: VectorStore) -> Index:
     """Makes the index of a store's base, measures its recall, and keeps it beside the vectors."""
-    longest = 0.0 if store.is_cosine else max((float(lengths.max(initial=0)) for lengths in _lengths(store)), default=0.0)
-    size = store.size if store.is_cosine else store.size + 1
-    graph = _empty_graph(size)
+    trial, of_nodes = Trial.of(store), Trial.of_nodes(store)
+    index, recall = _built(store, trial, of_nodes, "i8")
+    if recall < RECALL:  # a few numbers are so large that bytes hold nothing of the others
+        other, recall_of_other = _built(store, trial, of_nodes, "f16")
+        index, recall = (other, recall_of_other) if recall_of_other > recall else (index, recall)
+    say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
+    assert index.facts is not None, "a graph has its facts"
+    with put_in_place(store.path / FILE) as draft:
+        index._graph.save(str(draft))
+        index.facts = replace(index.facts, checksum=checksum(draft))
+    write_whole(store.path / ABOUT, (json.dumps(asdict(index.facts), indent=1) + "\n").encode())
+    return index
+
+
+def _built(store: VectorStore, trial: "Trial", of_nodes: "Trial", precision: str) -> tuple[Index, float]:
+    """An index in memory, and its recall."""
+    coding = coding_of(store, precision)
+    graph = _empty_graph(coding.size, precision)
     with progress("Indexing", store.num_base, "vectors") as task:
         for start in range(0, store.num_base, BLOCK // 4):
             nodes = np.arange(start, min(start + BLOCK // 4, store.num_base))
-            graph.add(nodes, _indexed(store.base_vectors(nodes), longest, store.is_cosine))
+            graph.add(nodes, coding.stored(compared(store, nodes)))
             task.advance(len(nodes))
-    width, recall = choose_width(Index(store, graph))
-    say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
-    with put_in_place(store.path / FILE) as draft:
-        graph.save(str(draft))
-        digest = checksum(draft)
-    facts = IndexFacts(store.artifact.fingerprint, store.num_base, longest, CONNECTIVITY, BUILD_WIDTH, width, recall, digest)
-    write_whole(store.path / ABOUT, (json.dumps(asdict(facts), indent=1) + "\n").encode())
-    return Index(store, graph, facts)
+    made = (store.artifact.fingerprint, store.num_base, precision, CONNECTIVITY, BUILD_WIDTH)
+    facts = IndexFacts(*made, search_width=WIDTHS[0], node_width=WIDTHS[0], recall=0, checksum="")
+    width, recall = trial.choose_width(Index(store, graph, facts), LEAST_WIDTH)
+    node_width, _ = of_nodes.choose_width(Index(store, graph, facts), WIDTHS[0])
+    return Index(store, graph, replace(facts, search_width=width, node_width=node_width, recall=recall)), recall
 
 
 def load_index(store: VectorStore) -> Index | None:
@@ -313,57 +321,57 @@ def load_index(store: VectorStore) -> Index | None:
     if checksum(file.path) != facts.checksum:
         say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
         return None
-    graph = _empty_graph(store.size if store.is_cosine else store.size + 1)
+    graph = _empty_graph(store.size + EXTRA, facts.precision)
     graph.view(str(file.path))  # this very file: a compaction may put another one in its place at any moment
-    graph.expansion_search = facts.search_width
     found = Index(store, graph, facts)
     found.file = file
     return found
 
 
-def _empty_graph(size: int) -> Any:
+def _empty_graph(size: int, precision: str) -> Any:
     from usearch.index import Index as NearGraph
 
-    return NearGraph(
-        ndim=size,
-        metric="ip",
-        dtype="f16",
-        connectivity=CONNECTIVITY,
-        expansion_add=BUILD_WIDTH,
-        expansion_search=SEARCH_WIDTH,
-    )
+    return NearGraph(ndim=size, metric="ip", dtype=precision, connectivity=CONNECTIVITY, expansion_add=BUILD_WIDTH)
 
 
-def _lengths(store: VectorStore) -> Iterator[Array]:
-    for start in range(0, store.num_base, BLOCK):
-        yield np.linalg.norm(store.base_vectors(np.arange(start, min(start + BLOCK, store.num_base))), axis=1)
+@dataclass(frozen=True)
+class Trial:
+    """Queries by which an index is judged, and their ten best nodes."""
 
+    queries_QD: Array
+    truth_QK: Array
 
-def _indexed(vectors: Array, longest: float, is_cosine: bool) -> Array:
-    """Vectors of length one: turned, or with the number that makes up for what they lack, divided by the largest length."""
-    if is_cosine:
-        return unit_rows(vectors)
-    scaled = vectors / np.float32(max(longest, 1e-12))
-    rest = np.sqrt(np.maximum(1 - (scaled.astype(np.float64) ** 2).sum(1), 0))
-    return np.concatenate([scaled, rest[:, None].astype(np.float32)], 1)
+    @staticmethod
+    def of_nodes(store: VectorStore) -> "Trial":
+        """Vectors of the store, each itself left out."""
+        nodes = np.random.default_rng(1).choice(store.num_base, min(store.num_base, RECALL_QUERIES), replace=False)
+        queries = compared(store, nodes)
+        best_QK = Index(store)._search_all(queries, min(11, store.num_base), None).nodes_QK
+        others = np.argsort(best_QK == nodes[:, None], axis=1, kind="stable")[:, :-1]
+        return Trial(queries, np.take_along_axis(best_QK, others, 1))
 
+    @staticmethod
+    def of(store: VectorStore) -> "Trial":
+        """Vectors between two of the store."""
+        draw = np.random.default_rng(0)
+        ends = draw.integers(0, store.num_base, (2, RECALL_QUERIES))
+        share = draw.uniform(0, 0.5, (RECALL_QUERIES, 1)).astype(np.float32)
+        queries = (1 - share) * store.base_vectors(ends[0]) + share * store.base_vectors(ends[1])
+        queries = unit_rows(queries) if store.is_cosine else queries
+        return Trial(queries, Index(store)._search_all(queries, min(10, store.num_base), None).nodes_QK)
 
-def choose_width(index: Index) -> tuple[int, float]:
-    """How many nodes a search must follow at a time for a recall@10 of RECALL, the least power of two; and the recall then.
+    def recall(self, found_QM: Array) -> float:
+        """The share of the best that are among what was found."""
+        hits = [len(np.intersect1d(best, found)) for best, found in zip(self.truth_QK, found_QM, strict=True)]
+        return float(np.sum(hits) / max(self.truth_QK.size, 1))
 
-    Queries are no vectors of the store, which are found too easily, but lie between two of them.
-    """
-    store, draw = index.store, np.random.default_rng(0)
-    ends = draw.integers(0, store.num_base, (2, RECALL_QUERIES))
-    share = draw.uniform(0, 0.5, (RECALL_QUERIES, 1)).astype(np.float32)
-    queries = (1 - share) * store.base_vectors(ends[0]) + share * store.base_vectors(ends[1])
-    truth = Index(store)._search_all(unit_rows(queries) if store.is_cosine else queries, 10, None)
-    width = SEARCH_WIDTH
-    while True:
-        index._graph.expansion_search = width
-        found = index.search(queries, 10)
-        hits = [len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, found.nodes_QK, strict=True)]
-        recall = float(np.sum(hits) / max(truth.nodes_QK.size, 1))
-        if recall >= RECALL or width >= MOST_WIDTH:
-            return width, recall
-        width *= 2
+    def choose_width(self, index: Index, least: int) -> tuple[int, float]:
+        """How many nodes a search must follow at a time for a recall@10 of RECALL, at least so many; and the recall then."""
+        assert index.facts is not None, "a graph has its facts"
+        recall = 0.0
+        for width in (width for width in WIDTHS if width >= least):
+            tried = Index(index.store, index._graph, replace(index.facts, search_width=width))
+            recall = self.recall(tried.search(self.queries_QD, 11).nodes_QK)
+            if recall >= RECALL:
+                break
+        return width, recall

@@ -89,7 +89,7 @@ class Searcher:
     def _near(self, node: int, k: int, left_out: Array, filters: Sequence[str]) -> list[Match]:
         check_k(k)
         allowed = allowed_nodes(self.store.live, filters)
-        hits = self.index.search(self.store.raw(np.array([node])).floats(), k + len(left_out), allowed=allowed)
+        hits = self.index.search(self.store.raw(np.array([node])).floats(), k + len(left_out), allowed=allowed, are_nodes=True)
         kept = ~np.isin(hits.nodes_QK[0], left_out)
         return self._matches(hits.nodes_QK[0][kept][:k], hits.scores_QK[0][kept][:k])
 

@@ -6,8 +6,8 @@ and may hold anything, slashes included.
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, MutableMapping
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -26,13 +26,13 @@ from graphformers.serve.batching import BusyError
 from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
 from graphformers.serve.engine import Engine, Question, Reading
 from graphformers.serve.files import File, page_files
-from graphformers.serve.gate import Gate, Shortcut, error_body
+from graphformers.serve.gate import Gate, RefusalError, Shortcut, error_body
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.projection import Map
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
 
-T = TypeVar("T")
+TOO_LONG = "it took too long; a change may still be made, and can be asked for again"
 NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
 NEAR = {  # what `asked` reads
     "parameters": [
@@ -92,14 +92,9 @@ class State:
             raise NotReadyError
         return self._engine
 
-    async def within(self, work: Awaitable[T], seconds: float | None = None) -> T:
-        """The result, if it comes in time."""
-        async with asyncio.timeout(seconds or self.limits.seconds):
-            return await work
 
-
-def make_app(settings: ServeSettings) -> tuple[FastAPI, State]:
-    """The app, and where its engine is put once it is loaded."""
+def make_app(settings: ServeSettings) -> tuple[Gate, State]:
+    """The app behind its gate, and where its engine is put once it is loaded."""
     state = State(settings)
     app = FastAPI(
         title="graphformers",
@@ -115,8 +110,7 @@ def make_app(settings: ServeSettings) -> tuple[FastAPI, State]:
     _add_writing(app, state)
     _add_page(app, state)
     _add_errors(app)
-    app.add_middleware(Gate, settings=settings, metrics=state.metrics, shortcut=make_shortcut(app, state))
-    return app, state
+    return Gate(app, settings, state.metrics, make_shortcut(app, state)), state
 
 
 def as_json(content: Any, status: int = 200) -> Response:
@@ -152,8 +146,10 @@ def make_shortcut(app: FastAPI, state: State) -> Shortcut:
         try:
             k, filters = asked(QueryParams(scope["query_string"]))
             question = Question(k, decoded(parts[2]), is_unlinked=parts[3] == "links", filters=filters)
-            return await state.within(state.engine.searches.do(question))
-        except (GraphFormersError, NotReadyError, BusyError, TimeoutError):
+            return await state.engine.searches.do(question, state.limits.seconds)
+        except TimeoutError:
+            raise RefusalError(504, TOO_LONG) from None
+        except Exception:
             return None
 
     return shortcut
@@ -171,7 +167,7 @@ def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
 
 def _add_reading(app: FastAPI, state: State) -> None:
     async def read(readings: list[Reading]) -> list[Any]:
-        return list(await state.within(asyncio.gather(*(state.engine.texts.do(reading) for reading in readings))))
+        return list(await asyncio.gather(*(state.engine.texts.do(reading, state.limits.seconds) for reading in readings)))
 
     @app.post("/search", summary="The nodes nearest to a text, a node or a vector", response_class=Response)
     async def search(body: SearchBody) -> Response:
@@ -192,7 +188,7 @@ def _add_reading(app: FastAPI, state: State) -> None:
             around = company(engine, body.neighbors, body.neighbor_texts)
             vector = (await read([Reading(body.text, around)]))[0]
         question = Question(body.k, body.id, vector, body.links, filters, body.show_neighbors)
-        found = await state.within(engine.searches.do(question))
+        found = await engine.searches.do(question, state.limits.seconds)
         return Response(found, media_type="application/json")
 
     @app.post("/v1/embeddings", summary="Vectors of texts, in OpenAI's shape", response_class=Response)
@@ -238,7 +234,7 @@ def _add_nodes(app: FastAPI, state: State) -> None:
     async def near(request: Request, *, is_unlinked: bool) -> Response:
         k, filters = asked(request.query_params)
         question = Question(k, decoded(request.path_params["id"]), is_unlinked=is_unlinked, filters=filters)
-        return Response(await state.within(state.engine.searches.do(question)), media_type="application/json")
+        return Response(await state.engine.searches.do(question, state.limits.seconds), media_type="application/json")
 
     @app.get("/nodes/{id}/similar", summary="The nodes nearest to a node", response_class=Response, openapi_extra=NEAR)
     async def similar(request: Request) -> Response:
@@ -262,7 +258,8 @@ def _add_nodes(app: FastAPI, state: State) -> None:
             async with state.looking:
                 return await asyncio.to_thread(nodes.attention, view, engine.model, name)
 
-        return as_json(await state.within(look()))
+        async with asyncio.timeout(state.limits.seconds):
+            return as_json(await look())
 
     @app.get("/nodes/{id}", summary="A node: text, columns, neighbours", response_class=Response)
     async def node(
@@ -273,7 +270,7 @@ def _add_nodes(app: FastAPI, state: State) -> None:
 
 def _add_writing(app: FastAPI, state: State) -> None:
     async def write(change: Write) -> dict[str, Any]:
-        return await state.within(state.engine.writes.do(change), state.limits.write_seconds)
+        return await state.engine.writes.do(change, state.limits.write_seconds)
 
     @app.put("/nodes/{id}", summary="Add or replace a node; it is searchable when the answer comes", response_class=Response)
     async def put_node(id: NodeId, body: NodeBody) -> Response:
@@ -372,7 +369,7 @@ def _add_errors(app: FastAPI) -> None:
     handle(RefusedError, 422, "invalid_request")
     handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
     handle(NotReadyError, 503, "not_ready", lambda error: "the vectors are still being loaded; try again", **{"Retry-After": "1"})
-    handle(TimeoutError, 504, "timeout", lambda error: "it took too long; a change may still be made, and can be asked for again")
+    handle(TimeoutError, 504, "timeout", lambda error: TOO_LONG)
     for kind in (GraphFormersError, OSError):  # a full disk, for one
         handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
     handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")

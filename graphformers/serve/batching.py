@@ -56,11 +56,17 @@ class Batcher(Generic[Job, Result]):
         self._add(job, future)
         return future
 
-    async def do(self, job: Job) -> Result:
-        """The job's result, for a coroutine."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    async def do(self, job: Job, seconds: float | None = None) -> Result:
+        """The job's result, for a coroutine; TimeoutError where it takes longer than `seconds`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
         self._add(job, future)
-        return await future
+        timer = None if seconds is None else loop.call_later(seconds, _set_all, [(future, TimeoutError())])
+        try:
+            return await future
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def close(self) -> None:
         """Finishes what was accepted, then ends the threads."""
@@ -116,7 +122,7 @@ class Batcher(Generic[Job, Result]):
 
 
 def _is_wanted(future: Any) -> bool:
-    return future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.cancelled()
+    return future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.done()
 
 
 def _settle(results: list[tuple[Any, Any]]) -> None:

@@ -5,6 +5,7 @@ So nobody waits for a writer, and whoever reads sees all of a change or nothing 
 one reads texts with the model, one writes; each takes all that is waiting at once (batching.py).
 """
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -31,7 +32,8 @@ from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write, check_types
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
-MOST_SEARCHES = 32  # of a batch: two threads take turns, one walks through the index while the other puts answers together
+SEARCHERS = min(4, max(2, os.cpu_count() or 1))  # threads that search, each with a process that walks through the index
+MOST_SEARCHES = int(os.environ.get("MS","24"))  # of a batch: larger ones make some wait longer, smaller ones all of them
 WARM_SEARCHES = 512
 PATIENCE = 0.003  # seconds that the first text waits for company
 
@@ -98,7 +100,7 @@ class Engine:
         self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
         self._swapping = threading.Lock()  # held while the next view is made
         self._warm_up()
-        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=MOST_SEARCHES, num_threads=2)
+        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=MOST_SEARCHES, num_threads=SEARCHERS)
         self.texts: Batcher[Reading, Array] = Batcher("reading", self._read, most=64, patience=PATIENCE)
         self.writes: Batcher[Write, Answer] = Batcher("writing", self._write, most=256, patience=PATIENCE)
         self.writes.after = self._compact_if_due
@@ -274,7 +276,7 @@ def open_index(store: VectorStore) -> Index:
         index = load_index(store) or index
     if index.file is None or index.facts is None:
         return index
-    return index.through(Walker(index.file, index.facts.search_width, index._graph))
+    return index.through(Walker(index.file, index._graph, num_processes=SEARCHERS))
 
 
 class _Search:
@@ -299,10 +301,11 @@ class _Search:
 
     def answers(self) -> list[bytes | Exception]:
         hits: list[tuple[Array, Array] | None] = [None] * len(self.questions)
-        for (wanted, filters, mask), group in self._groups().items():
+        for (wanted, filters, mask, are_nodes), group in self._groups().items():
             try:
                 allowed = self._allowed(filters, mask)
-                found = self.view.index.search(np.stack([self.vectors[i] for i in group]), wanted, allowed=allowed)  # type: ignore[misc]
+                queries = np.stack([self.vectors[i] for i in group])  # type: ignore[misc]
+                found = self.view.index.search(queries, wanted, allowed=allowed, are_nodes=are_nodes)
             except GraphFormersError as error:
                 self.errors |= dict.fromkeys(group, RefusedError(str(error)))
                 continue
@@ -315,9 +318,9 @@ class _Search:
                 hits[i] = (nodes[kept][:k], scores[kept][:k])
         return self._told(hits)
 
-    def _groups(self) -> dict[tuple[int, tuple[str, ...], int], list[int]]:
-        """Questions that are one search: as many hits wanted, the same filters, and the same node whose links are left out."""
-        groups: dict[tuple[int, tuple[str, ...], int], list[int]] = {}
+    def _groups(self) -> dict[tuple[int, tuple[str, ...], int, bool], list[int]]:
+        """Questions that are one search: as many hits wanted, the same filters, the same node whose links are left out."""
+        groups: dict[tuple[int, tuple[str, ...], int, bool], list[int]] = {}
         for i, question in enumerate(self.questions):
             if i in self.errors:
                 continue
@@ -328,7 +331,7 @@ class _Search:
                     wanted, mask = question.k, self.nodes[i]
                 else:
                     wanted = 1 << (question.k + count - 1).bit_length()  # rounded, so that more of them go together
-            groups.setdefault((wanted, question.filters, mask), []).append(i)
+            groups.setdefault((wanted, question.filters, mask, question.id is not None), []).append(i)
         return groups
 
     def _left_out(self, i: int) -> Array:

@@ -36,7 +36,7 @@ HEADERS = [
 ]
 PASSED_ON = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")  # headers of proxies
 MOST_ADDRESSES = 10_000
-KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy"}
+KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy", 504: "timeout"}
 
 
 class RefusalError(Exception):
@@ -79,7 +79,7 @@ class Gate:
         self.app, self.settings, self.limits, self.metrics = app, settings, settings.limits, metrics
         self._shortcut = shortcut
         self._rate = Rate(settings.limits.rate)
-        self._open = 0
+        self._open, self._is_loopback = 0, settings.is_loopback
         write, read = settings.write_token, settings.read_token
         self._writers = [token.encode() for token in (write,) if token]
         self._readers = [token.encode() for token in (read, write) if token] if read else []
@@ -117,22 +117,23 @@ class Gate:
             self._check(scope, headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                 receive = replayed(await self._body(headers, receive), receive)
+            found = None
+            raw: bytes = scope.get("raw_path") or b""
+            if raw.startswith(b"/nodes/"):  # ids may hold slashes, written %2F: paths are taken apart before decoding
+                scope["path"] = raw.split(b"?")[0].decode("ascii", "replace")
+                found = await self._shortcut(scope)
         except RefusalError as error:
             await answer(send, error.status, error_body(str(error), KINDS.get(error.status, "invalid_request")), error.headers)
             return
-        raw: bytes = scope.get("raw_path") or b""
-        if raw.startswith(b"/nodes/"):  # ids may hold slashes, which are then written %2F: paths are taken apart before decoding
-            scope["path"] = raw.split(b"?")[0].decode("ascii", "replace")
-            found = await self._shortcut(scope)
-            if found is not None:
-                await answer(send, 200, found, {})
-                return
-        await self.app(scope, receive, send)
+        if found is None:
+            await self.app(scope, receive, send)
+        else:
+            await answer(send, 200, found, {})
 
     def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
         path, method = scope["path"], scope["method"]
         host = headers.get(b"host", b"").decode("latin-1")
-        if self.settings.is_loopback and not is_this_machine(host) and without_port(host) not in self.settings.names:
+        if self._is_loopback and not is_this_machine(host) and without_port(host) not in self.settings.names:
             # a web page that has its own name point to 127.0.0.1 would otherwise be let in
             raise RefusalError(421, f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see --name")
         if self._open > self.limits.open_requests:

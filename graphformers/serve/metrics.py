@@ -1,5 +1,6 @@
 """Metrics for Prometheus: how many requests, how fast, how large the batches are, how much is waiting."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -23,14 +24,19 @@ class Metrics:
             "graphformers_request_seconds", "Seconds until the answer.", ["route"], buckets=SECONDS, registry=self.registry
         )
         self._sizes = Histogram("graphformers_batch_size", "Jobs of a batch.", ["thread"], buckets=SIZES, registry=self.registry)
+        self._known: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}  # found by labels
         self._nodes = Gauge("graphformers_nodes", "Nodes that are served.", registry=self.registry)
         self._log = Gauge("graphformers_log_bytes", "Bytes of changes since the last compaction.", registry=self.registry)
         self._waiting = Gauge("graphformers_waiting", "Jobs that wait for a thread.", ["thread"], registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts an answer. `route` is the pattern, not the path, so that there are few of them."""
-        self._requests.labels(method if method in METHODS else "other", route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        key = (method if method in METHODS else "other", route, status)
+        if key not in self._known:
+            self._known[key] = self._requests.labels(*key).inc, self._seconds.labels(route).observe
+        count, observe = self._known[key]
+        count()
+        observe(seconds)
 
     def watch(self, engine: "Engine") -> None:
         """Takes what changes with every moment from the engine when it is asked for."""

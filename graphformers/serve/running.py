@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 import uvicorn
-from fastapi import FastAPI
 
 from graphformers.errors import GraphFormersError
 from graphformers.progress import say
@@ -58,7 +57,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     server = Server(config)
 
     async def run() -> None:
-        loading = asyncio.create_task(load(app, state, server, lambda: announce(address), failure))
+        loading = asyncio.create_task(load(state, server, lambda: announce(address), failure))
         await server.serve(sockets=[listener])
         if not loading.done():  # told to stop before anything was accepted; loading cannot be interrupted, but left
             os._exit(0)
@@ -71,7 +70,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         raise failure[0]
 
 
-async def load(app: FastAPI, state: State, server: Server, announce: Callable[[], None], failure: list[BaseException]) -> None:
+async def load(state: State, server: Server, announce: Callable[[], None], failure: list[BaseException]) -> None:
     """Loads the engine beside the running server. What goes wrong ends the server and is raised by `serve`."""
     try:
         engine = await asyncio.to_thread(Engine, state.settings)

@@ -1,9 +1,9 @@
-"""Walks through the graph of near neighbours in a process of its own.
+"""Walks through the graph of near neighbours in processes of their own.
 
-usearch keeps Python's lock while it walks, so a search would stop everything else the server does. The child maps the same file,
+usearch keeps Python's lock while it walks, so a search would stop everything else the server does. A child maps the same file,
 so it costs no memory; it is sent vectors through a pipe and sends back node numbers, and ends when the pipe does.
 
-    question   count, rows, numbers of a row (int64 each), the rows (float32)
+    question   width, count, rows, numbers of a row, bytes of a number (int64 each), the rows (int8 or float32)
     answer     rows, places of a row (int64 each), node numbers (int64), how many of a row's places count (int64)
 """
 
@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections import deque
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -33,67 +33,64 @@ class Found:
     counts: Array
 
 
-class Turns:
-    """A lock that is given in the order in which it was asked for; Python's own goes to whoever is quickest, again and again."""
-
-    def __init__(self) -> None:
-        self._guard, self._is_taken = threading.Lock(), False
-        self._waiting: deque[threading.Event] = deque()
-
-    def __enter__(self) -> None:
-        with self._guard:
-            if not self._is_taken:
-                self._is_taken = True
-                return
-            mine = threading.Event()
-            self._waiting.append(mine)
-        mine.wait()
-
-    def __exit__(self, *reason: object) -> None:
-        with self._guard:
-            if self._waiting:
-                self._waiting.popleft().set()  # handed on; nobody can come in between
-            else:
-                self._is_taken = False
-
-
 class Walker:
-    """A graph of near neighbours in another process: `search` as usearch has it. `own` is the same graph in this process.
+    """A graph of near neighbours in other processes: `search` as usearch has it. `own` is the same graph in this process.
 
-    The child is given the open file, not its path, where a compaction may have put another one.
+    The children are given the open file, not its path, where a compaction may have put another one. Each answers one question at
+    a time; as many threads as there are children can ask at once.
     """
 
-    def __init__(self, file: "OpenFile", width: int, own: Any) -> None:
-        words, pipe = [sys.executable, "-m", "graphformers.serve.walker", str(file.path), str(width)], subprocess.PIPE
-        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,))
-        self._turns = Turns()  # several threads ask, one after the other
-        self._own, self._is_alive = own, True
-        self._end = weakref.finalize(self, end, self._process)  # when the last view that uses it is gone
+    def __init__(self, file: "OpenFile", own: Any, num_processes: int = 1) -> None:
+        words, pipe = [sys.executable, "-m", "graphformers.serve.walker", str(file.path)], subprocess.PIPE
+        self._processes = [
+            subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,)) for _ in range(num_processes)
+        ]
+        self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()  # None: all are gone
+        for process in self._processes:
+            self._free.put(process)
+        self._own, self._num_gone, self._guard = own, 0, threading.Lock()
+        self.expansion_search = 0  # set before every search, as usearch has it
+        self._end = weakref.finalize(self, end, self._processes)  # when the last view that uses it is gone
 
     def search(self, rows: Array, count: int) -> Any:
-        if self._is_alive:
+        while (process := self._free.get()) is not None:
             try:
-                return self._ask(rows, count)
-            except (OSError, EOFError):  # it was killed; it does without
-                self._is_alive = False
-                say("the process that walks through the index is gone; searches go on without it, more slowly")
+                found = ask(process, self.expansion_search, rows, count)
+            except (OSError, EOFError):  # it was killed; another one is asked
+                self._lose()
+                continue
+            self._free.put(process)
+            return found
+        self._free.put(None)
+        self._own.expansion_search = self.expansion_search
         return self._own.search(rows, count)
 
-    def _ask(self, rows: Array, count: int) -> Found:
-        question = np.array([count, *rows.shape], dtype=np.int64).tobytes() + np.ascontiguousarray(rows, np.float32).tobytes()
-        with self._turns:
-            write_all(self._process.stdin, question)
-            shape = numbers(self._process.stdout, 2)
-            keys = numbers(self._process.stdout, int(shape.prod())).reshape(shape)
-            return Found(keys, numbers(self._process.stdout, int(shape[0])))
+    def _lose(self) -> None:
+        with self._guard:
+            self._num_gone += 1
+            left = len(self._processes) - self._num_gone
+        say(f"a process that walks through the index is gone, {left} left; searches go on, more slowly")
+        if not left:
+            self._free.put(None)
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """Closes the pipes, which ends the process."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-    process.wait()
+def ask(process: "subprocess.Popen[bytes]", width: int, rows: Array, count: int) -> Found:
+    """A question to a child, and its answer."""
+    about = np.array([width, count, *rows.shape, rows.itemsize], dtype=np.int64)
+    write_all(process.stdin, about.tobytes() + rows.tobytes())
+    shape = numbers(process.stdout, 2)
+    keys = numbers(process.stdout, int(shape.prod())).reshape(shape)
+    return Found(keys, numbers(process.stdout, int(shape[0])))
+
+
+def end(processes: "list[subprocess.Popen[bytes]]") -> None:
+    """Closes the pipes, which ends the processes."""
+    for process in processes:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+    for process in processes:
+        process.wait()
 
 
 def write_all(pipe: Any, content: bytes) -> None:
@@ -126,7 +123,7 @@ def answer(graph: Any, rows: Array, count: int) -> bytes:
     return np.array(keys.shape, dtype=np.int64).tobytes() + keys.tobytes() + counts.astype(np.int64).tobytes()
 
 
-def main(file: str, width: str, source: BinaryIO, target: BinaryIO) -> None:
+def main(file: str, source: BinaryIO, target: BinaryIO) -> None:
     import signal
 
     from usearch.index import Index
@@ -134,15 +131,16 @@ def main(file: str, width: str, source: BinaryIO, target: BinaryIO) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):  # meant for the parent, which may still need answers
         signal.signal(signum, signal.SIG_IGN)
     graph: Any = Index.restore(file, view=True)
-    graph.expansion_search = int(width)
     while True:
         try:
-            count, rows, size = numbers(source, 3).tolist()
-            vectors = np.frombuffer(read_all(source, 4 * rows * size), dtype=np.float32).reshape(rows, size)
+            width, count, rows, size, item = numbers(source, 5).tolist()
+            content = read_all(source, rows * size * item)
         except EOFError:
             return
+        vectors = np.frombuffer(content, dtype=np.int8 if item == 1 else np.float32).reshape(rows, size)
+        graph.expansion_search = width
         write_all(target, answer(graph, vectors, count))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], open(0, "rb", buffering=0), open(1, "wb", buffering=0))  # noqa: SIM115
+    main(sys.argv[1], open(0, "rb", buffering=0), open(1, "wb", buffering=0))  # noqa: SIM115

@@ -13,7 +13,8 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.retrieval import index as index_module
-from graphformers.retrieval.index import ABOUT, FILE, Index, build_index, choose_width, load_index
+from graphformers.retrieval.coding import asked, coding_of
+from graphformers.retrieval.index import ABOUT, FILE, LEAST_WIDTH, Index, Trial, build_index, load_index
 from tests.embedding.conftest import flip, make_model, some_graph
 
 pytest.importorskip("usearch")
@@ -72,6 +73,42 @@ def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path, la
     found = index.search(queries, 10)
     hits = sum(len(set(found.nodes_QK[q].tolist()) & set(brute_force(store, queries[q], 10))) for q in range(50))
     assert hits >= 0.98 * 500
+
+
+@pytest.mark.parametrize(("largest", "precision"), [(1, "i8"), (15, "f16")])
+def test_numbers_are_bytes_where_that_keeps_the_order(largest: float, precision: str, tmp_path: Path, large: None) -> None:
+    vectors = crowd(2000, size=96)
+    vectors[::7, 3] *= largest  # a few numbers that dwarf all others
+    index = build_index(Crowd(tmp_path / "v", vectors, "dot"))
+    assert index.facts is not None
+    assert index.facts.precision == precision
+    assert index.facts.recall >= 0.98
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["i8", "f16"]), st.booleans())
+def test_coded_vectors_have_one_length_and_keep_their_order(seed: int, precision: str, is_moved: bool) -> None:
+    draw = np.random.default_rng(seed)
+    vectors = (draw.normal(size=(300, 64)) * draw.uniform(0.2, 2, (300, 1)) + 5 * is_moved).astype(np.float32)
+    query = draw.normal(size=(1, 64)).astype(np.float32)
+    coding = coding_of(Rows(vectors), precision)  # type: ignore[arg-type]
+    coded = coding.stored(vectors).astype(float)
+    lengths = np.linalg.norm(coded, axis=1)
+    assert lengths.max() / lengths.min() < (1.1 if precision == "i8" else 1.0001)
+    mine, truth = coded @ asked(query, precision)[0].astype(float), vectors @ query[0]
+    line = np.polyfit(truth, mine, 1)  # the same up to a factor and a constant
+    assert np.abs(np.polyval(line, truth) - mine).max() < (0.05 if precision == "i8" else 1e-4) * (mine.max() - mine.min())
+
+
+class Rows:
+    """As much of a store as coding looks at."""
+
+    is_cosine = False
+
+    def __init__(self, vectors: Any) -> None:
+        self._vectors, (self.num_base, self.size) = vectors, vectors.shape
+
+    def base_vectors(self, nodes: Any) -> Any:
+        return self._vectors[nodes]
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -148,7 +185,7 @@ def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
     queries = store.base_vectors(np.arange(5))
     assert again.search(queries, 5).nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
     assert made.facts is not None
-    assert choose_width(again) == (made.facts.search_width, made.facts.recall)
+    assert Trial.of(store).choose_width(again, LEAST_WIDTH) == (made.facts.search_width, made.facts.recall)
 
 
 def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from graphformers.serve.settings import ServeSettings
 from tests.serve.conftest import Running
 
 # the description needs no vectors, so it can be made before any test runs
-schema = schemathesis.openapi.from_dict(make_app(ServeSettings(Path("nowhere")))[0].openapi())
+schema = schemathesis.openapi.from_dict(make_app(ServeSettings(Path("nowhere")))[0].app.openapi())
 
 
 @schema.parametrize()

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> None:
-    walker = Walker(OpenFile(place / FILE), 128, None)
+    walker = Walker(OpenFile(place / FILE), None)
     queries = index.store.base_vectors(np.arange(count))
     for k in (1, 7, 100):
         mine, theirs = index.search(queries, k), index.through(walker).search(queries, k)
@@ -37,20 +38,33 @@ def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> N
 
 
 def test_a_killed_one_is_done_without(index: Index, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    walker = Walker(OpenFile(place / FILE), 128, index._graph)
+    walker = Walker(OpenFile(place / FILE), index._graph, num_processes=2)
     queries = index.store.base_vectors(np.arange(3))
     expected = index.search(queries, 5).nodes_QK
     np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
-    walker._process.kill()
-    walker._process.wait()
-    for _ in range(2):
-        np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
-    assert capfd.readouterr().err.count("is gone") == 1
+    for left in (1, 0):
+        walker._processes[left].kill()
+        walker._processes[left].wait()
+        for _ in range(3):
+            np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
+        said = capfd.readouterr().err
+        assert said.count("is gone") == 1
+        assert f"{left} left" in said
+
+
+def test_several_threads_ask_at_once(index: Index, place: Path) -> None:
+    walker = Walker(OpenFile(place / FILE), None, num_processes=2)
+    queries = index.store.base_vectors(np.arange(40))
+    expected = index.search(queries, 5).nodes_QK
+    asking = index.through(walker)
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda row: asking.search(queries[row : row + 1], 5).nodes_QK[0], list(range(40)) * 5))
+    np.testing.assert_array_equal(found, np.concatenate([expected] * 5))
 
 
 def test_it_ends_with_its_owner_and_not_by_signals(index: Index, place: Path) -> None:
     opened = open_index(VectorStore.load(place))
-    process = opened._graph._process
+    process = opened._graph._processes[0]
     opened.search(index.store.base_vectors(np.arange(3)), 5)
     os.kill(process.pid, signal.SIGTERM)  # as a group is told when the server is to stop: it still has to answer
     time.sleep(0.1)
