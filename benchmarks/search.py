@@ -12,6 +12,7 @@ import json
 import resource
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
     again = load_index(store)
     opened = time.perf_counter() - started
     assert again is not None
+    assert again.facts is not None
     started = time.perf_counter()
     truth = Index(store).search(queries, 10)
     exact = (time.perf_counter() - started) / len(queries)
@@ -102,9 +104,9 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
         "widths": [],
     }
     for width in sorted({*widths, found["chosen_width"]}):
-        again._graph.expansion_search = width
+        tried = Index(store, again._graph, replace(again.facts, search_width=width))
         started = time.perf_counter()
-        hits = [again.search(query[None], 10).nodes_QK[0] for query in queries]
+        hits = [tried.search(query[None], 10).nodes_QK[0] for query in queries]
         taken = time.perf_counter() - started
         right = sum(len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, hits, strict=True))
         entry = {"width": width, "recall@10": round(right / truth.nodes_QK.size, 4)}

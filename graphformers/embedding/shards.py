@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,18 @@ class ShardedRows:
 
     def take(self, rows: Array) -> Array:
         """Some rows, in the order asked for."""
-        result = np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype) if self.parts else None
-        assert result is not None, "there are no rows to take from"
-        shard_of = rows // self.size
-        for shard in np.unique(shard_of).tolist():
-            places = np.flatnonzero(shard_of == shard)
-            result[places] = self.parts[shard][rows[places] - shard * self.size]
+        assert self.parts, "there are no rows to take from"
+        result = np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype)
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows, kind="stable")
+            result[order] = self.take(rows[order])
+            return result
+        if len(rows) and not 0 <= rows[0] <= rows[-1] < len(self):
+            raise IndexError(f"rows {rows[0]} to {rows[-1]} asked for, there are {len(self)}")
+        edges = np.searchsorted(rows, np.arange(len(self.parts) + 1) * self.size).tolist()
+        for shard, (start, end) in enumerate(pairwise(edges)):
+            if end > start:  # "clip" is faster than "raise", which copies once more
+                np.take(self.parts[shard], rows[start:end] - shard * self.size, axis=0, out=result[start:end], mode="clip")
         return result
 
 

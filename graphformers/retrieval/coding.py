@@ -52,10 +52,13 @@ def to_bytes(numbers: Array) -> Array:
 
 def asked(queries_QD: Array, precision: str) -> Array:
     """(Q, D + EXTRA) queries as the graph is asked; each is scaled to the range of a byte, which does not change who is near."""
+    count, size = queries_QD.shape
+    whole = np.zeros((count, size + EXTRA), dtype=np.int8 if precision == "i8" else np.float32)
     if precision == "i8":
         largest = np.abs(queries_QD).max(1, keepdims=True)
         queries_QD = to_bytes(queries_QD * (LARGEST / np.where(largest > 0, largest, 1)))
-    return np.pad(queries_QD, ((0, 0), (0, EXTRA)))
+    whole[:, :size] = queries_QD
+    return whole
 
 
 def coding_of(store: VectorStore, precision: str) -> Coding:

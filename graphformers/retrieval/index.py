@@ -14,6 +14,7 @@ Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 import copy
 import json
 import os
+import threading
 import weakref
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -85,7 +86,7 @@ class Index:
         self._all: Array | None = None
         self.file: OpenFile | None = None  # that the graph is mapped from, if it is
         self._overlay: tuple[Array, Array, VectorStore, int] | None = None
-        self._covered: tuple[Array, Array] | None = None
+        self._covered: tuple[Array, Array, int] | None = None
         self._numbers: Array | None = None  # of the graph's nodes in the store, -1 for those that changed since; None: the same
         self._unseen = np.zeros(0, dtype=np.int64)  # base nodes that the graph does not know
 
@@ -97,7 +98,7 @@ class Index:
         return other
 
     def through(self, graph: Any) -> "Index":
-        """The same with another graph in the place of usearch's, which searches as that does."""
+        """The same with another graph in the place of its own, which searches as that does."""
         other = copy.copy(self)
         other._graph = graph
         return other
@@ -159,7 +160,7 @@ class Index:
 
     def _search_all(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Every vector against every query, block by block."""
-        hidden = self._hidden(allowed)
+        hidden, _ = self._hidden(allowed)
         best = Hits(np.full((len(queries_QD), k), -1), np.full((len(queries_QD), k), -np.inf, dtype=np.float32))
         is_kept = self.is_exact and self.store.num_base <= 10 * EXACT_BELOW
         nodes = np.arange(len(hidden)) if is_kept and hidden.mean() < 0.5 else np.flatnonzero(~hidden)
@@ -178,16 +179,22 @@ class Index:
             self._all = compared(self.store, np.arange(self.store.num_base))
         return self._all[nodes[0] : nodes[-1] + 1] if is_slice else self._all[nodes]
 
-    def _hidden(self, allowed: Array | None) -> Array:
-        """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed."""
+    def _hidden(self, allowed: Array | None) -> tuple[Array, int]:
+        """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed.
+
+        And how many do count.
+        """
         overtaken = self.store.overtaken()
         if self._covered is None or self._covered[0] is not overtaken:
             hidden = np.zeros(self.store.num_base, dtype=bool)
             hidden[overtaken] = True
             hidden[self._unseen] = True
-            self._covered = (overtaken, hidden)
-        covered = self._covered[1]
-        return covered if allowed is None else covered | ~allowed[: self.store.num_base]
+            self._covered = (overtaken, hidden, len(hidden) - int(hidden.sum()))
+        _, hidden, count = self._covered
+        if allowed is not None:
+            hidden = hidden | ~allowed[: self.store.num_base]
+            count = len(hidden) - int(hidden.sum())
+        return hidden, count
 
     def _changed(self) -> tuple[Array, Array]:
         """The nodes that are searched exactly, and their vectors as they are compared; made once for each state of the log."""
@@ -222,8 +229,7 @@ class Index:
 
     def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None, *, are_nodes: bool) -> Hits:
         """Hits of the base, four times as many as long as too few of them count; and what the log changed, exactly."""
-        hidden = self._hidden(allowed)
-        possible = self.store.num_base - int(hidden.sum())
+        hidden, possible = self._hidden(allowed)
         wanted = SURPLUS * k
         while True:
             if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper, and a walk might miss some
@@ -238,8 +244,8 @@ class Index:
     def _walk(self, queries_QD: Array, count: int, *, are_nodes: bool) -> Array:
         """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds fewer."""
         assert self.facts is not None, "a graph has its facts"
-        self._graph.expansion_search = self.facts.node_width if are_nodes else self.facts.search_width
-        found = self._graph.search(asked(queries_QD, self.facts.precision), count)
+        width = self.facts.node_width if are_nodes else self.facts.search_width
+        found = self._graph.search(asked(queries_QD, self.facts.precision), count, width)
         keys_QM = np.atleast_2d(found.keys).astype(np.int64)
         if len(queries_QD) > 1:  # a single query is answered in another shape, without places that are empty
             keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
@@ -253,14 +259,17 @@ class Index:
             vectors = np.concatenate([np.zeros((1, self.store.size), dtype=np.float32), vectors])
         scores_QM = np.einsum("qd,qmd->qm", queries_QD, vectors[places.reshape(keys_QM.shape)])
         scores_QM[keys_QM < 0] = -np.inf
-        empty = Hits(np.full((len(keys_QM), k), -1), np.full((len(keys_QM), k), -np.inf, dtype=np.float32))
-        return _merge(empty, Hits(keys_QM, scores_QM.astype(np.float32)), k)
+        return _best(keys_QM, scores_QM.astype(np.float32), k)
 
 
 def _merge(one: Hits, other: Hits, k: int) -> Hits:
-    """The `k` best of both; of equals the smaller number comes first, so that the order never depends on blocks."""
+    """The `k` best of both."""
     nodes = np.concatenate([one.nodes_QK, other.nodes_QK], 1)
-    scores = np.concatenate([one.scores_QK, other.scores_QK], 1)
+    return _best(nodes, np.concatenate([one.scores_QK, other.scores_QK], 1), k)
+
+
+def _best(nodes: Array, scores: Array, k: int) -> Hits:
+    """The `k` best of `k` or more; of equals the smaller number comes first, so that the order never depends on blocks."""
     order = np.lexsort((np.where(nodes < 0, np.iinfo(np.int64).max, nodes), -scores), axis=1)[:, :k]
     nodes, scores = np.take_along_axis(nodes, order, 1), np.take_along_axis(scores, order, 1)
     return Hits(np.where(np.isneginf(scores), -1, nodes), scores)
@@ -284,7 +293,7 @@ def build_index(store: VectorStore) -> Index:
     say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     assert index.facts is not None, "a graph has its facts"
     with put_in_place(store.path / FILE) as draft:
-        index._graph.save(str(draft))
+        index._graph.graph.save(str(draft))
         index.facts = replace(index.facts, checksum=checksum(draft))
     write_whole(store.path / ABOUT, (json.dumps(asdict(index.facts), indent=1) + "\n").encode())
     return index
@@ -297,7 +306,7 @@ def _built(store: VectorStore, trial: "Trial", of_nodes: "Trial", precision: str
     with progress("Indexing", store.num_base, "vectors") as task:
         for start in range(0, store.num_base, BLOCK // 4):
             nodes = np.arange(start, min(start + BLOCK // 4, store.num_base))
-            graph.add(nodes, coding.stored(compared(store, nodes)))
+            graph.graph.add(nodes, coding.stored(compared(store, nodes)))
             task.advance(len(nodes))
     made = (store.artifact.fingerprint, store.num_base, precision, CONNECTIVITY, BUILD_WIDTH)
     facts = IndexFacts(*made, search_width=WIDTHS[0], node_width=WIDTHS[0], recall=0, checksum="")
@@ -322,16 +331,28 @@ def load_index(store: VectorStore) -> Index | None:
         say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
         return None
     graph = _empty_graph(store.size + EXTRA, facts.precision)
-    graph.view(str(file.path))  # this very file: a compaction may put another one in its place at any moment
+    graph.graph.view(str(file.path))  # this very file: a compaction may put another one in its place at any moment
     found = Index(store, graph, facts)
     found.file = file
     return found
 
 
-def _empty_graph(size: int, precision: str) -> Any:
-    from usearch.index import Index as NearGraph
+class NearGraph:
+    """usearch's graph. How far it walks is a property there; here it is said with every question."""
 
-    return NearGraph(ndim=size, metric="ip", dtype=precision, connectivity=CONNECTIVITY, expansion_add=BUILD_WIDTH)
+    def __init__(self, graph: Any) -> None:
+        self.graph, self._guard = graph, threading.Lock()
+
+    def search(self, rows: Array, count: int, width: int) -> Any:
+        with self._guard:
+            self.graph.expansion_search = width
+            return self.graph.search(rows, count)
+
+
+def _empty_graph(size: int, precision: str) -> NearGraph:
+    from usearch.index import Index as UsearchIndex
+
+    return NearGraph(UsearchIndex(ndim=size, metric="ip", dtype=precision, connectivity=CONNECTIVITY, expansion_add=BUILD_WIDTH))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedErro
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
 SEARCHERS = min(4, max(2, os.cpu_count() or 1))  # threads that search, each with a process that walks through the index
-MOST_SEARCHES = int(os.environ.get("MS","24"))  # of a batch: larger ones make some wait longer, smaller ones all of them
+MOST_SEARCHES = 24  # of a batch: larger ones make some wait longer, smaller ones all of them
 WARM_SEARCHES = 512
 PATIENCE = 0.003  # seconds that the first text waits for company
 

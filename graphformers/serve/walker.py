@@ -34,7 +34,7 @@ class Found:
 
 
 class Walker:
-    """A graph of near neighbours in other processes: `search` as usearch has it. `own` is the same graph in this process.
+    """A graph of near neighbours in other processes, searched as NearGraph is. `own` is the same graph in this process.
 
     The children are given the open file, not its path, where a compaction may have put another one. Each answers one question at
     a time; as many threads as there are children can ask at once.
@@ -49,21 +49,19 @@ class Walker:
         for process in self._processes:
             self._free.put(process)
         self._own, self._num_gone, self._guard = own, 0, threading.Lock()
-        self.expansion_search = 0  # set before every search, as usearch has it
         self._end = weakref.finalize(self, end, self._processes)  # when the last view that uses it is gone
 
-    def search(self, rows: Array, count: int) -> Any:
+    def search(self, rows: Array, count: int, width: int) -> Any:
         while (process := self._free.get()) is not None:
             try:
-                found = ask(process, self.expansion_search, rows, count)
+                found = ask(process, rows, count, width)
             except (OSError, EOFError):  # it was killed; another one is asked
                 self._lose()
                 continue
             self._free.put(process)
             return found
         self._free.put(None)
-        self._own.expansion_search = self.expansion_search
-        return self._own.search(rows, count)
+        return self._own.search(rows, count, width)
 
     def _lose(self) -> None:
         with self._guard:
@@ -74,7 +72,7 @@ class Walker:
             self._free.put(None)
 
 
-def ask(process: "subprocess.Popen[bytes]", width: int, rows: Array, count: int) -> Found:
+def ask(process: "subprocess.Popen[bytes]", rows: Array, count: int, width: int) -> Found:
     """A question to a child, and its answer."""
     about = np.array([width, count, *rows.shape, rows.itemsize], dtype=np.int64)
     write_all(process.stdin, about.tobytes() + rows.tobytes())
