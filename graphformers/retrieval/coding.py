@@ -51,13 +51,12 @@ def to_bytes(numbers: Array) -> Array:
 
 
 def asked(queries_QD: Array, precision: str) -> Array:
-    """(Q, D + EXTRA) queries as the graph is asked; each is scaled to the range of a byte, which does not change who is near."""
+    """(Q, D + EXTRA) queries as the graph is asked; each is scaled by its largest number, which does not change who is near."""
     count, size = queries_QD.shape
     whole = np.zeros((count, size + EXTRA), dtype=np.int8 if precision == "i8" else np.float32)
-    if precision == "i8":
-        largest = np.abs(queries_QD).max(1, keepdims=True)
-        queries_QD = to_bytes(queries_QD * (LARGEST / np.where(largest > 0, largest, 1)))
-    whole[:, :size] = queries_QD
+    largest = np.abs(queries_QD).max(1, keepdims=True)
+    scaled = queries_QD / np.where(largest > 0, largest, 1)
+    whole[:, :size] = to_bytes(scaled * LARGEST) if precision == "i8" else scaled
     return whole
 
 

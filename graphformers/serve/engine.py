@@ -1,7 +1,7 @@
 """Engine: the vectors, the index and the model behind the server, for many clients at once.
 
 Readers work on a View, one state of everything that never changes; a write makes the next one and puts it in place in one step.
-So nobody waits for a writer, and whoever reads sees all of a change or nothing of it. Three threads do the work: one searches,
+So nobody waits for a writer, and whoever reads sees all of a change or nothing of it. Some threads search,
 one reads texts with the model, one writes; each takes all that is waiting at once (batching.py).
 """
 
@@ -268,7 +268,7 @@ class Engine:
 
 
 def open_index(store: VectorStore) -> Index:
-    """The index of a store; through a process of its own, unless every search is exact."""
+    """The index of a store; through processes of their own, unless every search is exact."""
     index = Index.open(store)
     if index.is_exact:
         return index

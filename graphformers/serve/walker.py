@@ -55,15 +55,19 @@ class Walker:
         while (process := self._free.get()) is not None:
             try:
                 found = ask(process, rows, count, width)
-            except (OSError, EOFError):  # it was killed; another one is asked
-                self._lose()
-                continue
+            except BaseException as error:  # an answer that was half read cannot be read on
+                self._lose(process)
+                if not isinstance(error, OSError | EOFError):
+                    raise
+                continue  # it was killed; another one is asked
             self._free.put(process)
             return found
         self._free.put(None)
         return self._own.search(rows, count, width)
 
-    def _lose(self) -> None:
+    def _lose(self, process: "subprocess.Popen[bytes]") -> None:
+        process.kill()
+        end([process])
         with self._guard:
             self._num_gone += 1
             left = len(self._processes) - self._num_gone

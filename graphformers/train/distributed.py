@@ -153,7 +153,7 @@ def joined(device: torch.device) -> Iterator[World]:
         torch.cuda.set_device(device)
     if is_ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
-    control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    control = None if is_ours and dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
     world = World(dist.get_rank(), dist.get_world_size(), control)
     if not world.is_first:
         be_silent()

@@ -85,6 +85,28 @@ def test_numbers_are_bytes_where_that_keeps_the_order(largest: float, precision:
     assert index.facts.recall >= 0.98
 
 
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_nodes_with_the_same_vector_do_not_widen_the_search(similarity: str, tmp_path: Path, large: None) -> None:
+    vectors = crowd(3000, size=64)
+    vectors[::20] = vectors[7]
+    facts = build_index(Crowd(tmp_path / "v", vectors, similarity)).facts
+    assert facts is not None
+    assert facts.recall >= 0.99
+    assert facts.node_width <= facts.search_width <= 512
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e6])
+def test_the_length_of_a_query_does_not_matter(factor: float, tmp_path: Path, large: None) -> None:
+    vectors = crowd(2000, size=96)
+    vectors[::7, 3] *= 15
+    index = build_index(Crowd(tmp_path / "v", vectors, "dot"))
+    assert index.facts is not None
+    assert index.facts.precision == "f16"
+    queries = vectors[:20]
+    expected = index.search(queries, 10).nodes_QK
+    np.testing.assert_array_equal(index.search(queries * np.float32(factor), 10).nodes_QK, expected)
+
+
 @given(st.integers(0, 10_000), st.sampled_from(["i8", "f16"]), st.booleans())
 def test_coded_vectors_have_one_length_and_keep_their_order(seed: int, precision: str, is_moved: bool) -> None:
     draw = np.random.default_rng(seed)

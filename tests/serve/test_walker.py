@@ -52,6 +52,20 @@ def test_a_killed_one_is_done_without(index: Index, place: Path, capfd: pytest.C
         assert f"{left} left" in said
 
 
+def test_a_failure_of_another_kind_loses_one_and_blocks_nobody(
+    index: Index, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walker = Walker(OpenFile(place / FILE), index._graph)
+    queries = index.store.base_vectors(np.arange(3))
+    expected = index.search(queries, 5).nodes_QK
+    with monkeypatch.context() as patch:
+        patch.setattr("graphformers.serve.walker.numbers", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            index.through(walker).search(queries, 5)
+    np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
+    assert walker._processes[0].poll() is not None
+
+
 def test_several_threads_ask_at_once(index: Index, place: Path) -> None:
     walker = Walker(OpenFile(place / FILE), None, num_processes=2)
     queries = index.store.base_vectors(np.arange(40))

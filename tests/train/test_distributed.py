@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def run(processes: int, *words: str) -> subprocess.CompletedProcess[str]:
     if "Signal 6 (SIGABRT)" in done.stderr:
         # Seen once in some hundreds of runs, from C++ below torch.distributed. Training goes on after it as after any kill;
         # what is tested here is the arithmetic, so it gets a second go, and only one.
+        (Path(tempfile.gettempdir()) / f"graphformers_aborted_{os.getpid()}.txt").write_text(done.stderr)
         print(done.stderr)
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=ENVIRONMENT)
     return done
