@@ -22,6 +22,10 @@ Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is.")
 ]
 Recipe = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A recipe such as recipes/minilm.toml.")]
+Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")]
+MovedModel = Annotated[
+    Path | None, typer.Option("--model", metavar="MODEL", help="The model folder, if it is no longer where it was.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

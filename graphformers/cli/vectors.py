@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Device, Force, Output, app, parse_column
+from graphformers.cli.options import AsJson, Device, Force, MovedModel, Output, Vectors, app, parse_column
 
 
 @app.command("embed")
@@ -69,16 +69,14 @@ def embed_command(
 
 @app.command("update")
 def update_command(
-    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    vectors: Vectors,
     nodes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A table of new nodes, and of known ones whose text or columns changed.")
     ] = None,
     edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
     remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
     remove_edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of links to remove.")] = None,
-    model: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
-    ] = None,
+    model: MovedModel = None,
     column: Annotated[
         list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column is id, text, src, dst or type.")
     ] = None,
@@ -113,7 +111,7 @@ def update_command(
 
 @app.command("export")
 def export_command(
-    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    vectors: Vectors,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt."),
@@ -133,7 +131,7 @@ def export_command(
 
 @app.command("search")
 def search_command(
-    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
+    vectors: Vectors,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
     id: Annotated[str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")] = None,
     links: Annotated[str | None, typer.Option(metavar="ID", help="Likely links that this node does not have yet.")] = None,
@@ -176,10 +174,8 @@ def search_command(
 
 @app.command("serve")
 def serve_command(
-    vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")],
-    model: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="The model folder, if it is no longer where it was.")
-    ] = None,
+    vectors: Vectors,
+    model: MovedModel = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above.")
     ] = "127.0.0.1",

@@ -29,7 +29,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress, say
-from graphformers.retrieval.coding import EXTRA, asked, coding_of, compared
+from graphformers.retrieval.coding import BLOCK, EXTRA, Coding, asked, coding_of, compared
 
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
@@ -39,7 +39,6 @@ LEAST_WIDTH = 128  # for vectors that are no nodes': they may be of quite anothe
 RECALL = 0.99  # at 10, for which a width is chosen when an index is made
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
-BLOCK = 65_536  # vectors at a time
 FIRST = 2_000  # vectors that one thread adds: several would miss each other's in a graph that is nearly empty, and lose them
 MANY_CHANGES = 500  # more than these are not sorted as a whole
 
@@ -292,9 +291,10 @@ def has_usearch() -> bool:
 def build_index(store: VectorStore) -> Index:
     """Makes the index of a store's base, measures its recall, and keeps it beside the vectors."""
     trial, of_nodes = Trial.of(store), Trial.of_nodes(store)
-    index, recall = _built(store, trial, of_nodes, "i8")
+    coding = coding_of(store, "i8")
+    index, recall = _built(store, trial, of_nodes, coding)
     if recall < RECALL:  # a few numbers are so large that bytes hold nothing of the others
-        other, recall_of_other = _built(store, trial, of_nodes, "f16")
+        other, recall_of_other = _built(store, trial, of_nodes, replace(coding, precision="f16"))
         index, recall = (other, recall_of_other) if recall_of_other > recall else (index, recall)
     say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     assert index.facts is not None, "a graph has its facts"
@@ -305,17 +305,16 @@ def build_index(store: VectorStore) -> Index:
     return index
 
 
-def _built(store: VectorStore, trial: "Trial", of_nodes: "Trial", precision: str) -> tuple[Index, float]:
+def _built(store: VectorStore, trial: "Trial", of_nodes: "Trial", coding: Coding) -> tuple[Index, float]:
     """An index in memory, and its recall."""
-    coding = coding_of(store, precision)
-    graph = _empty_graph(coding.size, precision)
+    graph = _empty_graph(coding.size, coding.precision)
     with progress("Indexing", store.num_base, "vectors") as task:
         edges = sorted({0, *range(FIRST, store.num_base, BLOCK // 4), store.num_base})
         for start, end in pairwise(edges):
             nodes = np.arange(start, end)
             graph.graph.add(nodes, coding.stored(compared(store, nodes)), threads=0 if start else 1)
             task.advance(len(nodes))
-    made = (store.artifact.fingerprint, store.num_base, precision, CONNECTIVITY, BUILD_WIDTH)
+    made = (store.artifact.fingerprint, store.num_base, coding.precision, CONNECTIVITY, BUILD_WIDTH)
     facts = IndexFacts(*made, search_width=WIDTHS[0], node_width=WIDTHS[0], recall=0, checksum="")
     width, recall = trial.choose_width(Index(store, graph, facts), LEAST_WIDTH)
     node_width, _ = of_nodes.choose_width(Index(store, graph, facts), WIDTHS[0])
