@@ -97,6 +97,46 @@ def test_deep_links_keys_and_the_way_back(server: Running) -> None:
         assert seen.strangers == []
 
 
+# What was asked for and is no longer wanted breaks off in the middle of its answer, or comes anyway: {kind} says which.
+SLOW_ANSWER = """
+const real = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await real(path, options);
+  if (!/^.nodes.(?!evil).*attention$/.test(path)) return answer;
+  const content = await answer.text();
+  document.documentElement.dataset.held = "yes";
+  return new Response(new ReadableStream({ start(answer) {
+    options.signal.addEventListener("abort", () => {
+      const given = () => { document.documentElement.dataset.held = "given"; };
+      if ("{kind}" === "breaks off") { answer.error(new DOMException("given up", "AbortError")); setTimeout(given); }
+      else setTimeout(() => { answer.enqueue(new TextEncoder().encode(content)); answer.close(); setTimeout(given); }, 1000);
+    });
+  } }));
+};
+"""
+
+
+@pytest.mark.parametrize("kind", ["breaks off", "comes anyway"])
+def test_going_back_before_a_node_has_come(server: Running, kind: str) -> None:
+    with visit() as seen:
+        page = seen.page
+        page.add_init_script(SLOW_ANSWER.replace("{kind}", kind))
+        page.goto(server.address + "/#node=evil%2F%3Ci%3E")
+        page.wait_for_selector(".heard li")
+        before = page.locator("#similar").inner_text()
+        page.locator("#similar a").first.click()
+        page.wait_for_selector("html[data-held=yes]", state="attached")
+        page.go_back()
+        page.wait_for_selector("#node-facts .id:text-is('evil/<i>')")
+        page.wait_for_selector("html[data-held=given]", state="attached")
+        page.wait_for_selector("#node:not(.busy)")
+        assert page.locator("#similar").inner_text() == before
+        assert page.locator("#notice").is_hidden()
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#node", state="hidden")
+        assert complaints(seen) == []
+
+
 def test_a_point_of_the_map_can_be_picked(server: Running) -> None:
     with visit() as seen:
         page = seen.page

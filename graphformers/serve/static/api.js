@@ -30,6 +30,7 @@ export async function ask(path, body, signal) {
     throw new ServerError(0, "The server cannot be reached.");
   }
   const content = await answer.json().catch(() => ({}));
+  signal?.throwIfAborted(); // an answer may come to its end, or break off, after nobody wants it any more
   if (!answer.ok) throw new ServerError(answer.status, content.error?.message || `The server answered ${answer.status}.`);
   return { status: answer.status, content };
 }

@@ -7,6 +7,7 @@ const frame = document.getElementById("map");
 const note = document.getElementById("map-note");
 let isReady = false;
 let waiting = {};
+const turns = { results: 0, node: 0 };
 
 function tell(kind, content) {
   waiting[kind] = content;
@@ -51,7 +52,8 @@ export async function loadMap() {
 
 // Lights up some nodes, and one among them; nodes that are not among the points are placed by the server.
 export async function light(name, matches) {
+  const turn = ++turns[name];
   const { content } = matches.length ? await ask("/map/places", { ids: matches.map((match) => match.id) }) : { content: { places: [] } };
   const lit = matches.map((match, i) => ({ id: match.id, text: match.text, place: content.places[i] })).filter((entry) => entry.place);
-  tell(name, lit);
+  if (turn === turns[name]) tell(name, lit); // else others have been lit since
 }

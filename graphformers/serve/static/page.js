@@ -18,7 +18,6 @@ function say(message, isBad = false) {
 }
 
 function fail(error) {
-  if (error.name === "AbortError") return;
   if (error.status === 401) $("token-form").hidden = false;
   say(error.message, true);
 }
@@ -51,12 +50,14 @@ async function search({ q, where }) {
   shown.search = key;
   searching?.abort();
   searching = new AbortController();
+  const { signal } = searching;
   $("query").value = q;
   $("where").value = where;
   if (!q) {
     $("results").replaceChildren();
     $("results-title").textContent = "Start with a few words";
     $("hint").hidden = false;
+    $("results-section").classList.remove("busy");
     light("results", []).catch(fail);
     return;
   }
@@ -64,7 +65,7 @@ async function search({ q, where }) {
   try {
     const filters = where.split(",").map((word) => word.trim()).filter(Boolean);
     const body = { text: q, k: Number($("count").value), where: filters, show_neighbors: 3 };
-    const { matches } = (await ask("/search", body, searching.signal)).content;
+    const { matches } = (await ask("/search", body, signal)).content;
     const scores = matches.map((entry) => entry.score);
     const items = matches.map((entry) => match(entry, Math.min(...scores), Math.max(...scores)));
     $("results").replaceChildren(...items);
@@ -74,11 +75,11 @@ async function search({ q, where }) {
     mark(place().node);
     light("results", matches).catch(fail);
   } catch (error) {
+    if (signal.aborted) return; // the list belongs to a later search
     shown.search = null;
     fail(error);
-  } finally {
-    $("results-section").classList.remove("busy");
   }
+  $("results-section").classList.remove("busy");
 }
 
 function mark(id) {
@@ -103,17 +104,18 @@ async function open(id) {
   shown.node = id;
   opening?.abort();
   opening = new AbortController();
+  const { signal } = opening;
   mark(id);
   document.body.classList.toggle("has-node", Boolean(id));
   if (!id) {
     $("node").hidden = true;
+    $("node").classList.remove("busy");
     document.title = "graphformers";
     light("node", []).catch(fail);
     return;
   }
   $("node").classList.add("busy");
   try {
-    const { signal } = opening;
     const node = (await ask(nodePath(id, "?limit=0"), undefined, signal)).content;
     head(node);
     const from = (path) => ask(nodePath(id, path), undefined, signal).then((answer) => answer.content);
@@ -129,15 +131,13 @@ async function open(id) {
     $("node-title").focus({ preventScroll: true });
     light("node", [{ id, text: node.text }]).catch(fail);
   } catch (error) {
-    if (error.name !== "AbortError") {
-      shown.node = null;
-      $("node").hidden = true;
-      document.body.classList.remove("has-node");
-    }
+    if (signal.aborted) return; // the place belongs to another node
+    shown.node = null;
+    $("node").hidden = true;
+    document.body.classList.remove("has-node");
     fail(error);
-  } finally {
-    $("node").classList.remove("busy");
   }
+  $("node").classList.remove("busy");
 }
 
 function around() {
