@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Device, Force, Output, Recipe, app
+from graphformers.cli.options import AsJson, Device, Force, Neighbors, Output, Recipe, app
 
 
 @app.command("train")
@@ -85,6 +85,7 @@ def evaluate_command(
     backbone: Annotated[
         str | None, typer.Option(metavar="BACKBONE", help="The language model to show untrained; by default the model's own.")
     ] = None,
+    neighbors: Neighbors = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,6 +111,7 @@ def evaluate_command(
         protocols=PROTOCOLS if protocol == "all" else (protocol,),
         vectors={str(file): cosine for file in vectors or []},
         backbone=backbone,
+        num_neighbors=neighbors,
         device=device,
     )
     print_overview(found, as_json)

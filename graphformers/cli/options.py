@@ -26,6 +26,10 @@ Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of ve
 MovedModel = Annotated[
     Path | None, typer.Option("--model", metavar="MODEL", help="The model folder, if it is no longer where it was.")
 ]
+Neighbors = Annotated[
+    int | None,
+    typer.Option("--neighbors", metavar="NUMBER", help="Neighbours sampled for a node; by default as the model was trained."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

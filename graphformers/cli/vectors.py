@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Device, Force, MovedModel, Output, Vectors, app, parse_column
+from graphformers.cli.options import AsJson, Device, Force, MovedModel, Neighbors, Output, Vectors, app, parse_column
 
 
 @app.command("embed")
@@ -22,9 +22,7 @@ def embed_command(
     states: Annotated[
         str, typer.Option(metavar="WHERE", help="States between the two passes: memory (of the GPU), disk, or auto: what fits.")
     ] = "auto",
-    neighbors: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Neighbours sampled for a node; by default as the model was trained.")
-    ] = None,
+    neighbors: Neighbors = None,
     shard_size: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere.")
     ] = None,

@@ -80,21 +80,25 @@ def evaluate_beside_baselines(
     protocols: tuple[str, ...] = ("saved",),
     vectors: Mapping[str, bool] | None = None,
     backbone: str | None = None,
+    num_neighbors: int | None = None,
     device: str | None = None,
 ) -> Overview:
     """A model folder and files of vectors (and whether each is compared by cosine), beside all that needs no training.
 
-    `backbone` is shown untrained; by default the one that the model was trained from, where it says so.
+    `backbone` is shown untrained; by default the one that the model was trained from, where it says so. `num_neighbors` of a node
+    are read, by default as many as in training.
     """
     for protocol in protocols:
         check_protocol(protocol)
     nodes = None if "full" in protocols else asked_nodes(questions)
     systems: dict[str, Scorer] = {}
-    max_tokens, num_neighbors = ModelConfig.max_tokens, ModelConfig.num_neighbors
-    if model is not None:
-        loaded = GraphFormers.from_pretrained(model, device=device)
-        max_tokens, num_neighbors = loaded.config.max_tokens, loaded.config.num_neighbors
-        systems[str(model)] = model_scores(loaded, split, questions, protocols)
+    if num_neighbors is not None and num_neighbors < 0:
+        raise GraphFormersError(f"{num_neighbors} neighbours given, expected 0 or more")
+    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
+    config = ModelConfig if loaded is None else loaded.config
+    around = config.num_neighbors if num_neighbors is None else num_neighbors
+    if model is not None and loaded is not None:
+        systems[str(model)] = model_scores(loaded, split, questions, protocols, split.sampler(around))
         backbone = backbone or backbone_of(model)
     everyone = np.arange(split.graph.num_nodes) if nodes is None else nodes
     for file, cosine in (vectors or {}).items():
@@ -102,6 +106,6 @@ def evaluate_beside_baselines(
     if not systems:
         raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
     if backbone:
-        own = sentence_vectors(backbone, split.graph, everyone, max_tokens, device)
+        own = sentence_vectors(backbone, split.graph, everyone, config.max_tokens, device)
         systems[f"{Path(backbone).name}, untrained"] = VectorScores(own, nodes, cosine=True)
-    return overview(systems | simple_scores(split, num_neighbors), split, questions, protocols)
+    return overview(systems | simple_scores(split, around), split, questions, protocols)

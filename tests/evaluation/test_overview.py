@@ -49,6 +49,18 @@ def test_the_command_prints_tables_and_json(folder: Path, capsys: pytest.Capture
     assert {"value", "low", "high", "p_value"} == set(table["ahead"]["TF-IDF"])
 
 
+def test_more_or_fewer_neighbours_than_in_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split, own = LinkSplit.load(folder / "g.split"), str(folder / "g.model")
+    for number in (0, 2, 40):
+        app(["evaluate", own, str(folder / "g.split"), "--neighbors", str(number), "--json"], standalone_mode=False)
+        found = json.loads(capsys.readouterr().out)["protocols"]["saved"][own]
+        expected = evaluate(make_model(), split, sampler=split.sampler(number)).table()
+        assert found == json.loads(json.dumps(expected))
+        assert found != json.loads(json.dumps(evaluate(make_model(), split).table()))
+    with pytest.raises(GraphFormersError, match="-1 neighbours given"):
+        app(["evaluate", own, str(folder / "g.split"), "--neighbors", "-1"], standalone_mode=False)
+
+
 def test_vectors_of_another_system_are_ranked_on_the_same_lists(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     split, model = LinkSplit.load(folder / "g.split"), make_model()
     vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
