@@ -224,7 +224,9 @@ def main() -> None:
         about, purpose, seconds, num_nodes = sys.argv[2:]
         import uvloop  # it comes with the server
 
-        print(json.dumps(uvloop.run(drive(json.loads(about), purpose, float(seconds), int(num_nodes)))))
+        found = uvloop.run(drive(json.loads(about), purpose, float(seconds), int(num_nodes)))
+        os.set_blocking(sys.stdout.fileno(), True)  # uvloop left it otherwise: print drops what does not fit into the pipe
+        print(json.dumps(found))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)

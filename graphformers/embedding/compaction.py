@@ -1,7 +1,8 @@
 """Compaction: a folder of vectors and its log written as a new base, shard by shard, and exchanged with the old one.
 
 It happens by itself when the log has grown to a share of the base, so that what is written for each change stays, on average, a
-small multiple of the change, and opening a folder never means reading a log of its own size.
+small multiple of the change, and opening a folder never means reading a log of its own size; and when so many vectors have
+changed that searching them, which happens one by one, takes about as long as searching the base.
 """
 
 from graphformers.artifact import write_artifact
@@ -13,10 +14,13 @@ from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 LEAST_BYTES = 64 << 20  # of a log that is worth compacting
 MOST_BYTES = 2 << 30  # of a log, however large the base: it is read when a folder is opened
 SHARE = 0.25  # of the base
+LEAST_CHANGED, CHANGED_SHARE = 8_192, 0.05  # changed vectors that are too many: so many, and such a share of the base's
 
 
 def is_due(store: VectorStore) -> bool:
-    """Whether the log has grown too large."""
+    """Whether the log has grown too large, in bytes or in vectors."""
+    if len(store.changed_nodes()) > max(LEAST_CHANGED, CHANGED_SHARE * store.num_base):
+        return True
     base = sum(int(entry["bytes"]) for name, entry in store.artifact.files.items() if not name.startswith("graph/"))
     return store.log.end > min(max(LEAST_BYTES, SHARE * base), MOST_BYTES)
 

@@ -30,6 +30,8 @@ from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress, say
 from graphformers.retrieval.coding import BLOCK, EXTRA, Coding, asked, coding_of, compared
+from graphformers.retrieval.hits import Hits, best_hits, merge_hits
+from graphformers.retrieval.overlay import Overlay
 
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
@@ -40,15 +42,6 @@ RECALL = 0.99  # at 10, for which a width is chosen when an index is made
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
 FIRST = 2_000  # vectors that one thread adds: several would miss each other's in a graph that is nearly empty, and lose them
-MANY_CHANGES = 500  # more than these are not sorted as a whole
-
-
-@dataclass(frozen=True)
-class Hits:
-    """The best nodes of each query, best first; where there are fewer than K, -1 with a score of -inf."""
-
-    nodes_QK: Array  # int64
-    scores_QK: Array  # float32
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Index:
         self.store, self._graph, self.facts = store, graph, facts
         self._all: Array | None = None
         self.file: OpenFile | None = None  # that the graph is mapped from, if it is
-        self._overlay: tuple[Array, Array, VectorStore, int] | None = None
+        self._overlay: Overlay | None = None
         self._covered: tuple[Array, Array, int] | None = None
         self._numbers: Array | None = None  # of the graph's nodes in the store, -1 for those that changed since; None: the same
         self._unseen = np.zeros(0, dtype=np.int64)  # base nodes that the graph does not know
@@ -171,7 +164,7 @@ class Index:
             scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(vectors).T
             scores_QM[:, torch.from_numpy(hidden[part])] = -torch.inf
             top = scores_QM.topk(min(k, len(part)), dim=1)
-            best = _merge(best, Hits(part[top.indices.numpy()], top.values.numpy()), k)
+            best = merge_hits(best, Hits(part[top.indices.numpy()], top.values.numpy()), k)
         return self._with_changes(best, queries_QD, k, allowed)
 
     def _kept(self, nodes: Array, is_slice: bool) -> Array:
@@ -197,36 +190,10 @@ class Index:
             count = len(hidden) - int(hidden.sum())
         return hidden, count
 
-    def _changed(self) -> tuple[Array, Array]:
-        """The nodes that are searched exactly, and their vectors as they are compared; made once for each state of the log."""
-        before, end = self._overlay, self.store.log.end
-        if before is not None and before[2] is self.store and before[3] == end:
-            return before[:2]
-        nodes = self.store.changed_nodes()
-        if len(self._unseen):
-            nodes = np.union1d(nodes, np.setdiff1d(self._unseen, self.store.overtaken()))
-        vectors = np.empty((len(nodes), self.store.size), dtype=np.float32)
-        known = np.zeros(len(nodes), dtype=bool)
-        if before is not None and len(before[0]):
-            places = np.minimum(np.searchsorted(before[0], nodes), len(before[0]) - 1)
-            known = (before[0][places] == nodes) & self.store.is_same_vector(before[2], nodes)
-            vectors[known] = before[1][places[known]]
-        vectors[~known] = self.store.compared(nodes[~known])
-        self._overlay = (nodes, vectors, self.store, end)
-        return nodes, vectors
-
     def _with_changes(self, best: Hits, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Hits of the base, and with them what the log changed."""
-        nodes, vectors = self._changed()
-        if allowed is not None:
-            nodes, vectors = nodes[allowed[nodes]], vectors[allowed[nodes]]
-        if not len(nodes):
-            return best
-        scores_QM = queries_QD @ vectors.T
-        if len(nodes) > MANY_CHANGES:
-            top = torch.from_numpy(scores_QM).topk(min(k, len(nodes)), dim=1)
-            return _merge(best, Hits(nodes[top.indices.numpy()], top.values.numpy()), k)
-        return _merge(best, Hits(np.broadcast_to(nodes, scores_QM.shape), scores_QM), k)
+        self._overlay = overlay = Overlay.of(self.store, self._unseen, self._overlay)
+        return merge_hits(best, overlay.search(queries_QD, k, allowed), k) if len(overlay.nodes_M) else best
 
     def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None, *, are_nodes: bool) -> Hits:
         """Hits of the base, four times as many as long as too few of them count; and what the log changed, exactly."""
@@ -264,20 +231,7 @@ class Index:
         if missing:
             keys_QM = np.pad(keys_QM, ((0, 0), (0, missing)), constant_values=-1)
             scores_QM = np.pad(scores_QM, ((0, 0), (0, missing)), constant_values=-np.inf)
-        return _best(keys_QM, scores_QM.astype(np.float32), k)
-
-
-def _merge(one: Hits, other: Hits, k: int) -> Hits:
-    """The `k` best of both."""
-    nodes = np.concatenate([one.nodes_QK, other.nodes_QK], 1)
-    return _best(nodes, np.concatenate([one.scores_QK, other.scores_QK], 1), k)
-
-
-def _best(nodes: Array, scores: Array, k: int) -> Hits:
-    """The `k` best of `k` or more; of equals the smaller number comes first, so that the order never depends on blocks."""
-    order = np.lexsort((np.where(nodes < 0, np.iinfo(np.int64).max, nodes), -scores), axis=1)[:, :k]
-    nodes, scores = np.take_along_axis(nodes, order, 1), np.take_along_axis(scores, order, 1)
-    return Hits(np.where(np.isneginf(scores), -1, nodes), scores)
+        return best_hits(keys_QM, scores_QM.astype(np.float32), k)
 
 
 def has_usearch() -> bool:

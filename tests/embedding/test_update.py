@@ -167,15 +167,16 @@ def test_columns_and_types_are_kept(tmp_path: Path) -> None:
     assert changed.log.end == 0
 
 
-def test_the_log_is_compacted_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "share"), [("LEAST_BYTES", "SHARE"), ("LEAST_CHANGED", "CHANGED_SHARE")])
+def test_the_log_is_compacted_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, share: str) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
-    monkeypatch.setattr(compaction, "LEAST_BYTES", 5000)
-    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    monkeypatch.setattr(compaction, limit, 5000 if limit == "LEAST_BYTES" else 4)
+    monkeypatch.setattr(compaction, share, 0.0)
     reports = [update(store.path, nodes={f"new {i}": "graph"}, model=model) for i in range(12)]
     assert [report.is_compacted for report in reports].count(True) >= 2
     found = VectorStore.load(store.path)
-    assert found.log.end <= 5000
+    assert found.log.end <= 5000 if limit == "LEAST_BYTES" else len(found.changed_nodes()) <= 4
     assert len(found) == 72
     assert farthest(found, model, found.graph()) <= 1e-5
     found.artifact.verify()
