@@ -4,30 +4,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import graphformers.retrieval.overlay as overlay_module
 from graphformers.embedding.changes import gather_changes
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import Updater
 from graphformers.embedding.vectors import VectorStore, locked
-from graphformers.retrieval.overlay import Overlay, Rough
+from graphformers.retrieval.hits import best_hits
+from graphformers.retrieval.overlay import Overlay
 from tests.embedding.conftest import make_model, some_graph
 
 
-@pytest.mark.parametrize("is_rough", [True, False])
+@pytest.mark.parametrize("count", [400, 4000])
 @pytest.mark.parametrize("share", [None, 0.5, 0.002])
-def test_the_best_of_many_are_found(tmp_path: Path, is_rough: bool, share: float | None) -> None:
-    """Vectors that lie close together and far from zero, where sixteen bits alone would not tell them apart."""
+def test_the_best_are_found(tmp_path: Path, count: int, share: float | None) -> None:
     draw = np.random.default_rng(0)
-    vectors = (3 + 0.3 * draw.normal(size=(4000, 32))).astype(np.float32)
-    nodes, queries = np.sort(draw.permutation(9000)[:4000]), vectors[:50] + 0.1
-    center = vectors.mean(0)
-    rough = Rough(center, torch.from_numpy(vectors - center).bfloat16()) if is_rough else None
+    vectors = (3 + 0.3 * draw.normal(size=(count, 32))).astype(np.float32)
+    nodes, queries = np.sort(draw.permutation(9000)[:count]), vectors[:50] + 0.1
     embed(make_model(), some_graph(), tmp_path / "v")
     store = VectorStore.load(tmp_path / "v")
     allowed = None if share is None else draw.random(9000) < share
-    found = Overlay(store, 0, nodes, vectors, rough).search(queries, 10, allowed)
+    found = Overlay(store, 0, nodes, vectors).search(queries, 10, allowed)
+    found = best_hits(found.nodes_QK, found.scores_QK, 10)
     scores = queries @ vectors.T
     if allowed is not None:
         scores[:, ~allowed[nodes]] = -np.inf
@@ -38,11 +35,8 @@ def test_the_best_of_many_are_found(tmp_path: Path, is_rough: bool, share: float
         assert allowed[found.nodes_QK[found.nodes_QK >= 0]].all()
 
 
-@pytest.mark.parametrize("is_rough", [True, False])
-def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rough: bool) -> None:
+def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes come, change, and go: what is carried over equals what is read anew."""
-    monkeypatch.setattr(overlay_module, "MANY", 4)
-    monkeypatch.setattr(overlay_module, "has_bfloat16", lambda: is_rough)
     place, model = tmp_path / "v", make_model()
     embed(model, some_graph(), place)
     with locked(place) as lock:
@@ -63,7 +57,3 @@ def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.M
             assert np.array_equal(carried.nodes_M, anew.nodes_M)
             assert np.array_equal(carried.vectors_MD, anew.vectors_MD)
             assert Overlay.of(store, unseen, carried) is carried, "nothing has changed"
-            assert (carried.rough is not None) == (anew.rough is not None) == is_rough
-            if carried.rough is not None:
-                whole = carried.rough.vectors_MD.float().numpy() + carried.rough.center_D
-                assert np.abs(whole - carried.vectors_MD).max() < 0.02 * np.abs(carried.vectors_MD).max()
