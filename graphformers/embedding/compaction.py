@@ -14,7 +14,7 @@ from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 LEAST_BYTES = 64 << 20  # of a log that is worth compacting
 MOST_BYTES = 2 << 30  # of a log, however large the base: it is read when a folder is opened
 SHARE = 0.25  # of the base
-LEAST_CHANGED, CHANGED_SHARE = 8_192, 0.05  # changed vectors that are too many: so many, and such a share of the base's
+LEAST_CHANGED, CHANGED_SHARE = 16_384, 0.05  # changed vectors that are too many: so many, and such a share of the base's
 
 
 def is_due(store: VectorStore) -> bool:

@@ -28,14 +28,15 @@ class Overlay:
     def of(store: VectorStore, unseen: Array, before: "Overlay | None" = None) -> "Overlay":
         """Of a store's changed nodes, and of those of the base that are `unseen`; what `before` holds is not read again.
 
-        `before` is that of an earlier state with the same base and the same `unseen`.
+        `before` is that of an earlier state with the same base and the same `unseen`. Of a store that was changed itself, instead
+        of a fork of it, nobody can tell what is still the same.
         """
         if before is not None and before.store is store and before.end == store.log.end:
             return before
         end, still = store.log.end, np.setdiff1d(unseen, store.overtaken())
         nodes_M = np.union1d(store.changed_nodes(), still)
         vectors_MD, is_known = np.empty((len(nodes_M), store.size), dtype=np.float32), np.zeros(len(nodes_M), dtype=bool)
-        if before is not None and len(before.nodes_M):
+        if before is not None and before.store is not store and len(before.nodes_M):
             places = np.minimum(np.searchsorted(before.nodes_M, nodes_M), len(before.nodes_M) - 1)
             is_same = store.is_same_vector(before.store, nodes_M) | np.isin(nodes_M, still, assume_unique=True)
             is_known = (before.nodes_M[places] == nodes_M) & is_same

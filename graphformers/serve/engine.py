@@ -188,9 +188,9 @@ class Engine:
         updater = self._updater
         if (
             updater is None
-            or not compaction.is_due(updater.store)
             or self._is_indexing()
             or updater.store.log.end < self._patient
+            or not compaction.is_due(updater.store)
         ):
             return
         say(f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …")

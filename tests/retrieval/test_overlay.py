@@ -57,3 +57,14 @@ def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.M
             assert np.array_equal(carried.nodes_M, anew.nodes_M)
             assert np.array_equal(carried.vectors_MD, anew.vectors_MD)
             assert Overlay.of(store, unseen, carried) is carried, "nothing has changed"
+
+
+def test_a_store_that_is_changed_under_it(tmp_path: Path) -> None:
+    model = make_model()
+    embed(model, some_graph(), tmp_path / "v")
+    with locked(tmp_path / "v") as lock:
+        updater, before = Updater(VectorStore.load(tmp_path / "v"), model, lock), None
+        for text in ("graph", "vector link", "node 42"):
+            updater.apply(gather_changes({"new": text}, None, None, None))
+            before = Overlay.of(updater.store, np.zeros(0, dtype=np.int64), before)
+            assert before.vectors_MD == pytest.approx(updater.store.compared(before.nodes_M))

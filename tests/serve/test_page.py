@@ -137,6 +137,24 @@ def test_going_back_before_a_node_has_come(server: Running, kind: str) -> None:
         assert complaints(seen) == []
 
 
+def test_a_node_that_does_not_come_leaves_nothing_behind(server: Running) -> None:
+    with visit() as seen:
+        page = seen.page
+        page.route("**/attention", lambda route: route.abort())
+        page.goto(server.address + "/#q=graph")
+        page.wait_for_selector("#results .match")
+        page.locator("#results .match .main").first.click()
+        page.wait_for_selector("#notice.bad")
+        assert page.locator("#notice").inner_text() == "The server cannot be reached."
+        assert page.locator("#node").is_hidden()
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#results .match.open", state="detached")
+        page.unroute("**/attention")
+        page.locator("#results .match .main").first.click()
+        page.wait_for_selector(".heard li")
+        assert page.locator("#notice").is_hidden()
+
+
 def test_a_point_of_the_map_can_be_picked(server: Running) -> None:
     with visit() as seen:
         page = seen.page

@@ -7,7 +7,7 @@ import { showEgo } from "./ego.js";
 import { address, cut, make, meter, place } from "./parts.js";
 
 const $ = (id) => document.getElementById(id);
-const shown = { search: null, node: null, ego: null, heard: null };
+const shown = { search: null, node: null, ego: null, heard: null }; // node: null for none, undefined for one that did not come
 let searching = null;
 let opening = null;
 
@@ -132,7 +132,7 @@ async function open(id) {
     light("node", [{ id, text: node.text }]).catch(fail);
   } catch (error) {
     if (signal.aborted) return; // the place belongs to another node
-    shown.node = null;
+    shown.node = undefined;
     $("node").hidden = true;
     document.body.classList.remove("has-node");
     fail(error);
@@ -191,7 +191,8 @@ $("search").addEventListener("submit", (event) => {
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useToken($("token").value);
-  shown.search = shown.node = null;
+  shown.search = null;
+  shown.node = undefined;
   say("");
   begin();
 });
