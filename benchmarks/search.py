@@ -12,7 +12,6 @@ import json
 import resource
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,6 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
     again = load_index(store)
     opened = time.perf_counter() - started
     assert again is not None
-    assert again.facts is not None
     started = time.perf_counter()
     truth = Index(store).search(queries, 10)
     exact = (time.perf_counter() - started) / len(queries)
@@ -104,7 +102,7 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
         "widths": [],
     }
     for width in sorted({*widths, found["chosen_width"]}):
-        tried = Index(store, again._graph, replace(again.facts, search_width=width))
+        tried = again.with_width(width)
         started = time.perf_counter()
         hits = [tried.search(query[None], 10).nodes_QK[0] for query in queries]
         taken = time.perf_counter() - started

@@ -92,13 +92,12 @@ def evaluate_beside_baselines(
         check_protocol(protocol)
     nodes = None if "full" in protocols else asked_nodes(questions)
     systems: dict[str, Scorer] = {}
-    if num_neighbors is not None and num_neighbors < 0:
-        raise GraphFormersError(f"{num_neighbors} neighbours given, expected 0 or more")
-    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
-    config = ModelConfig if loaded is None else loaded.config
-    around = config.num_neighbors if num_neighbors is None else num_neighbors
-    if model is not None and loaded is not None:
-        systems[str(model)] = model_scores(loaded, split, questions, protocols, split.sampler(around))
+    sampler = None if num_neighbors is None else split.sampler(num_neighbors)
+    max_tokens, usual = ModelConfig.max_tokens, ModelConfig.num_neighbors
+    if model is not None:
+        loaded = GraphFormers.from_pretrained(model, device=device)
+        max_tokens, usual = loaded.config.max_tokens, loaded.config.num_neighbors
+        systems[str(model)] = model_scores(loaded, split, questions, protocols, sampler)
         backbone = backbone or backbone_of(model)
     everyone = np.arange(split.graph.num_nodes) if nodes is None else nodes
     for file, cosine in (vectors or {}).items():
@@ -106,6 +105,7 @@ def evaluate_beside_baselines(
     if not systems:
         raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
     if backbone:
-        own = sentence_vectors(backbone, split.graph, everyone, config.max_tokens, device)
+        own = sentence_vectors(backbone, split.graph, everyone, max_tokens, device)
         systems[f"{Path(backbone).name}, untrained"] = VectorScores(own, nodes, cosine=True)
+    around = usual if num_neighbors is None else num_neighbors
     return overview(systems | simple_scores(split, around), split, questions, protocols)

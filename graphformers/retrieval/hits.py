@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from graphformers.data.arrays import Array
 
@@ -13,6 +14,20 @@ class Hits:
 
     nodes_QK: Array  # int64
     scores_QK: Array  # float32
+
+
+def top_hits(queries_QD: Array, nodes_M: Array, vectors_MD: Array, is_hidden_M: Array | None, k: int) -> Hits:
+    """The `k` best of some nodes by their vectors, -inf for those that are hidden; all, as they stand, where there are no more.
+
+    (Multiplied by torch: numpy's own library takes twice as long for a few queries.)
+    """
+    scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(vectors_MD).T
+    if is_hidden_M is not None:
+        scores_QM[:, torch.from_numpy(is_hidden_M)] = -torch.inf
+    if k >= len(nodes_M):
+        return Hits(np.broadcast_to(nodes_M, scores_QM.shape), scores_QM.numpy())
+    top = scores_QM.topk(k, dim=1)
+    return Hits(nodes_M[top.indices.numpy()], top.values.numpy())
 
 
 def merge_hits(one: Hits, other: Hits, k: int) -> Hits:

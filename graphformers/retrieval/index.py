@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from graphformers.data.arrays import Array, unit_rows
 from graphformers.embedding.vectors import VectorStore
@@ -30,7 +29,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress, say
 from graphformers.retrieval.coding import BLOCK, EXTRA, Coding, asked, coding_of, compared
-from graphformers.retrieval.hits import Hits, best_hits, merge_hits
+from graphformers.retrieval.hits import Hits, best_hits, merge_hits, top_hits
 from graphformers.retrieval.overlay import Overlay
 
 FILE, ABOUT = "index.usearch", "index.json"
@@ -97,6 +96,13 @@ class Index:
         other._graph = graph
         return other
 
+    def with_width(self, width: int) -> "Index":
+        """The same, following so many nodes at a time."""
+        assert self.facts is not None, "a graph has its facts"
+        other = copy.copy(self)
+        other.facts = replace(self.facts, search_width=width)
+        return other
+
     def carried_over(self, before: VectorStore, store: VectorStore) -> "Index":
         """For a store that `before` was compacted into, until it has an index of its own.
 
@@ -161,10 +167,7 @@ class Index:
         for start in range(0, len(nodes), BLOCK):
             part = nodes[start : start + BLOCK]
             vectors = self._kept(part, len(nodes) == len(hidden)) if is_kept else compared(self.store, part)
-            scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(vectors).T
-            scores_QM[:, torch.from_numpy(hidden[part])] = -torch.inf
-            top = scores_QM.topk(min(k, len(part)), dim=1)
-            best = merge_hits(best, Hits(part[top.indices.numpy()], top.values.numpy()), k)
+            best = merge_hits(best, top_hits(queries_QD, part, vectors, hidden[part], k), k)
         return self._with_changes(best, queries_QD, k, allowed)
 
     def _kept(self, nodes: Array, is_slice: bool) -> Array:
@@ -355,11 +358,9 @@ class Trial:
 
     def choose_width(self, index: Index, least: int) -> tuple[int, float]:
         """How many nodes a search must follow at a time for a recall@10 of RECALL, at least so many; and the recall then."""
-        assert index.facts is not None, "a graph has its facts"
         recall = 0.0
         for width in (width for width in WIDTHS if width >= least):
-            tried = Index(index.store, index._graph, replace(index.facts, search_width=width))
-            recall = self.recall(tried.search(self.queries_QD, 11))
+            recall = self.recall(index.with_width(width).search(self.queries_QD, 11))
             if recall >= RECALL:
                 break
         return width, recall

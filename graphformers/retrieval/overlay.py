@@ -6,11 +6,10 @@ Shapes as in index.py; M nodes of the overlay.
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from graphformers.data.arrays import Array
 from graphformers.embedding.vectors import VectorStore
-from graphformers.retrieval.hits import Hits
+from graphformers.retrieval.hits import Hits, top_hits
 
 MANY = 500  # more than these are not sorted as a whole
 
@@ -45,14 +44,7 @@ class Overlay:
         return Overlay(store, end, nodes_M, vectors_MD)
 
     def search(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
-        """The `k` best of them for each query, or all where they are few; `allowed` marks by node number who may be found.
-
-        (Multiplied by torch: numpy's own library takes twice as long for a few queries.)
-        """
-        scores_QM = torch.from_numpy(queries_QD) @ torch.from_numpy(self.vectors_MD).T
-        if allowed is not None:
-            scores_QM[:, torch.from_numpy(~allowed[self.nodes_M])] = -torch.inf
-        if len(self.nodes_M) <= MANY:
-            return Hits(np.broadcast_to(self.nodes_M, scores_QM.shape), scores_QM.numpy())
-        top = scores_QM.topk(min(k, len(self.nodes_M)), dim=1)
-        return Hits(self.nodes_M[top.indices.numpy()], top.values.numpy())
+        """The `k` best of them for each query, or all where they are few; `allowed` marks by node number who may be found."""
+        count = len(self.nodes_M)
+        is_hidden_M = None if allowed is None else ~allowed[self.nodes_M]
+        return top_hits(queries_QD, self.nodes_M, self.vectors_MD, is_hidden_M, k if count > MANY else count)

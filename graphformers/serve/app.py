@@ -144,15 +144,20 @@ def make_shortcut(app: FastAPI, state: State) -> Shortcut:
             return None
         scope["route"] = routes[parts[3]]
         try:
-            k, filters = asked(QueryParams(scope["query_string"]))
-            question = Question(k, decoded(parts[2]), is_unlinked=parts[3] == "links", filters=filters)
-            return await state.engine.searches.do(question, state.limits.seconds)
+            return await near(state, parts[2], QueryParams(scope["query_string"]), is_unlinked=parts[3] == "links")
         except TimeoutError:
             raise RefusalError(504, TOO_LONG) from None
         except Exception:
             return None
 
     return shortcut
+
+
+async def near(state: State, id: str, given_with: QueryParams, *, is_unlinked: bool) -> bytes:
+    """The answer to a search by id, as the address has it."""
+    k, filters = asked(given_with)
+    question = Question(k, decoded(id), is_unlinked=is_unlinked, filters=filters)
+    return await state.engine.searches.do(question, state.limits.seconds)
 
 
 def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
@@ -231,18 +236,17 @@ def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]
 
 
 def _add_nodes(app: FastAPI, state: State) -> None:
-    async def near(request: Request, *, is_unlinked: bool) -> Response:
-        k, filters = asked(request.query_params)
-        question = Question(k, decoded(request.path_params["id"]), is_unlinked=is_unlinked, filters=filters)
-        return Response(await state.engine.searches.do(question, state.limits.seconds), media_type="application/json")
+    async def found(request: Request, *, is_unlinked: bool) -> Response:
+        content = await near(state, request.path_params["id"], request.query_params, is_unlinked=is_unlinked)
+        return Response(content, media_type="application/json")
 
     @app.get("/nodes/{id}/similar", summary="The nodes nearest to a node", response_class=Response, openapi_extra=NEAR)
     async def similar(request: Request) -> Response:
-        return await near(request, is_unlinked=False)
+        return await found(request, is_unlinked=False)
 
     @app.get("/nodes/{id}/links", summary="The likeliest links it does not have yet", response_class=Response, openapi_extra=NEAR)
     async def links(request: Request) -> Response:
-        return await near(request, is_unlinked=True)
+        return await found(request, is_unlinked=True)
 
     @app.get("/nodes/{id}/ego", summary="A node, some neighbours, and the links among them", response_class=Response)
     async def ego(id: NodeId, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> Response:

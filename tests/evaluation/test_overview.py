@@ -57,7 +57,7 @@ def test_more_or_fewer_neighbours_than_in_training(folder: Path, capsys: pytest.
         expected = evaluate(make_model(), split, sampler=split.sampler(number)).table()
         assert found == json.loads(json.dumps(expected))
         assert found != json.loads(json.dumps(evaluate(make_model(), split).table()))
-    with pytest.raises(GraphFormersError, match="-1 neighbours given"):
+    with pytest.raises(GraphFormersError, match="num_neighbors=-1 given, expected 0 or more"):
         app(["evaluate", own, str(folder / "g.split"), "--neighbors", "-1"], standalone_mode=False)
 
 

@@ -53,15 +53,14 @@ async function search({ q, where }) {
   const { signal } = searching;
   $("query").value = q;
   $("where").value = where;
+  $("results-section").classList.toggle("busy", Boolean(q));
   if (!q) {
     $("results").replaceChildren();
     $("results-title").textContent = "Start with a few words";
     $("hint").hidden = false;
-    $("results-section").classList.remove("busy");
     light("results", []).catch(fail);
     return;
   }
-  $("results-section").classList.add("busy");
   try {
     const filters = where.split(",").map((word) => word.trim()).filter(Boolean);
     const body = { text: q, k: Number($("count").value), where: filters, show_neighbors: 3 };
@@ -107,14 +106,13 @@ async function open(id) {
   const { signal } = opening;
   mark(id);
   document.body.classList.toggle("has-node", Boolean(id));
+  $("node").classList.toggle("busy", Boolean(id));
   if (!id) {
     $("node").hidden = true;
-    $("node").classList.remove("busy");
     document.title = "graphformers";
     light("node", []).catch(fail);
     return;
   }
-  $("node").classList.add("busy");
   try {
     const node = (await ask(nodePath(id, "?limit=0"), undefined, signal)).content;
     head(node);
