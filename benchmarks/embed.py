@@ -121,8 +121,9 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     compiled = {"compile": on_gpu, "states": "memory"}
     time_embedding(model, small, folder, **compiled)
     result["warm_up_s"] = time.perf_counter() - started
+    save(chosen.output, result)
     work = flops(lengths, shape, config.num_layers - 1) + flops(lengths, shape, config.num_layers)
-    for name in chosen.only or VARIANTS:
+    for name in VARIANTS if chosen.only is None else chosen.only:
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         taken = time_embedding(model, graph, folder, **VARIANTS[name] | {"compile": on_gpu})
@@ -130,6 +131,7 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         result[name]["share_of_ceiling"] = result[name]["useful_tflops"] / result["ceiling_tflops"]
         if on_gpu:
             result[name]["gpu_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        save(chosen.output, result)
     result["neighbours"] = []
     for count in chosen.neighbours:
         few = min(chosen.without, graph.num_nodes)
@@ -137,7 +139,14 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         taken = time_embedding(model, graph, folder, **VARIANTS["memory"] | {"num_neighbors": count, "compile": on_gpu})
         row |= {"with_nodes_per_s": graph.num_nodes / taken}
         result["neighbours"].append(row | {"times_faster": row["with_nodes_per_s"] / row["without_nodes_per_s"]})
+        save(chosen.output, result)
     return result
+
+
+def save(place: Path | None, result: dict[str, Any]) -> None:
+    """What has been measured so far."""
+    if place is not None:
+        place.write_text(json.dumps(result, indent=1))
 
 
 def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> dict[str, Any]:
@@ -237,6 +246,7 @@ def main() -> None:
     parser.add_argument("--papers", type=Path, help="a folder with nodes.parquet and edges.parquet: measure an update instead")
     parser.add_argument("--beside", action="store_true", help="with --papers: beside sentence-transformers, on a CPU")
     parser.add_argument("--added", type=int, default=100, help="papers that the update adds")
+    parser.add_argument("--output", type=Path, help="a file for what has been measured so far, written after each part")
     parser.add_argument("--folder", type=Path, help="where to work; kept (by default a temporary folder)")
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="embed"))

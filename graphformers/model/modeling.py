@@ -49,6 +49,8 @@ class ModelConfig:
     max_tokens: int = 32  # texts are cut here, special tokens included
     num_neighbors: int = 5  # neighbours sampled for a node
     similarity: str = "dot"  # or "cosine": how the model's vectors are compared, in training and after
+    pooling: str = "cls"  # what stands for a node: its [CLS] state, or "mean", the mean of its tokens' states
+    graph_start: float = 1.0  # how loud graph tokens are at the start: times the average of the neighbourhood
 
     def __post_init__(self) -> None:
         self._require(self.num_layers >= 1, "num_layers", "at least 1")
@@ -56,6 +58,7 @@ class ModelConfig:
         self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
         self._require(self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
         self._require(self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
+        self._require(self.pooling in ("cls", "mean"), "pooling", "cls or mean")
         self._require(self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
         self._require(self.hidden_size % self.num_heads == 0, "hidden_size", f"a multiple of num_heads, {self.num_heads}")
         self._require(
@@ -207,13 +210,17 @@ class GraphAttention(nn.Module):
         self.query_key_value = nn.Linear(size, 3 * size)
         # centre-centre, centre-neighbour (either way), neighbour-neighbour
         self.bias = nn.Parameter(torch.zeros(3, config.num_heads)) if config.position_bias else None
-        self.start_as_average()
+        self.start_as_average(config.graph_start)
 
-    def start_as_average(self) -> None:
-        """V = identity, Q and K small: the graph token starts as the mean of the neighbourhood, which later layers can read."""
+    def start_as_average(self, times: float) -> None:
+        """V = identity, Q and K small: the graph token starts as the mean of the neighbourhood, which later layers can read.
+
+        Or as a multiple of it: an average is shorter than what it is an average of, and small keys get little attention.
+        """
         nn.init.normal_(self.query_key_value.weight, std=0.02)
         nn.init.zeros_(self.query_key_value.bias)
-        nn.init.eye_(self.query_key_value.weight[-self.query_key_value.in_features :])
+        with torch.no_grad():
+            nn.init.eye_(self.query_key_value.weight[-self.query_key_value.in_features :]).mul_(times)
 
     def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor) -> Tensor:
         """(B, Q, D) graph tokens of the first Q nodes of each neighbourhood, as many as the mask has rows.
@@ -278,13 +285,26 @@ class TextEncoder(nn.Module):
         """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
-        hidden, mask = self.embed(batch), self.mask(batch)
+        hidden, mask, pool = self.embed(batch), self.mask(batch), self.pool(batch)
+        full = num_layers if self.config.pooling == "mean" else num_layers - 1
         found = []
-        for layer in self.layers[: num_layers - 1]:
+        for layer in self.layers[:full]:
             hidden = layer(hidden, mask)
-            found.append(cls_states(hidden, batch))
+            found.append(node_states(hidden, *pool))
+        if full == num_layers:
+            return found
         last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
-        return [*found, node_states(last_RCD, batch)]
+        return [*found, last_RCD.flatten(0, 1)[batch.places_N]]
+
+    def pool(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """How the states of nodes are taken from those of tokens, for `node_states`."""
+        if self.config.pooling == "cls":
+            return batch.cls_N, None
+        slots_C1 = torch.arange(batch.num_slots, device=batch.slots_RW.device)[:, None]
+        own_RCW = (batch.slots_RW[:, None] == slots_C1) & ~batch.is_graph_RW[:, None]
+        weight = self.embedding.norm.weight
+        shares_RCW = own_RCW.to(weight.dtype) / own_RCW.sum(-1, keepdim=True).clamp(min=1)
+        return batch.places_N, shares_RCW.to(working_dtype(weight))
 
 
 def without_graph_tokens(mask_RHWW: Tensor, batch: PackedBatch) -> Tensor:
@@ -292,14 +312,9 @@ def without_graph_tokens(mask_RHWW: Tensor, batch: PackedBatch) -> Tensor:
     return mask_RHWW.masked_fill(batch.is_graph_RW[:, None, None, :], -math.inf)
 
 
-def cls_states(hidden_RWD: Tensor, batch: PackedBatch) -> Tensor:
-    """(num_nodes, D): the [CLS] states, in the order in which the nodes were given."""
-    return hidden_RWD.flatten(0, 1)[batch.cls_N]
-
-
-def node_states(states_RCD: Tensor, batch: PackedBatch) -> Tensor:
-    """(num_nodes, D), in the order in which the nodes were given."""
-    return states_RCD.flatten(0, 1)[batch.places_N]
+def node_states(hidden_RWD: Tensor, places_N: Tensor, shares_RCW: Tensor | None) -> Tensor:
+    """(num_nodes, D): the states at the nodes' places; with shares, of sums over the tokens of each slot."""
+    return (hidden_RWD if shares_RCW is None else shares_RCW @ hidden_RWD).flatten(0, 1)[places_N]
 
 
 def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Tensor:
@@ -347,10 +362,11 @@ class NestedLayer(nn.Module):
         hidden_RWD: Tensor,
         masks: tuple[Tensor, Tensor],
         links: tuple[Tensor, Tensor, Tensor | None],
+        pool: tuple[Tensor, Tensor | None],
         near_MD: Tensor | None,
     ) -> Tensor:
         """`masks` are those of tokens and of nodes, `links` index_BN, cls_N and places_M; `near_MD` states known from before."""
-        states_ND = all_states(hidden_RWD.flatten(0, 1)[links[1]], near_MD)
+        states_ND = all_states(node_states(hidden_RWD, *pool), near_MD)
         result: Tensor = layer(write_graph_tokens(gnn, hidden_RWD, states_ND, masks[1], links), masks[0])
         return result
 
@@ -384,8 +400,8 @@ class GraphFormersNetwork(nn.Module):
     def forward(self, batch: PackedNeighborhoods, near: list[Tensor] | None = None) -> Tensor:
         """(B, D) float32: the vectors of the centres; everything is read from scratch, but for states known from before.
 
-        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' [CLS] is
-        read, of the one before only the neighbours' [CLS]: nothing else is computed there.
+        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' states are
+        read, of the one before only the neighbours'. Where these are [CLS] states, nothing else is computed there.
         """
         nodes, rows, last, layers = batch.nodes, batch.center_rows, self.config.num_layers - 1, self.text.layers
         everyone = self.config.direction == "bidirectional" and near is None
@@ -394,21 +410,26 @@ class GraphFormersNetwork(nn.Module):
         masks = self._graph_masks(batch.open_BK, index_BN.shape[1] if everyone else 1)
         mask = self.text.mask(nodes)
         first = without_graph_tokens(mask, nodes)
+        pool = self.text.pool(nodes)
+        shares_RCW = pool[1]
+        full = last if shares_RCW is not None else last - 1  # layers that are computed for all tokens of all nodes
         hidden, states_ND = self.text.embed(nodes), None
         for layer in range(last + 1):
             gnn, known_MD = self._attention_of(layer), near[layer - 1] if near and layer > 0 else None
-            if 0 < layer < last - 1:
-                hidden = self.nested(gnn, layers[layer], hidden, (mask, masks[layer]), links, known_MD)
+            if 0 < layer < full:
+                hidden = self.nested(gnn, layers[layer], hidden, (mask, masks[layer]), links, pool, known_MD)
                 continue
             if layer > 0:
-                states_ND = all_states(cls_states(hidden, nodes) if states_ND is None else states_ND, known_MD)
+                states_ND = all_states(node_states(hidden, *pool) if states_ND is None else states_ND, known_MD)
                 whose = links if layer < last else (*links[:2], None)
                 hidden = write_graph_tokens(gnn, hidden, states_ND, masks[layer], whose)
             own = mask if layer > 0 else first
-            if layer < last - 1:
+            if layer < full:
                 hidden = layers[layer](hidden, own)
-            elif layer == last - 1:
+            elif layer < last:
                 hidden, states_ND = self._part(layer, hidden, own, batch)
+            elif shares_RCW is not None:
+                hidden = shares_RCW[:rows] @ layers[layer](hidden[:rows], own[:rows])
             else:
                 cls_RC = nodes.cls_RC[:rows]
                 hidden = layers[layer](hidden[:rows], take_rows(own[:rows], cls_RC), cls_RC)

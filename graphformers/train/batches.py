@@ -85,6 +85,7 @@ class TrainBatch:
     neighbors: list[PackedBatch]
     left_out: "Tensor"  # (2, number) int64: (anchor, key) places that are no negatives
     left_out_anchors: "Tensor"  # the same for keys that look for their anchors
+    often_K2: "Tensor | None" = None  # float32: how often the ends of all processes' pairs come, as logarithms; None where unused
     counts: Counts = field(default_factory=Counts)
 
 
@@ -122,6 +123,12 @@ class BatchMaker:
         """Of one epoch."""
         return -(-len(self.split.train) // self.config.batch_size)
 
+    @cached_property
+    def _log_counts(self) -> Array:
+        """(N,) float32: the logarithm of how many pairs of an epoch each node is an end of."""
+        counts = np.bincount(self.split.train.reshape(-1), minlength=self.split.graph.num_nodes)
+        return np.log(np.maximum(counts, 1)).astype(np.float32)
+
     def pairs(self, epoch: int, number: int) -> Array:
         """(K, 2) int64: anchors and positives of one batch, over all processes."""
         total, size = len(self.split.train), self.config.batch_size
@@ -155,6 +162,7 @@ class BatchMaker:
             neighbors,
             torch.from_numpy(left_out),
             torch.from_numpy(left_out_anchors),
+            torch.from_numpy(self._log_counts[pairs]) if self.config.popularity else None,
         )
         return replace(batch, counts=_count(batch, neighborhoods))
 

@@ -23,6 +23,7 @@ class ObjectiveSettings:
 
     temperature: float = 1.0  # scores are divided by it; cosines want about 0.05
     symmetric: bool = False  # keys look for their anchors too
+    popularity: bool = False  # well-linked nodes may score higher: how often keys come is taken off their scores in training
     leave_out: bool = True  # the positive again, the anchor itself, nodes linked to it are no negatives (the paper: false)
 
     def __post_init__(self) -> None:
@@ -30,12 +31,19 @@ class ObjectiveSettings:
             raise GraphFormersError(f"temperature={self.temperature} given, expected more than 0")
 
 
-def link_loss(anchor_BD: Tensor, key_KD: Tensor, first: int, left_out: Tensor | None, temperature: float) -> Tensor:
+def link_loss(
+    anchor_BD: Tensor, key_KD: Tensor, first: int, left_out: Tensor | None, temperature: float, often_K: Tensor | None = None
+) -> Tensor:
     """The sum over the anchors of -log softmax(scores)[positive], a scalar.
 
-    `left_out` (2, number) names (anchor, key) places that are no negatives.
+    `left_out` (2, number) names (anchor, key) places that are no negatives. `often_K` are the logarithms of how often each key
+    comes. Keys come by their links: a softmax over them learns how much likelier a link is than by chance, and well-linked nodes
+    get nothing for being so. With these taken off, it learns how likely the link is (logQ correction, as in sampled softmax),
+    which is what candidates drawn alike from all nodes are to be ranked by.
     """
     scores_BK = link_scores(anchor_BD, key_KD, temperature)
+    if often_K is not None:
+        scores_BK = scores_BK - often_K
     if left_out is not None and left_out.shape[1]:
         nothing = torch.full(
             (), -math.inf, dtype=scores_BK.dtype, device=scores_BK.device

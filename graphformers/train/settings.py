@@ -21,6 +21,8 @@ MODEL_SETTINGS = (  # of ModelConfig: those that are not the backbone's own
     "max_tokens",
     "num_neighbors",
     "similarity",
+    "pooling",
+    "graph_start",
 )
 
 

@@ -127,9 +127,10 @@ class Stepper:
         all_K2D = self.world.gather(own_B2D, batch.sizes).requires_grad_()
         scored = F.normalize(all_K2D, dim=-1) if self.model.is_cosine else all_K2D
         own, temperature = slice(batch.first, batch.first + len(own_B2D)), self.config.temperature
-        loss = link_loss(scored[own, 0], scored[:, 1], batch.first, batch.left_out, temperature)
+        often = (None, None) if batch.often_K2 is None else batch.often_K2.unbind(1)
+        loss = link_loss(scored[own, 0], scored[:, 1], batch.first, batch.left_out, temperature, often[1])
         if self.config.symmetric:
-            back = link_loss(scored[own, 1], scored[:, 0], batch.first, batch.left_out_anchors, temperature)
+            back = link_loss(scored[own, 1], scored[:, 0], batch.first, batch.left_out_anchors, temperature, often[0])
             loss = (loss + back) / 2
         loss = loss / sum(batch.sizes)
         (gradient_K2D,) = torch.autograd.grad(loss, all_K2D)

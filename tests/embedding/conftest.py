@@ -18,6 +18,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "one layer": {"num_layers": 1},
     "own gnn": {"share_gnn": False, "position_bias": False},
     "bidirectional": {"direction": "bidirectional"},
+    "mean of tokens": {"pooling": "mean"},
     **{method: {"method": method} for method in ("plm", "gat", "max", "mean", "att", "tnve", "iftn")},
 }
 

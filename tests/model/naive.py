@@ -101,11 +101,16 @@ def graph_attention(config: ModelConfig, weights: Weights, name: str, states: li
     return torch.cat(result)
 
 
+def pooled(config: ModelConfig, hidden: Tensor) -> Tensor:
+    """What stands for a text of states (P, D): its [CLS], or the mean of all tokens; (D,)."""
+    return sum(hidden) / len(hidden) if config.pooling == "mean" else hidden[0]  # type: ignore[return-value]
+
+
 def graphformers(config: ModelConfig, weights: Weights, texts: list[list[int]]) -> Tensor:
     """Algorithm 1 for one neighbourhood: texts[0] is the centre's; returns h_x (D,)."""
     hidden = [transformer_layer(config, weights, 0, embed(config, weights, tokens), None) for tokens in texts]
     for layer in range(1, config.num_layers):
-        states = [text[0] for text in hidden]
+        states = [pooled(config, text) for text in hidden]
         name = f"gnn.{0 if config.share_gnn else layer - 1}"
         following = []
         for who, text in enumerate(hidden):
@@ -113,15 +118,15 @@ def graphformers(config: ModelConfig, weights: Weights, texts: list[list[int]]) 
             token = graph_attention(config, weights, name, states, who) if sees_graph else None
             following.append(transformer_layer(config, weights, layer, text, token))
         hidden = following
-    return hidden[0][0]
+    return pooled(config, hidden[0])
 
 
 def plain(config: ModelConfig, weights: Weights, tokens: list[int]) -> Tensor:
-    """A text read on its own: its [CLS] after each layer, (L, D)."""
+    """A text read on its own: what stands for it after each layer, (L, D)."""
     hidden, found = embed(config, weights, tokens), []
     for layer in range(config.num_layers):
         hidden = transformer_layer(config, weights, layer, hidden, None)
-        found.append(hidden[0])
+        found.append(pooled(config, hidden))
     return torch.stack(found)
 
 

@@ -44,8 +44,12 @@ def assert_close_to(formula: Any, model: GraphFormers, texts: list[str], neighbo
 @pytest.mark.parametrize("share_gnn", [True, False])
 @pytest.mark.parametrize("position_bias", [True, False])
 @pytest.mark.parametrize("relative_buckets", [0, 8])
-def test_the_network_is_algorithm_1(direction: str, share_gnn: bool, position_bias: bool, relative_buckets: int) -> None:
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_network_is_algorithm_1(
+    direction: str, share_gnn: bool, position_bias: bool, relative_buckets: int, pooling: str
+) -> None:
     model = make_model(
+        pooling=pooling,
         direction=direction,
         share_gnn=share_gnn,
         position_bias=position_bias,
@@ -59,8 +63,9 @@ def test_the_network_is_algorithm_1(direction: str, share_gnn: bool, position_bi
 
 
 @pytest.mark.parametrize("method", CASCADED)
-def test_the_baselines_are_their_formulas(method: str) -> None:
-    model = make_model(method=method)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_baselines_are_their_formulas(method: str, pooling: str) -> None:
+    model = make_model(method=method, pooling=pooling)
     texts = make_texts(6)
     neighbors = draw_neighbors(texts, 2)
     neighbors[0] = []
@@ -69,8 +74,9 @@ def test_the_baselines_are_their_formulas(method: str) -> None:
 
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
-def test_shallow_networks(num_layers: int, direction: str) -> None:
-    model = make_model(num_layers=num_layers, direction=direction)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_shallow_networks(num_layers: int, direction: str, pooling: str) -> None:
+    model = make_model(num_layers=num_layers, direction=direction, pooling=pooling)
     texts = make_texts(5)
     neighbors = draw_neighbors(texts, 3)
     assert_close_to(naive.graphformers, model, texts, neighbors)
@@ -83,10 +89,13 @@ def test_shallow_networks(num_layers: int, direction: str) -> None:
     st.sampled_from([12, 16, 40, 100]),
     st.integers(1, 20),
     st.sampled_from([1, 5]),
+    st.sampled_from(["cls", "mean"]),
 )
-def test_packing_never_changes_a_vector(seed: int, direction: str, row_width: int, slots: int, row_multiple: int) -> None:
+def test_packing_never_changes_a_vector(
+    seed: int, direction: str, row_width: int, slots: int, row_multiple: int, pooling: str
+) -> None:
     """Whatever else is in the batch, in whatever order, rows of whatever width: a node's vector is its own."""
-    model = make_model(direction=direction)
+    model = make_model(direction=direction, pooling=pooling)
     texts = make_texts(12, seed)
     neighbors = draw_neighbors(texts, seed)
     alone = np.concatenate([model.encode([text], [around]) for text, around in zip(texts, neighbors, strict=True)])
@@ -111,8 +120,9 @@ def test_the_order_of_neighbours_never_matters(seed: int, method: str, direction
     assert np.abs(model.encode(texts, neighbors) - model.encode(texts, shuffled)).max() <= CLOSE
 
 
-def test_the_states_of_a_neighbour_are_its_plain_encoding(texts: list[str]) -> None:
-    model = make_model()
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_states_of_a_neighbour_are_its_plain_encoding(texts: list[str], pooling: str) -> None:
+    model = make_model(pooling=pooling)
     model.double()  # so that only the formula counts, not the rounding
     weights = dict(model.network.state_dict())
     tokens = tokenize(texts, model.tokenizer)

@@ -46,6 +46,7 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None) -> Non
         two_stage=False,
         workers=0,
         symmetric=True,
+        popularity=True,
         max_norm=1.0,
     )
     model = make_model(method=method)
