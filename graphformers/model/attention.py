@@ -46,9 +46,9 @@ class KeepingAttention(GraphAttention):
         self._compiled_call_impl = None  # of the original, which keeps nothing
         self.kept = kept
 
-    def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor) -> Tensor:
+    def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor, is_known: bool = False) -> Tensor:
         self.kept.append(center_weights(self, states_ND, index_BN, mask_BHNN))
-        return super().forward(states_ND, index_BN, mask_BHNN)
+        return super().forward(states_ND, index_BN, mask_BHNN, is_known)
 
 
 def center_weights(attention: GraphAttention, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor) -> Tensor:

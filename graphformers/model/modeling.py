@@ -22,6 +22,7 @@ from graphformers.errors import GraphFormersError
 CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
 READS_NEIGHBORS = ("graphformers", "gat", "max", "mean", "att")  # whose texts matter
 METHODS = ("graphformers", "plm", "gat", "max", "mean", "att", *CLASSIC)
+Links = tuple[Tensor, Tensor, Tensor | None]  # index_BN, cls_N, places_M
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
@@ -222,11 +223,14 @@ class GraphAttention(nn.Module):
         with torch.no_grad():
             nn.init.eye_(self.query_key_value.weight[-self.query_key_value.in_features :]).mul_(times)
 
-    def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor) -> Tensor:
+    def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor, is_known: bool = False) -> Tensor:
         """(B, Q, D) graph tokens of the first Q nodes of each neighbourhood, as many as the mask has rows.
 
-        `states_ND` are [CLS] states, `index_BN` says which of them make up each neighbourhood, the centre first.
+        `states_ND` are states of nodes, `index_BN` says which of them make up each neighbourhood, the centre first. Where
+        neighbours are known from before, reading them is most of the work: then no keys and values are made of them.
         """
+        if is_known and not self.training:
+            return self._without_keys(states_ND[index_BN], mask_BHNN[:, :, 0])[:, None]
         size = states_ND.shape[-1]
         projected_ND = self.query_key_value(states_ND)
         query_ND, key_value_ND = projected_ND[:, :size], projected_ND[:, size:]
@@ -237,6 +241,21 @@ class GraphAttention(nn.Module):
             return attend_once(query_BD, key_BND, value_BND, mask_BHNN[:, :, 0], self.num_heads, dropout)[:, None]
         query_BND = query_ND[index_BN[:, : mask_BHNN.shape[2]]]
         return attend(query_BND, key_BND, value_BND, mask_BHNN, self.num_heads, dropout)
+
+    def _without_keys(self, state_BND: Tensor, mask_BHN: Tensor) -> Tensor:
+        """(B, D): the same for the centres alone. q (W z) is (q W) z, and a sum of W z is W times the sum of z.
+
+        So projections are paid for centres, not for neighbours. A bias of keys adds the same to all scores: it is left out.
+        """
+        count, size = len(state_BND), state_BND.shape[-1]
+        weight_3HdD = self.query_key_value.weight.view(3, self.num_heads, -1, size)
+        bias_3Hd = self.query_key_value.bias.view(3, self.num_heads, -1)
+        query_BD = F.linear(state_BND[:, 0], weight_3HdD[0].flatten(0, 1), bias_3Hd[0].flatten())
+        query_BHd = query_BD.view(count, self.num_heads, -1) / math.sqrt(size // self.num_heads)
+        asked_BHD = torch.einsum("bhd,hdD->bhD", query_BHd, weight_3HdD[1])
+        weights_BHN = (asked_BHD @ state_BND.transpose(1, 2) + mask_BHN).softmax(-1)
+        mixed_BHD = weights_BHN.to(state_BND.dtype) @ state_BND
+        return (torch.einsum("bhD,hdD->bhd", mixed_BHD, weight_3HdD[2]) + bias_3Hd[2]).flatten(1)
 
     def mask(self, open_BK: Tensor, num_queries: int) -> Tensor:
         """(B, H, num_queries, N): the position bias where there is a node to look at, -inf where there is none."""
@@ -329,20 +348,17 @@ def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Ten
     return written.view_as(hidden_RWD)
 
 
-def all_states(states_ND: Tensor, near_MD: Tensor | None) -> Tensor:
-    """[CLS] states of the batch, followed by those known from before."""
-    return states_ND if near_MD is None else torch.cat([states_ND, near_MD.to(states_ND.dtype)])
-
-
 def write_graph_tokens(
-    gnn: nn.Module, hidden_RWD: Tensor, states_ND: Tensor, mask: Tensor, links: tuple[Tensor, Tensor, Tensor | None]
+    gnn: nn.Module, hidden_RWD: Tensor, own_ND: Tensor, near_MD: Tensor | None, mask: Tensor, links: Links
 ) -> Tensor:
     """The graph aggregation, eq. 1, its results written in front of the centres' [CLS].
 
-    `links` are index_BN, cls_N and, where neighbours get graph tokens too (bidirectional), their places_M among the B * K.
+    `own_ND` are states of the batch, `near_MD` of nodes behind them that are known from before. `links` are index_BN, cls_N and,
+    where neighbours get graph tokens too (bidirectional), their places_M among the B * K.
     """
     index_BN, cls_N, places_M = links
-    graph_BQD = gnn(states_ND, index_BN, mask)
+    states_ND = own_ND if near_MD is None else torch.cat([own_ND, near_MD.to(own_ND.dtype)])
+    graph_BQD = gnn(states_ND, index_BN, mask, near_MD is not None)
     graph_ND = graph_BQD[:, 0]
     if places_M is not None:
         graph_ND = torch.cat([graph_ND, graph_BQD[:, 1:].flatten(0, 1)[places_M]])
@@ -361,13 +377,13 @@ class NestedLayer(nn.Module):
         layer: nn.Module,
         hidden_RWD: Tensor,
         masks: tuple[Tensor, Tensor],
-        links: tuple[Tensor, Tensor, Tensor | None],
+        links: Links,
         pool: tuple[Tensor, Tensor | None],
         near_MD: Tensor | None,
     ) -> Tensor:
         """`masks` are those of tokens and of nodes, `links` index_BN, cls_N and places_M; `near_MD` states known from before."""
-        states_ND = all_states(node_states(hidden_RWD, *pool), near_MD)
-        result: Tensor = layer(write_graph_tokens(gnn, hidden_RWD, states_ND, masks[1], links), masks[0])
+        written_RWD = write_graph_tokens(gnn, hidden_RWD, node_states(hidden_RWD, *pool), near_MD, masks[1], links)
+        result: Tensor = layer(written_RWD, masks[0])
         return result
 
 
@@ -420,9 +436,9 @@ class GraphFormersNetwork(nn.Module):
                 hidden = self.nested(gnn, layers[layer], hidden, (mask, masks[layer]), links, pool, known_MD)
                 continue
             if layer > 0:
-                states_ND = all_states(node_states(hidden, *pool) if states_ND is None else states_ND, known_MD)
+                own_ND = node_states(hidden, *pool) if states_ND is None else states_ND
                 whose = links if layer < last else (*links[:2], None)
-                hidden = write_graph_tokens(gnn, hidden, states_ND, masks[layer], whose)
+                hidden = write_graph_tokens(gnn, hidden, own_ND, known_MD, masks[layer], whose)
             own = mask if layer > 0 else first
             if layer < full:
                 hidden = layers[layer](hidden, own)
