@@ -337,15 +337,11 @@ def node_states(hidden_RWD: Tensor, places_N: Tensor, shares_RCW: Tensor | None)
 
 
 def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Tensor:
-    """`hidden_RWD` with tokens written at the given places among its R * W; in place where no gradient is wanted.
-
-    Not where it is compiled: there, what happens in place is done on a copy that is copied back.
-    """
+    """`hidden_RWD` with tokens written at the given places among its R * W; in place where no gradient is wanted."""
     flat = hidden_RWD.flatten(0, 1)
     tokens_ND = tokens_ND.to(flat.dtype)  # under autocast they differ
-    is_copied = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    written = flat.index_copy(0, places_N, tokens_ND) if is_copied else flat.index_copy_(0, places_N, tokens_ND)
-    return written.view_as(hidden_RWD)
+    write = flat.index_copy if torch.is_grad_enabled() else flat.index_copy_
+    return write(0, places_N, tokens_ND).view_as(hidden_RWD)
 
 
 def write_graph_tokens(
