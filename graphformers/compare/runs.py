@@ -31,7 +31,7 @@ from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
 from graphformers.train.runs import make_trainer
-from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, settings_for
+from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, filled, settings_for
 
 KIND = "scores"
 VERSION = 1
@@ -157,7 +157,7 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
     """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away when that is forced."""
     note = model.with_suffix(".json")
     others = [each for each in (model, Path(f"{model}.training"), model.with_suffix(".scores")) if each.exists()]
-    found = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    found = filled(json.loads(note.read_text(encoding="utf-8")), wanted) if note.is_file() else {}
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not plan.force:
         name = differing[0]

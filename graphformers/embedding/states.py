@@ -72,7 +72,11 @@ class LayerStates:
 
 def model_fingerprint(model: GraphFormers) -> str:
     """A hash of everything that decides a vector: configuration, tokenizer and weights, wherever they came from."""
-    digest = hashlib.sha256(json.dumps(asdict(model.config), sort_keys=True).encode())
+    config = asdict(model.config)
+    del config["graph_start"]  # decides nothing once there are weights
+    if config["pooling"] == "cls":  # which older models do not say
+        del config["pooling"]
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     digest.update(model.tokenizer.fingerprint.encode())
     for name, tensor in sorted(model.network.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())

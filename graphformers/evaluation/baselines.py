@@ -20,7 +20,6 @@ from graphformers.evaluation.scores import Scorer, SparseScores
 from graphformers.model.backbones import find_backbone
 from graphformers.model.encoding import GraphFormers
 
-BATCH = 512
 WORD = re.compile(r"\w+")
 NAMES = {
     "degree": "degree alone",

@@ -50,7 +50,7 @@ class CascadedNetwork(nn.Module):
         return self.aggregate(self.neighbor_states(batch)[0], states[0], index_BK, open_BK)
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
-        """The text vectors (M, D) of nodes read on their own, as a list of one: the last layer's [CLS]."""
+        """The text vectors (M, D) of nodes read on their own, as a list of one: of the last layer."""
         return self.text.states(batch, self.config.num_layers)[-1:]
 
     def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index_BK: Tensor, open_BK: Tensor) -> Tensor:

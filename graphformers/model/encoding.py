@@ -23,13 +23,10 @@ from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
 from graphformers.model.classic import ClassicNetwork, classic_network
 from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, TransformerLayer
-from graphformers.model.passes import CenterBatch, Passes, cut, read_centers, read_texts, without_neighbors
-from graphformers.model.replay import Replay
+from graphformers.model.passes import CenterBatch, Passes, cut, read_centers, read_texts
 from graphformers.progress import progress
 
 _MODES = threading.Lock()  # held for the moment in which a model changes between training and encoding
-MOST_SMALL = 4096  # centres times neighbours of such a call
-SMALL_TOKENS = 16_384  # on a GPU, up to so many tokens are read in one call that can be replayed
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
 
 
@@ -60,7 +57,6 @@ class GraphFormers(nn.Module):
         self.network = make_network(config)
         self._copy: nn.Module | None = None
         self._is_compiled = False
-        self._replay = Replay()
         self._num_encoding = 0
         self._modes: list[tuple[nn.Module, bool]] = []
 
@@ -167,24 +163,8 @@ class GraphFormers(nn.Module):
 
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
         """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one."""
-        if self.device.type == "cuda" and self._is_small(tokens, neighborhood):
-            around = neighborhood if self.config.reads_neighbors else without_neighbors(neighborhood)
-            with self.reading() as network:
-                batch = to_device(self.packer().pack_neighborhoods(tokens, around), self.device)
-                return self._replay(network, batch).numpy()
         known = self.passes().needed(neighborhood)
         return self.read_centers(tokens, neighborhood, self.read_texts(tokens, known), known)
-
-    def _is_small(self, tokens: TokenCache, neighborhood: Neighborhood) -> bool:
-        """Whether all fits into one small batch of texts."""
-        if self.config.is_classic or not len(neighborhood):
-            return False
-        most = len(neighborhood) * (1 + int(np.diff(neighborhood.indptr).max()))
-        return (
-            most <= MOST_SMALL
-            and int(tokens.lengths(np.concatenate([neighborhood.centers, neighborhood.neighbors]), self.config.max_tokens).sum())
-            <= SMALL_TOKENS
-        )
 
     def read_texts(self, tokens: TokenCache, nodes: Array) -> Tensor:
         """(len(nodes), S, D) on the model's device: the states of nodes, each read on its own."""

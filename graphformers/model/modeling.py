@@ -59,6 +59,7 @@ class ModelConfig:
         self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
         self._require(self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
         self._require(self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
+        self._require(0 < self.graph_start < math.inf, "graph_start", "a number above 0")
         self._require(self.pooling in ("cls", "mean"), "pooling", "cls or mean")
         self._require(self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
         self._require(self.hidden_size % self.num_heads == 0, "hidden_size", f"a multiple of num_heads, {self.num_heads}")
@@ -201,7 +202,7 @@ def take_tokens(hidden_RWD: Tensor, cls_RC: Tensor) -> Tensor:
 
 
 class GraphAttention(nn.Module):
-    """The GNN of eq. 1: multi-head attention over the [CLS] states of a neighbourhood, with a bias for who looks at whom."""
+    """The GNN of eq. 1: multi-head attention over the states of a neighbourhood's nodes, with a bias for who looks at whom."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -301,7 +302,7 @@ class TextEncoder(nn.Module):
         return torch.where(open_RWW[:, None], bias.to(working_dtype(bias)), -math.inf)
 
     def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
-        """The [CLS] states (num_nodes, D) after each of the first layers, of texts read on their own: eq. 5, g in N_x."""
+        """The states of nodes (num_nodes, D) after each of the first layers, texts read on their own: eq. 5, g in N_x."""
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
         hidden, mask, pool = self.embed(batch), self.mask(batch), self.pool(batch)
@@ -321,9 +322,7 @@ class TextEncoder(nn.Module):
             return batch.cls_N, None
         slots_C1 = torch.arange(batch.num_slots, device=batch.slots_RW.device)[:, None]
         own_RCW = (batch.slots_RW[:, None] == slots_C1) & ~batch.is_graph_RW[:, None]
-        weight = self.embedding.norm.weight
-        shares_RCW = own_RCW.to(weight.dtype) / own_RCW.sum(-1, keepdim=True).clamp(min=1)
-        return batch.places_N, shares_RCW.to(working_dtype(weight))
+        return batch.places_N, own_RCW.to(working_dtype(self.embedding.norm.weight))
 
 
 def without_graph_tokens(mask_RHWW: Tensor, batch: PackedBatch) -> Tensor:
@@ -331,9 +330,11 @@ def without_graph_tokens(mask_RHWW: Tensor, batch: PackedBatch) -> Tensor:
     return mask_RHWW.masked_fill(batch.is_graph_RW[:, None, None, :], -math.inf)
 
 
-def node_states(hidden_RWD: Tensor, places_N: Tensor, shares_RCW: Tensor | None) -> Tensor:
-    """(num_nodes, D): the states at the nodes' places; with shares, of sums over the tokens of each slot."""
-    return (hidden_RWD if shares_RCW is None else shares_RCW @ hidden_RWD).flatten(0, 1)[places_N]
+def node_states(hidden_RWD: Tensor, places_N: Tensor, own_RCW: Tensor | None) -> Tensor:
+    """(num_nodes, D): the states at the nodes' places; with `own_RCW`, ones for the tokens of each slot, of their means."""
+    if own_RCW is not None:  # divided last: a share of one in thirteen is no number of bfloat16
+        hidden_RWD = own_RCW @ hidden_RWD / own_RCW.sum(-1, keepdim=True).clamp(min=1)
+    return hidden_RWD.flatten(0, 1)[places_N]
 
 
 def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Tensor:
@@ -423,8 +424,8 @@ class GraphFormersNetwork(nn.Module):
         mask = self.text.mask(nodes)
         first = without_graph_tokens(mask, nodes)
         pool = self.text.pool(nodes)
-        shares_RCW = pool[1]
-        full = last if shares_RCW is not None else last - 1  # layers that are computed for all tokens of all nodes
+        own_RCW = pool[1]
+        full = last if own_RCW is not None else last - 1  # layers that are computed for all tokens of all nodes
         hidden, states_ND = self.text.embed(nodes), None
         for layer in range(last + 1):
             gnn, known_MD = self._attention_of(layer), near[layer - 1] if near and layer > 0 else None
@@ -440,12 +441,12 @@ class GraphFormersNetwork(nn.Module):
                 hidden = layers[layer](hidden, own)
             elif layer < last:
                 hidden, states_ND = self._part(layer, hidden, own, batch)
-            elif shares_RCW is not None:
-                hidden = shares_RCW[:rows] @ layers[layer](hidden[:rows], own[:rows])
+            elif own_RCW is not None:
+                hidden = layers[layer](hidden[:rows], own[:rows])
             else:
                 cls_RC = nodes.cls_RC[:rows]
                 hidden = layers[layer](hidden[:rows], take_rows(own[:rows], cls_RC), cls_RC)
-        return hidden.flatten(0, 1)[nodes.places_N[: batch.num_centers]].float()
+        return node_states(hidden, nodes.places_N[: batch.num_centers], None if own_RCW is None else own_RCW[:rows]).float()
 
     def _attention_of(self, layer: int) -> nn.Module:
         """The graph attention before Transformer layer 1..L-1."""

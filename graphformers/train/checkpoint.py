@@ -30,6 +30,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.batches import Counts
+from graphformers.train.settings import filled
 
 KIND = "checkpoint"
 VERSION = 1
@@ -195,6 +196,7 @@ def fingerprint(network: nn.Module) -> str:
 
 
 def _refuse_changes(folder: Path, found: dict[str, Any], given: dict[str, Any]) -> None:
+    found = filled(found, given)
     changed = [name for name in sorted(found.keys() | given.keys()) if found.get(name) != given.get(name)]
     if changed:
         first = "; ".join(f"{name} {_short(found.get(name))}, now {_short(given.get(name))}" for name in changed[:3])

@@ -41,6 +41,7 @@ def make_trainer(
                 f"{source}: a {model.config.method} model, --method {method} given; start from a backbone instead"
             )
         config, changes = divide_settings(settings_for(model.config.method, settings or {}))
+        changes.pop("graph_start", None)  # the start is over
         differing = [name for name, value in changes.items() if getattr(model.config, name) != value]
         if differing:
             raise GraphFormersError(

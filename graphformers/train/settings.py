@@ -2,8 +2,8 @@
 
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,12 @@ def known_settings() -> dict[str, str]:
     train = {entry.name: str(entry.type) for entry in fields(TrainConfig)}
     model = {entry.name: str(entry.type) for entry in fields(ModelConfig) if entry.name in MODEL_SETTINGS}
     return {name: kind.removeprefix("<class '").removesuffix("'>") for name, kind in (train | model).items()}
+
+
+def filled(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What an older version wrote of a run, with the defaults of settings that it did not know."""
+    known = {entry.name: entry.default for entry in (*fields(ModelConfig), *fields(TrainConfig)) if entry.default is not MISSING}
+    return {name: known[name.removeprefix("model.")] for name in names if name.removeprefix("model.") in known} | dict(found)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

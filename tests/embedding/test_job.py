@@ -19,7 +19,7 @@ from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings
-from graphformers.embedding.states import LayerStates
+from graphformers.embedding.states import LayerStates, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
@@ -255,3 +255,11 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert json.loads(run("info", "some.vectors", "--json", "--verify")[0])["vectors"] == 60
     assert "bytes of changes since" in run("info", "some.vectors")[0]
     assert "60 vectors" in run("export", "some.vectors", "-o", "some.parquet")[0]
+
+
+def test_a_fingerprint_is_of_what_decides_a_vector() -> None:
+    one, loud, mean = make_model(), make_model(graph_start=2.0), make_model(pooling="mean")
+    for other in (loud, mean):
+        other.network.load_state_dict(one.network.state_dict())
+    assert model_fingerprint(loud) == model_fingerprint(one)
+    assert model_fingerprint(mean) != model_fingerprint(one)

@@ -14,6 +14,7 @@ import pytest
 from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.data.split import split_links
+from graphformers.train.settings import filled
 from tests.train.conftest import make_model, make_topics
 
 SETTINGS = ["batch_size=32", "learning_rate=3e-3", "epochs=2", "workers=1", "checkpoint_minutes=0"]
@@ -191,3 +192,8 @@ def test_mistakes_are_said(
     assert ended.value.code == 1
     assert message in capsys.readouterr().err
     assert not list(place.glob("wrong*"))
+
+
+def test_settings_that_an_older_version_did_not_know_are_at_their_defaults() -> None:
+    found = filled({"seed": 1, "model.pooling": "mean"}, ["seed", "popularity", "model.pooling", "model.graph_start", "split"])
+    assert found == {"seed": 1, "popularity": False, "model.pooling": "mean", "model.graph_start": 1.0}
