@@ -19,6 +19,7 @@ from graphformers.data.split import LinkSplit
 from graphformers.evaluation.scores import Scorer, SparseScores
 from graphformers.model.backbones import find_backbone
 from graphformers.model.encoding import GraphFormers
+from graphformers.progress import say
 
 WORD = re.compile(r"\w+")
 NAMES = {
@@ -115,4 +116,6 @@ def pooling_of(folder: Path) -> str:
     """How a sentence-transformers folder pools its tokens: cls or mean; mean where it says nothing or something else."""
     file = folder / "1_Pooling" / "config.json"
     told = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if told.get("pooling_mode_max_tokens"):
+        say(f"{folder}: its own way to pool is the maximum of the tokens; it is read by their mean here")
     return "cls" if told.get("pooling_mode_cls_token") else "mean"

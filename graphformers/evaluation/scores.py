@@ -49,14 +49,14 @@ class VectorScores:
         self.nodes, self.cosine, self.device = nodes, cosine, torch.device(device)
         self.num_nodes = len(vectors) if nodes is None else int(nodes[-1]) + 1 if len(nodes) else 0
         self.most_rows = self._size = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
-        self._vectors: Any = vectors
-        if self.device.type != "cpu":
-            self._vectors = torch.empty(vectors.shape, dtype=torch.from_numpy(vectors[:0].copy()).dtype, device=self.device)
+        is_copied = self.device.type != "cpu"
+        kind = torch.from_numpy(vectors[:0].copy()).dtype
+        self._vectors: Any = torch.empty(vectors.shape, dtype=kind, device=self.device) if is_copied else vectors
         for start in range(0, len(vectors), self._size):
             part = slice(start, start + self._size)
             if not np.isfinite(vectors[part]).all():
                 raise GraphFormersError("some of the vectors hold numbers that are not finite (NaN or inf)")
-            if self.device.type != "cpu":
+            if is_copied:
                 self._vectors[part] = torch.from_numpy(np.array(vectors[part]))
 
     def _take(self, places: Array | slice) -> Tensor:

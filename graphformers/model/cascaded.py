@@ -10,7 +10,6 @@ Shapes as in modeling.py.
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ class CascadedNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.text = TextEncoder(config)
-        self.gat = GraphAttention(replace(config, graph_start=1.0)) if config.method == "gat" else None
+        self.gat = GraphAttention(config) if config.method == "gat" else None
         self.combine = None
         self.attention = None
         if config.method in ("max", "mean", "att"):

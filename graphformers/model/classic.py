@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from graphformers.data.arrays import Array
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
-from graphformers.model.modeling import ModelConfig, working_dtype
+from graphformers.model.modeling import ModelConfig, node_states, slot_owners, working_dtype
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ class WordFeatures(nn.Module):
         scores_RCW = _exact(self.attention(found_RWD)).transpose(1, 2)
         scores_RCW = scores_RCW.masked_fill(owners_RCW == 0, torch.finfo(scores_RCW.dtype).min)  # an empty slot is never read
         pooled_RCD = scores_RCW.softmax(-1).to(found_RWD.dtype) @ found_RWD
-        vectors_ND: Tensor = pooled_RCD.flatten(0, 1)[batch.places_N]
-        return vectors_ND
+        return node_states(pooled_RCD, batch.places_N)
 
     def _windows(self, hidden_RWD: Tensor, slots_RW: Tensor) -> Tensor:
         """(R, W, width * D): each word between its neighbours in the same text, zeros where the text ends."""
@@ -125,14 +124,8 @@ class WordFeatures(nn.Module):
         return torch.cat(parts, -1)
 
 
-def slot_owners(batch: PackedBatch) -> Tensor:
-    """(R, C, W) bool: which words belong to the node in each slot."""
-    slots_C = torch.arange(batch.num_slots, device=batch.slots_RW.device)
-    return batch.slots_RW[:, None, :] == slots_C[:, None]
-
-
 def slot_states(states_ND: Tensor, batch: PackedBatch) -> Tensor:
-    """(R, C, D): states of nodes put where the nodes lie; from where `places_N` takes them."""
+    """(R, C, D): states of nodes put where the nodes lie; the counterpart of `node_states`."""
     empty = states_ND.new_zeros(batch.cls_RC.numel(), states_ND.shape[-1])
     return empty.index_copy(0, batch.places_N, states_ND).view(*batch.cls_RC.shape, states_ND.shape[-1])
 
@@ -264,9 +257,9 @@ class TnveNetwork(ClassicNetwork):
         spoken_RCW = slot_owners(batch) & (batch.positions_RW > 0)[:, None]
         with torch.autocast(latent_ND.device.type, enabled=False):  # sums over a vocabulary want float32
             spoken_RCW = spoken_RCW.to(latent_ND.dtype)
-            words_ND = (spoken_RCW @ words_RWD.to(latent_ND.dtype)).flatten(0, 1)[batch.places_N]  # the sum of the text's words
-            often_N1 = (spoken_RCW @ self.frequency_V[batch.tokens_RW][..., None]).flatten(0, 1)[batch.places_N]
-            counts_N = spoken_RCW.sum(-1).flatten()[batch.places_N]
+            words_ND = node_states(spoken_RCW @ words_RWD.to(latent_ND.dtype), batch.places_N)  # the sum of the text's words
+            often_N1 = node_states(spoken_RCW @ self.frequency_V[batch.tokens_RW][..., None], batch.places_N)
+            counts_N = node_states(spoken_RCW.sum(-1, keepdim=True), batch.places_N)[:, 0]
             guess_ND = self.decoder(latent_ND)
             all_N = torch.logsumexp(F.linear(guess_ND, self.text["words"].weight, self.frequency_V), -1)
             said_N: Tensor = (guess_ND * words_ND).sum(-1) + often_N1[:, 0]

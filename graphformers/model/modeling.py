@@ -204,7 +204,7 @@ def take_tokens(hidden_RWD: Tensor, cls_RC: Tensor) -> Tensor:
 class GraphAttention(nn.Module):
     """The GNN of eq. 1: multi-head attention over the states of a neighbourhood's nodes, with a bias for who looks at whom."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, start: float = 1.0) -> None:
         super().__init__()
         size = config.hidden_size
         self.num_heads = config.num_heads
@@ -212,7 +212,7 @@ class GraphAttention(nn.Module):
         self.query_key_value = nn.Linear(size, 3 * size)
         # centre-centre, centre-neighbour (either way), neighbour-neighbour
         self.bias = nn.Parameter(torch.zeros(3, config.num_heads)) if config.position_bias else None
-        self.start_as_average(config.graph_start)
+        self.start_as_average(start)
 
     def start_as_average(self, times: float) -> None:
         """V = identity, Q and K small: the graph token starts as the mean of the neighbourhood, which later layers can read.
@@ -306,7 +306,7 @@ class TextEncoder(nn.Module):
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
         hidden, mask, pool = self.embed(batch), self.mask(batch), self.pool(batch)
-        full = num_layers if self.config.pooling == "mean" else num_layers - 1
+        full = num_layers - 1 if pool[1] is None else num_layers
         found = []
         for layer in self.layers[:full]:
             hidden = layer(hidden, mask)
@@ -314,14 +314,13 @@ class TextEncoder(nn.Module):
         if full == num_layers:
             return found
         last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
-        return [*found, last_RCD.flatten(0, 1)[batch.places_N]]
+        return [*found, node_states(last_RCD, batch.places_N)]
 
     def pool(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """How the states of nodes are taken from those of tokens, for `node_states`."""
         if self.config.pooling == "cls":
             return batch.cls_N, None
-        slots_C1 = torch.arange(batch.num_slots, device=batch.slots_RW.device)[:, None]
-        own_RCW = (batch.slots_RW[:, None] == slots_C1) & ~batch.is_graph_RW[:, None]
+        own_RCW = slot_owners(batch) & ~batch.is_graph_RW[:, None]
         return batch.places_N, own_RCW.to(working_dtype(self.embedding.norm.weight))
 
 
@@ -330,7 +329,13 @@ def without_graph_tokens(mask_RHWW: Tensor, batch: PackedBatch) -> Tensor:
     return mask_RHWW.masked_fill(batch.is_graph_RW[:, None, None, :], -math.inf)
 
 
-def node_states(hidden_RWD: Tensor, places_N: Tensor, own_RCW: Tensor | None) -> Tensor:
+def slot_owners(batch: PackedBatch) -> Tensor:
+    """(R, C, W) bool: which words belong to the node in each slot."""
+    slots_C = torch.arange(batch.num_slots, device=batch.slots_RW.device)
+    return batch.slots_RW[:, None, :] == slots_C[:, None]
+
+
+def node_states(hidden_RWD: Tensor, places_N: Tensor, own_RCW: Tensor | None = None) -> Tensor:
     """(num_nodes, D): the states at the nodes' places; with `own_RCW`, ones for the tokens of each slot, of their means."""
     if own_RCW is not None:  # divided last: a share of one in thirteen is no number of bfloat16
         hidden_RWD = own_RCW @ hidden_RWD / own_RCW.sum(-1, keepdim=True).clamp(min=1)
@@ -396,7 +401,8 @@ class GraphFormersNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.text = TextEncoder(config)
-        self.gnn = nn.ModuleList(GraphAttention(config) for _ in range(1 if config.share_gnn else config.num_layers - 1))
+        count = 1 if config.share_gnn else config.num_layers - 1
+        self.gnn = nn.ModuleList(GraphAttention(config, config.graph_start) for _ in range(count))
         self.nested = NestedLayer()
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
@@ -425,7 +431,7 @@ class GraphFormersNetwork(nn.Module):
         first = without_graph_tokens(mask, nodes)
         pool = self.text.pool(nodes)
         own_RCW = pool[1]
-        full = last if own_RCW is not None else last - 1  # layers that are computed for all tokens of all nodes
+        full = last - 1 if own_RCW is None else last  # layers that are computed for all tokens of all nodes
         hidden, states_ND = self.text.embed(nodes), None
         for layer in range(last + 1):
             gnn, known_MD = self._attention_of(layer), near[layer - 1] if near and layer > 0 else None

@@ -47,6 +47,13 @@ def test_a_folder_says_how_it_pools(tmp_path: Path) -> None:
         assert pooling_of(tmp_path) == name
 
 
+def test_a_pooling_that_is_not_followed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    assert pooling_of(tmp_path) == "mean"
+    assert "its own way to pool is the maximum of the tokens" in capsys.readouterr().err
+
+
 def test_a_graph_without_the_asked_nodes_gives_nothing() -> None:
     graph: TextGraph = make_graph()
     assert sentence_vectors("minilm", graph, np.zeros(0, dtype=np.int64), device="cpu").shape == (0, 384)
