@@ -50,7 +50,7 @@ class CascadedNetwork(nn.Module):
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
         """The text vectors (M, D) of nodes read on their own, as a list of one: of the last layer."""
-        return self.text.states(batch, self.config.num_layers)[-1:]
+        return self.text.states(batch, self.config.num_layers, first=self.config.num_layers)
 
     def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index_BK: Tensor, open_BK: Tensor) -> Tensor:
         """(B, D) float32 from text vectors."""

@@ -260,12 +260,17 @@ class GraphAttention(nn.Module):
 
     def mask(self, open_BK: Tensor, num_queries: int) -> Tensor:
         """(B, H, num_queries, N): the position bias where there is a node to look at, -inf where there is none."""
-        open_BN = F.pad(open_BK, (1, 0), value=True)
-        is_neighbor_N = (torch.arange(open_BN.shape[1], device=open_BK.device) > 0).long()
-        relation_NN = is_neighbor_N[:num_queries, None] + is_neighbor_N  # 0, 1 or 2
         weight = self.query_key_value.weight
-        bias = weight.new_zeros(3, self.num_heads) if self.bias is None else self.bias
-        return bias[relation_NN].permute(2, 0, 1).masked_fill(~open_BN[:, None, None, :], -math.inf).to(weight.dtype)
+        bias_3H = weight.new_zeros(3, self.num_heads) if self.bias is None else self.bias.to(weight.dtype)
+        center_BH1N = self._seen_by(bias_3H[:2], open_BK)
+        if num_queries == 1:
+            return center_BH1N
+        return torch.cat([center_BH1N, self._seen_by(bias_3H[1:], open_BK).expand(-1, -1, num_queries - 1, -1)], 2)
+
+    def _seen_by(self, bias_2H: Tensor, open_BK: Tensor) -> Tensor:
+        """(B, H, 1, N): the biases for looking at the centre, and at each of its neighbours."""
+        near_BH1K = torch.where(open_BK[:, None, None], bias_2H[1, :, None, None], -math.inf)
+        return torch.cat([bias_2H[0, :, None, None].expand(len(open_BK), -1, 1, 1), near_BH1K], -1)
 
 
 def neighborhood_index(index_BK: Tensor, open_BK: Tensor) -> Tensor:
@@ -301,16 +306,17 @@ class TextEncoder(nn.Module):
             bias = self.relative_bias(batch.positions_RW, batch.is_graph_RW)
         return torch.where(open_RWW[:, None], bias.to(working_dtype(bias)), -math.inf)
 
-    def states(self, batch: PackedBatch, num_layers: int) -> list[Tensor]:
-        """The states of nodes (num_nodes, D) after each of the first layers, texts read on their own: eq. 5, g in N_x."""
+    def states(self, batch: PackedBatch, num_layers: int, *, first: int = 1) -> list[Tensor]:
+        """The states of nodes (num_nodes, D) after layers `first` to `num_layers`, texts read on their own: eq. 5, g in N_x."""
         if num_layers == 0 or batch.num_nodes == 0:
-            return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * num_layers
+            return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * (num_layers + 1 - first)
         hidden, mask, pool = self.embed(batch), self.mask(batch), self.pool(batch)
         full = num_layers - 1 if pool[1] is None else num_layers
         found = []
-        for layer in self.layers[:full]:
+        for number, layer in enumerate(self.layers[:full], 1):
             hidden = layer(hidden, mask)
-            found.append(node_states(hidden, *pool))
+            if number >= first:
+                found.append(node_states(hidden, *pool))
         if full == num_layers:
             return found
         last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
@@ -343,11 +349,14 @@ def node_states(hidden_RWD: Tensor, places_N: Tensor, own_RCW: Tensor | None = N
 
 
 def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, places_N: Tensor) -> Tensor:
-    """`hidden_RWD` with tokens written at the given places among its R * W; in place where no gradient is wanted."""
-    flat = hidden_RWD.flatten(0, 1)
-    tokens_ND = tokens_ND.to(flat.dtype)  # under autocast they differ
-    write = flat.index_copy if torch.is_grad_enabled() else flat.index_copy_
-    return write(0, places_N, tokens_ND).view_as(hidden_RWD)
+    """`hidden_RWD` with tokens written at the given places among its R * W; in place where no gradient is wanted.
+
+    (There by row and column: through a flat view, torch.compile would make two copies of it.)
+    """
+    width, tokens_ND = hidden_RWD.shape[1], tokens_ND.to(hidden_RWD.dtype)  # under autocast they differ
+    if torch.is_grad_enabled():
+        return hidden_RWD.flatten(0, 1).index_copy(0, places_N, tokens_ND).view_as(hidden_RWD)
+    return hidden_RWD.index_put_((places_N // width, places_N % width), tokens_ND)
 
 
 def write_graph_tokens(
