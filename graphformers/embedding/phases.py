@@ -1,7 +1,8 @@
 """The two phases over shards of nodes: what every text gives on its own, then every centre in the light of its neighbours.
 
-Batches are fixed by the plan: consecutive nodes of a shard, as many as fill a batch, packed by length. So a shard has the same
-bytes whoever computes it and whatever was computed before. While the device computes a batch, the next ones are packed (in
+Batches are fixed by the plan: nodes of a shard, as many as fill a batch, packed by length; in the second phase those with as many
+neighbours stand together, since a batch is as wide as its widest neighbourhood. So a shard has the same bytes whoever computes
+it and whatever was computed before. While the device computes a batch, the next ones are packed (in
 processes on a GPU, whose kernels one Python thread must launch), gathered and copied, and finished shards are written.
 
 Between the phases states lie on the device, where they fit, or in their shards on disk.
@@ -37,16 +38,16 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Consecutive nodes of a shard."""
+    """Nodes of a shard that follow one another in the order of the phase."""
 
     phase: int
     shard: int
-    start: int
+    start: int  # in the shard
     stop: int
     is_last: bool  # of its shard
 
     def __str__(self) -> str:
-        return f"the batch of nodes {self.start:,} to {self.stop - 1:,}"
+        return f"batch {self.start:,} to {self.stop - 1:,} of shard {self.shard}"
 
 
 class Phases:
@@ -122,7 +123,7 @@ class Phases:
 
     def make(self, key: BatchKey) -> Any:
         """Packs a batch; called in worker processes where there are some."""
-        nodes = np.arange(key.start, key.stop)
+        nodes = self._nodes(key.phase, key.shard)[key.start : key.stop]
         if key.phase == 1:
             return self.passes.pack_texts(self.tokens, nodes)
         return self.passes.pack_centers(self.tokens, self.sampler.sample(nodes))
@@ -130,18 +131,27 @@ class Phases:
     def keys(self, phase: int, shards: Sequence[int]) -> Iterator[BatchKey]:
         """The batches of these shards, in order."""
         for shard in shards:
-            start, stop = self.plan.shards[shard]
-            parts = list(self._parts(phase, np.arange(start, stop)))
+            parts = list(self._parts(phase, self._nodes(phase, shard)))
             for part in parts:
-                yield BatchKey(phase, shard, start + part.start, start + part.stop, part is parts[-1])
+                yield BatchKey(phase, shard, part.start, part.stop, part is parts[-1])
 
     def _parts(self, phase: int, nodes: Array) -> Iterator[slice]:
         if phase == 1:
             return self.passes.text_parts(self.tokens, nodes)
         if self.passes.is_joint:
             return self.passes.center_parts(self.tokens, self.sampler.sample(nodes))
-        degrees = self.graph.indptr[nodes + 1] - self.graph.indptr[nodes]
-        return self.passes.counted_parts(self.tokens, nodes, np.minimum(degrees, self.plan.num_neighbors))
+        return self.passes.counted_parts(self.tokens, nodes, self._num_neighbors(nodes))
+
+    def _nodes(self, phase: int, shard: int) -> Array:
+        """The nodes of a shard in the order in which the phase takes them."""
+        nodes = np.arange(*self.plan.shards[shard])
+        if phase == 1 or self.passes.is_joint:
+            return nodes
+        return nodes[np.argsort(self._num_neighbors(nodes), kind="stable")]
+
+    def _num_neighbors(self, nodes: Array) -> Array:
+        counts: Array = np.minimum(self.graph.indptr[nodes + 1] - self.graph.indptr[nodes], self.plan.num_neighbors)
+        return counts
 
     def _run(
         self,
@@ -156,12 +166,14 @@ class Phases:
         try:
             with self.model.reading() as network:
                 batches = ahead(map(self._prepared(phase), workers.parcels(self.keys(phase, shards))))
-                rows, first = None, 0
+                rows, places = None, None
                 for key in self.keys(phase, shards):
                     if rows is None:
                         first, stop = self.plan.shards[key.shard]
                         rows = rows_of(first, stop)
-                    rows[key.start - first : key.stop - first] = compute(network, next(batches))
+                        places = None if phase == 1 else torch.from_numpy(self._nodes(phase, key.shard) - first).to(device)
+                    part = slice(key.start, key.stop)
+                    rows[part if places is None else places[part]] = compute(network, next(batches))
                     if key.is_last:
                         if write is not None:
                             writer.put(rows, _bound(write, key.shard))
