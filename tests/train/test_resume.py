@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def command(place: Path, output: Path, *more: str) -> list[str]:
 
 def train(place: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(place, output, *more), capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def refusal(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command says that must not begin; in this process, which saves an import."""
+
+    def message(output: Path, *more: str) -> str:
+        monkeypatch.setattr(sys, "argv", command(place, output, *more)[2:])
+        monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+        return capsys.readouterr().err
+
+    return message
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +131,7 @@ def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
 @pytest.mark.parametrize("method", ["tnve", "iftn"])
 def test_networks_with_vectors_of_nodes_go_on_too(place: Path, method: str) -> None:
     make_model(method=method, dropout=0.1).save_pretrained(place / f"{method}.start.model")
-    more = ["--from", str(place / f"{method}.start.model")]  # the later one wins
+    more = ["--from", str(place / f"{method}.start.model"), "--set", "max_steps=20"]  # the later --from wins
     done = train(place, place / f"{method}.whole.model", *more)
     assert done.returncode == 0, done.stderr
     output = place / f"{method}.stopped.model"
@@ -127,15 +143,14 @@ def test_networks_with_vectors_of_nodes_go_on_too(place: Path, method: str) -> N
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_other_settings_do_not_continue_a_run(place: Path, undisturbed: Path) -> None:
+def test_other_settings_do_not_continue_a_run(place: Path, undisturbed: Path, refusal: Callable[..., str]) -> None:
     """But the same ones do, also where a run was to replace a finished model."""
     output = place / "changed.model"
     shutil.copytree(undisturbed, output)
-    assert "exists already" in train(place, output).stderr
+    assert "exists already" in refusal(output)
     stop_after(place, output, 3, "--force")
-    refused = train(place, output, "--set", "learning_rate=1e-4")
-    assert refused.returncode == 1
-    assert "an unfinished run with other settings (learning_rate 0.003, now 0.0001)" in refused.stderr
+    message = "an unfinished run with other settings (learning_rate 0.003, now 0.0001)"
+    assert message in refusal(output, "--set", "learning_rate=1e-4")
     done = train(place, output)
     assert done.returncode == 0, done.stderr
     assert "continuing an unfinished run at step" in done.stderr
@@ -182,15 +197,8 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
         (["--config", "missing.toml"], "missing.toml: No such file or directory, expected a recipe"),
     ],
 )
-def test_mistakes_are_said(
-    place: Path, more: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", command(place, place / "wrong.model", *more)[2:])
-    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert message in capsys.readouterr().err
+def test_mistakes_are_said(place: Path, more: list[str], message: str, refusal: Callable[..., str]) -> None:
+    assert message in refusal(place / "wrong.model", *more)
     assert not list(place.glob("wrong*"))
 
 
