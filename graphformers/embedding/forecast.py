@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,22 +42,24 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
 
 
 def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array) -> tuple[float, int]:
-    passes = model.passes(plan.row_multiple, plan.batch_tokens)
+    passes = replace(model.passes(plan.row_multiple, plan.batch_tokens), most_places=plan.most_places)
+    nodes = nodes[np.argsort(graph.indptr[nodes + 1] - graph.indptr[nodes], kind="stable")]  # as the second phase has them
     sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
     drawn = sampler.sample(nodes)
     everyone = np.unique(np.concatenate([nodes, drawn.neighbors]))
     tokens = tokenize(graph.texts_of(everyone), model.tokenizer)
     local = [np.searchsorted(everyone, numbers) for numbers in (nodes, drawn.neighbors)]
     drawn = Neighborhood(local[0], drawn.indptr, local[1])
-    part = next(passes.center_parts(tokens, drawn), slice(0, 0))
-    count = max(part.stop, 1)
+    parts = [*passes.center_parts(tokens, drawn)] or [slice(0, 0)]
+    part = parts[len(parts) // 2]
+    count = max(part.stop - part.start, 1)
     with model.reading() as network:
         center = to_device(passes.pack_centers(tokens, cut(drawn, part)), model.device)
         needed = len(center.needed_M) if isinstance(center, CenterBatch) else 0
         states_MSD = torch.zeros(needed, plan.num_states, plan.hidden_size, device=model.device)
         seconds = _time(lambda: read_centers(network, center, states_MSD), model)
         if plan.num_states:
-            text = to_device(passes.pack_texts(tokens, drawn.centers[:count]), model.device)
+            text = to_device(passes.pack_texts(tokens, drawn.centers[part]), model.device)
             seconds += _time(lambda: read_texts(network, text), model)
     return seconds / count, count
 

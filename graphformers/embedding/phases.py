@@ -173,7 +173,7 @@ class Phases:
                         rows = rows_of(first, stop)
                         places = None if phase == 1 else torch.from_numpy(self._nodes(phase, key.shard) - first).to(device)
                     part = slice(key.start, key.stop)
-                    rows[part if places is None else places[part]] = compute(network, next(batches))
+                    rows[part if places is None else places[part]] = compute(network, next(batches)).to(rows.dtype)
                     if key.is_last:
                         if write is not None:
                             writer.put(rows, _bound(write, key.shard))

@@ -22,6 +22,7 @@ from graphformers.embedding.plan import EmbedSettings
 from graphformers.embedding.states import LayerStates, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.model.passes import Passes
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
 
@@ -42,6 +43,21 @@ def test_half_precision_states_hardly_turn_a_vector(name: str, tmp_path: Path) -
         vectors = embed(model, graph, tmp_path / precision, precision=precision).vectors(ids)
         lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(scratch, axis=1)
         assert ((vectors * scratch).sum(1) / lengths).min() >= least
+
+
+def test_batches_are_hardly_wider_than_their_neighborhoods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the file, these would be 1.45 times as wide."""
+    seen = []
+    packed = Passes.pack_centers
+
+    def watched(self: Passes, *arguments: Any) -> Any:
+        batch = packed(self, *arguments)
+        seen.append(batch.open_BK)
+        return batch
+
+    monkeypatch.setattr(Passes, "pack_centers", watched)
+    embed(make_model(), some_graph(), tmp_path / "some.vectors", num_neighbors=50, batch_tokens=40)
+    assert sum(open_BK.numel() for open_BK in seen) <= 1.2 * sum(int(open_BK.sum()) for open_BK in seen)
 
 
 def test_states_are_those_of_texts_read_alone(tmp_path: Path) -> None:

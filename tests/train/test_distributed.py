@@ -65,7 +65,7 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
     graph = make_topics().save(tmp_path / "topics.graph")
     split_links(graph, valid=30, test=30, candidates=20).save(tmp_path / "topics.split")
     make_model(dropout=0.1).save_pretrained(tmp_path / "start.model")
-    settings = ["batch_size=32", "learning_rate=3e-3", "max_steps=20", "workers=1", "checkpoint_minutes=100"]
+    settings = ["batch_size=32", "learning_rate=3e-3", "max_steps=40", "workers=1", "checkpoint_minutes=100"]
     words = [word for setting in settings for word in ("--set", setting)]
 
     def command(name: str) -> list[str]:
