@@ -131,12 +131,8 @@ def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
 @pytest.mark.parametrize("method", ["tnve", "iftn"])
 def test_networks_with_vectors_of_nodes_go_on_too(place: Path, method: str) -> None:
     make_model(method=method, dropout=0.1).save_pretrained(place / f"{method}.start.model")
-    more = [
-        "--from",
-        str(place / f"{method}.start.model"),
-        "--set",
-        "max_steps=40",
-    ]  # more than an epoch of each stage; the later --from wins
+    more = ["--from", str(place / f"{method}.start.model")]  # the later one wins
+    more += ["--set", "max_steps=40"]  # each stage longer than an epoch
     done = train(place, place / f"{method}.whole.model", *more)
     assert done.returncode == 0, done.stderr
     output = place / f"{method}.stopped.model"
