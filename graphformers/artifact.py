@@ -36,6 +36,7 @@ VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 # files inside an artifact that come or grow after it was written and have checksums of their own
 GROWING = ("changes.log", "index.usearch", "index.json")
+NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
 DRAFTS = (".index.",)  # what a killed writer of them leaves
 
 
@@ -107,7 +108,8 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
     bring_back(path)
     manifest = _read_manifest(path)
     if kind is not None and manifest["kind"] != kind:
-        raise ArtifactError(f"{path}: a {manifest['kind']}, expected a {kind}")
+        found, expected = (NAMES.get(name, f"a {name}") for name in (manifest["kind"], kind))
+        raise ArtifactError(f"{path}: {found}, expected {expected}")
     if version is not None and manifest["format"] != version:
         raise ArtifactError(
             f"{path}: {manifest['kind']} of format {manifest['format']}, this version reads format {version}; "
@@ -191,7 +193,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
         raise ArtifactError(f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes")
     bring_back(path)
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
-        _check_place(path)
+        check_place(path)
         return
     if not (path / MANIFEST).is_file():
         raise ArtifactError(f"{path}: exists and is not a {kind} of ours; it is never replaced, choose another name")
@@ -210,11 +212,11 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); move them elsewhere first"
         )
-    _check_place(path)
+    check_place(path)
 
 
-def _check_place(path: Path) -> None:
-    """Whether a folder can be made at `path`."""
+def check_place(path: Path) -> None:
+    """Refuses a place where nothing can be made."""
     parent = path.parent
     while not os.path.lexists(parent):
         parent = parent.parent
@@ -233,9 +235,8 @@ def find_parent(child: Artifact, role: str) -> Path:
     """Where the parent of `child` lay when the child was written, following the child if both were moved together."""
     place = Path(os.path.normpath(child.path.resolve() / child.parents[role]["path"]))
     if not place.is_dir():
-        raise ArtifactError(
-            f"{child.path}: was made from the {role} {place}, which is not there; put it back or pass the {role} yourself"
-        )
+        advice = "put it or a link to it there" + (", or say where it is with --model" if role == "model" else "")
+        raise ArtifactError(f"{child.path}: was made from the {role} {place}, which is not there; {advice}")
     return place
 
 

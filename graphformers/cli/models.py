@@ -69,7 +69,8 @@ def evaluate_command(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of any system: .npz with ids and vectors, .parquet with id and vector, or word2vec's .txt. Repeatable.",
+            help="Vectors of any system: .npz with ids and vectors, .parquet with id and vector, or word2vec's .txt. Repeatable. "
+            "If they were made from the whole graph, as `embed` does, they know the links that are asked for.",
         ),
     ] = None,
     cosine: Annotated[bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")] = False,
@@ -96,6 +97,7 @@ def evaluate_command(
     graphformers evaluate papers.model papers.split
     """
     from graphformers.data.split import LinkSplit
+    from graphformers.errors import GraphFormersError, nearest
     from graphformers.evaluation.overview import evaluate_beside_baselines
     from graphformers.evaluation.ranking import PROTOCOLS
     from graphformers.printing import print_overview
@@ -103,6 +105,10 @@ def evaluate_command(
     expected = (1, 2) if vectors else (2,)
     if len(paths) not in expected:
         raise typer.BadParameter(f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors", param_hint="paths")
+    if protocol not in (*PROTOCOLS, "all"):
+        raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, (*PROTOCOLS, 'all'))}")
+    if cosine and not vectors:
+        raise typer.BadParameter("is for --vectors; a model knows how its vectors are compared", param_hint="--cosine")
     loaded = LinkSplit.load(paths[-1])
     found = evaluate_beside_baselines(
         paths[0] if len(paths) == 2 else None,

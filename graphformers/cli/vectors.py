@@ -69,7 +69,8 @@ def embed_command(
 def update_command(
     vectors: Vectors,
     nodes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A table of new nodes, and of known ones whose text or columns changed.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A table of nodes with their texts, new ones and those that changed."),
     ] = None,
     edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
     remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
@@ -142,6 +143,7 @@ def search_command(
         typer.Option(metavar="FILTER", help="Only nodes whose column fits, as in 'year>=1995' or category=cs. Repeatable."),
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Look at every vector instead of using the index.")] = False,
+    model: MovedModel = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -149,6 +151,7 @@ def search_command(
 
     graphformers search papers.vectors "graph neural networks" -k 10
     """
+    from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_matches
     from graphformers.retrieval.searcher import Searcher
 
@@ -159,7 +162,10 @@ def search_command(
         )
     if neighbors is not None and text is None:
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
-    searcher, filters = Searcher(vectors, exact=True if exact else None, device=device), where or []
+    if text is not None and not text.strip():
+        raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
+    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
+    searcher, filters = Searcher(vectors, loaded, exact=True if exact else None, device=device), where or []
     if text is not None:
         around = [word.strip() for word in (neighbors or "").split(",") if word.strip()]
         found = searcher.text(text, count, neighbors=around, filters=filters)

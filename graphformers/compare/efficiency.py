@@ -10,7 +10,7 @@ import torch
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import TokenCache
-from graphformers.model.encoding import GraphFormers, best_device
+from graphformers.model.encoding import GraphFormers, chosen_device
 from graphformers.progress import progress
 
 CENTERS = 32
@@ -20,7 +20,7 @@ COUNTS = {"cuda": (3, 5, 10, 20, 50, 100, 200), "cpu": (3, 5, 10, 20, 50)}
 
 def measure_efficiency(source: str, device: str | None = None, counts: Sequence[int] = ()) -> list[dict[str, Any]]:
     """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them."""
-    place = torch.device(device or best_device())
+    place = chosen_device(device)
     models = {}
     for method in ("graphformers", "max"):
         models[method] = ready(GraphFormers.from_backbone(source, method, device=str(place), max_tokens=TOKENS))

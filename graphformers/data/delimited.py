@@ -76,7 +76,8 @@ class TextTable:
             return [str(i + 1) for i in range(len(first))], 0
         names = [name.strip() for name in first]
         if any("\udc80" <= letter <= "\udcff" for letter in "".join(names)):
-            raise InputError(f"{self.path}:1: the header is not UTF-8 text, expected a text file with column names")
+            wrong = bad_bytes(self.delimiter.join(first).encode(errors="surrogateescape"))
+            raise InputError(f"{self.path}:1: the header: {wrong}")
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"{self.path}:1: the column {twice[0]!r} stands twice in the header, expected each once")

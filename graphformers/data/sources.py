@@ -14,6 +14,7 @@ from graphformers.data.problems import Problems
 from graphformers.errors import InputError
 from graphformers.progress import Progress, progress
 
+GZIP = b"\x1f\x8b"  # how such files begin
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 OPENERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
 LINES_PER_UPDATE = 4096
@@ -129,6 +130,8 @@ def bad_bytes(data: bytes) -> str | None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        advice = "convert the file, for example: iconv -f LATIN1 -t UTF-8"
+        if data.startswith(GZIP):
+            return "compressed data (gzip), expected UTF-8 text; compressed files are known by their names, call it ….gz"
+        advice = "convert the file, for example: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
         return f"byte 0x{data[error.start]:02x} at position {error.start + 1} is not UTF-8, expected UTF-8 text; {advice}"
     return None

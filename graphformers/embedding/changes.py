@@ -11,9 +11,9 @@ import pyarrow as pa
 from graphformers.data.arrays import one_chunk
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.formats.tables import read_edges, read_nodes
-from graphformers.data.problems import Locate, Place, Problems, words_for
+from graphformers.data.problems import SKIPPING, Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import check_files
+from graphformers.data.sources import check_files, read_lines
 from graphformers.embedding.live import Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 
@@ -52,6 +52,30 @@ class Changes:
                 raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
 
 
+def _typed(nodes: pa.Table, live: LiveGraph) -> pa.Table:
+    """Nodes whose columns hold what the same columns hold elsewhere in the graph."""
+    for place, name in enumerate(nodes.column_names):
+        kind, column = live.column_type(name), nodes[name]
+        if kind is None or column.type == kind:
+            continue
+        try:
+            column = column.cast(kind)
+        except pa.ArrowException as error:
+            row = next(row for row in range(len(nodes)) if not _fits(column.slice(row, 1), kind))
+            id, value = nodes["id"][row].as_py(), column[row].as_py()
+            raise InputError(f"the node {id!r}: {value!r} is no {kind}, which the column {name!r} holds") from error
+        nodes = nodes.set_column(place, name, column)
+    return nodes
+
+
+def _fits(value: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    try:
+        value.cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
 class _Collector:
     """Takes edges from the readers of tables, as a GraphBuilder does."""
 
@@ -79,10 +103,14 @@ def gather_changes(
     `remove` as a file holds one id a line.
     """
     settings = settings or ImportSettings()
-    links, where = _links(edges, settings)
-    unlinked, _ = _links(remove_edges, settings)
-    removed = tuple(dict.fromkeys(_ids(remove)))
-    return Changes(_nodes(nodes, settings), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
+    try:
+        links, where = _links(edges, settings)
+        unlinked, _ = _links(remove_edges, settings)
+        removed = tuple(dict.fromkeys(_ids(remove)))
+        table = _nodes(nodes, settings)
+    except InputError as error:  # an update takes all or nothing
+        raise InputError(str(error).removesuffix(SKIPPING)) from error
+    return Changes(table, tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
 
 
 def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
@@ -128,8 +156,7 @@ def _ids(given: str | Path | Iterable[str] | None) -> list[str]:
         return []
     if isinstance(given, str | Path):
         check_files([Path(given)])
-        lines = Path(given).read_text(encoding="utf-8").splitlines()
-        return [line.strip() for line in lines if line.strip()]
+        return [line for _, line in read_lines(Path(given), Problems(strict=True)) if line]
     ids = list(given)
     strange = next((id for id in ids if not isinstance(id, str)), None)
     if strange is not None:
@@ -157,18 +184,19 @@ class Effect:
 def work_out(changes: Changes, before: LiveGraph) -> Effect:
     """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then links that come."""
     changes.check(before)
+    nodes = _typed(changes.nodes, before)
     live = before.fork()
     touched: set[int] = set()
     removed = [(id, node) for id, node in zip(changes.removed, live.find(changes.removed).tolist(), strict=True) if node >= 0]
     for _, node in removed:
         touched.update(live.remove(node))
     reread, different = [], []
-    numbers = live.find(changes.nodes["id"].to_pylist()).tolist()
+    numbers = live.find(nodes["id"].to_pylist()).tolist()
     for row, node in enumerate(numbers):
-        same_text, same = live.same(node, changes.nodes, row) if node >= 0 else (False, False)
+        same_text, same = live.same(node, nodes, row) if node >= 0 else (False, False)
         if not same:
             different.append((row, same_text))
-    put = changes.nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
+    put = nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
     for node, (_, same_text) in zip(live.put(put), different, strict=True):
         if not same_text:
             reread.append(node)

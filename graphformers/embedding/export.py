@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from graphformers.artifact import check_place
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import put_in_place
@@ -21,6 +22,8 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
     for place in written:
         if place.exists() and (not force or not place.is_file()):
             raise GraphFormersError(f"{place}: exists already; --force (force=True) replaces it")
+    check_place(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
     with put_in_place(path) as beside:
         writers[path.suffix](store, beside)

@@ -194,8 +194,10 @@ def embed(
     work = Workplace.beside(output, plan)
     if model.is_bidirectional:
         _say_cost(plan)
+    is_begun = False
     try:
         with work.opened(force=force):
+            is_begun = True
             check_space(work)
             work.put_graph(graph)
             _run(model, graph, work, settings)
@@ -204,7 +206,7 @@ def embed(
     except OSError as error:
         raise full_disk(error, output) from error
     finally:
-        if (work.path / "notes").is_dir():
+        if is_begun and (work.path / "notes").is_dir():
             print(f"{work.path}: finished shards are kept there; the same command goes on from them", file=sys.stderr)
     return VectorStore.load(output)
 

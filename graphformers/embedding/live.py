@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk
-from graphformers.data.columns import join_column
+from graphformers.data.columns import as_text, join_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 
@@ -106,12 +106,22 @@ class LiveGraph:
         names = dict.fromkeys(name for table in (self.base.nodes, *tables.values()) for name in table.column_names)
         return [name for name in names if name not in ("id", "text")]
 
+    def column_type(self, name: str) -> pa.DataType | None:
+        """What a column holds; None where no node has it."""
+        tables = {id(table): table for table, _ in self._records.values()}
+        found = (table[name].type for table in (self.base.nodes, *tables.values()) if name in table.column_names)
+        return next((kind for kind in found if not pa.types.is_null(kind)), None)
+
     def column(self, name: str) -> pa.Array:
         """A column of all numbered nodes, those that were removed included; null where a node does not have it."""
         base, total = self.base.nodes, self.base.num_nodes + len(self._ids)
         changed = sorted(self._records)
         records = [self._records[node] for node in changed]
-        values = pa.array([table[name][row].as_py() if name in table.column_names else None for table, row in records])
+        found = [table[name][row].as_py() if name in table.column_names else None for table, row in records]
+        try:
+            values = pa.array(found)
+        except pa.ArrowException:  # words and numbers, from a time when an update did not look
+            values = pa.array([as_text(value) for value in found], pa.large_string())
         kind = base[name].type if name in base.column_names else values.type
         own = one_chunk(base[name]) if name in base.column_names else pa.nulls(self.base.num_nodes, kind)
         if not changed:

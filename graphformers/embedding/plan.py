@@ -43,6 +43,8 @@ class EmbedSettings:
             raise GraphFormersError(f"precision={self.precision!r} given, expected one of: {', '.join(vectors.PRECISIONS)}")
         if self.states not in PLACES:
             raise GraphFormersError(f"states={self.states!r} given, expected one of: {', '.join(PLACES)}")
+        if self.num_neighbors is not None and self.num_neighbors < 0:
+            raise GraphFormersError(f"num_neighbors={self.num_neighbors} given, expected 0 or more")
         for name in ("shard_size", "batch_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise GraphFormersError(f"{name}={value} given, expected at least 1")

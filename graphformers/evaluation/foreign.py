@@ -48,6 +48,10 @@ def foreign_scores(path: str | Path, graph: TextGraph, nodes: Array, *, cosine: 
             f"{path}: no vector for {len(missing):,} of the {len(wanted):,} nodes that are asked about, such as {missing[0]!r}"
         )
     own = vectors[[places[id] for id in wanted]]
+    strange = ~np.isfinite(own).all(1)
+    if strange.any():
+        id = wanted[int(strange.argmax())]
+        raise GraphFormersError(f"{path}: the vector of {id!r} holds numbers that are not finite (NaN or inf)")
     return VectorScores(own, None if len(nodes) == graph.num_nodes else nodes, cosine=cosine)
 
 

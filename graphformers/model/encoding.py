@@ -37,6 +37,17 @@ def best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def chosen_device(name: str | None) -> torch.device:
+    """The device of this name, where this machine has it; by default the best there is."""
+    try:
+        device = torch.device(name or best_device())
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # what torch says is about its own build
+        has = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())), *["mps"] * torch.backends.mps.is_available()]
+        raise GraphFormersError(f"device={name!r} given, this machine has: {', '.join(has)}") from error
+    return device
+
+
 class GraphFormers(nn.Module):
     """A model of textual graphs: `encode` texts, with or without neighbours, or the nodes of a graph.
 
@@ -70,14 +81,14 @@ class GraphFormers(nn.Module):
         """
         from graphformers.model.backbones import from_backbone  # backbones builds models, so it stands above this module
 
-        return from_backbone(source, method, seed=seed, **changes).to(device or best_device())
+        return from_backbone(source, method, seed=seed, **changes).to(chosen_device(device))
 
     @staticmethod
     def from_pretrained(path: str | Path, *, device: str | None = None) -> "GraphFormers":
         """A model from a folder that `save_pretrained` wrote, on the best device there is."""
         from graphformers.model.backbones import from_pretrained
 
-        return from_pretrained(path).to(device or best_device())
+        return from_pretrained(path).to(chosen_device(device))
 
     def save_pretrained(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the model as a folder."""

@@ -61,6 +61,8 @@ class ModelConfig:
         self._require(self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
         self._require(0 < self.graph_start < math.inf, "graph_start", "a number above 0")
         self._require(self.pooling in ("cls", "mean"), "pooling", "cls or mean")
+        for name in ("dropout", "attention_dropout"):
+            self._require(0 <= getattr(self, name) < 1, name, "0 to below 1")
         self._require(self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
         self._require(self.hidden_size % self.num_heads == 0, "hidden_size", f"a multiple of num_heads, {self.num_heads}")
         self._require(

@@ -31,11 +31,11 @@ class Journal:
 
     def validation(self, state: TrainState, numbers: dict[str, float]) -> None:
         """A validation, with what the steps since the last one were like."""
-        is_amid = int(state.number > 0)
-        self._write("validation", (state.step, state.stage + 1, state.epoch + is_amid), numbers)
+        epoch = state.epoch + int(state.number > 0)  # of the whole run
+        self._write("validation", (state.step, state.stage + 1, epoch), numbers)
         found = {name: numbers[name] for name in ("loss", "P@1", "MRR")}
         mark = " (best)" if state.best_step == state.step else ""
-        place = f"stage {state.stage + 1}, epoch {state.stage_epoch + is_amid}, step {state.step:,}"
+        place = f"stage {state.stage + 1}, epoch {epoch}, step {state.step:,}"
         self.say(
             f"{place}: loss {found['loss']:.4f}; valid P@1 {found['P@1']:.4f}{mark}, MRR {found['MRR']:.4f}\n"
             f"    {numbers['pairs_per_second']:,.0f} pairs/s, {numbers['data_wait']:.1%} of the time waiting for data; "

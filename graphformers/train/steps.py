@@ -9,8 +9,8 @@ random numbers, and walked back at once. Neighbours that several chunks share ar
 are collected first, gather gradients from all chunks, and are walked back last.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -25,6 +25,27 @@ from graphformers.train.batches import CenterChunk, TrainBatch
 from graphformers.train.distributed import World
 from graphformers.train.objective import link_loss
 from graphformers.train.settings import TrainConfig
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """On a CPU, gradients that meet in one place are added in a fixed order, so that a run can be repeated to the bit.
+
+    (Otherwise threads add them as they come. It costs nothing that could be measured.)
+    """
+    if device.type != "cpu":
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = filled
 
 
 class Stepper:

@@ -40,7 +40,7 @@ from graphformers.train.loading import Loader
 from graphformers.train.optimizer import make_optimizer, set_learning_rate
 from graphformers.train.schedule import Schedule
 from graphformers.train.settings import CHANGEABLE, TrainConfig
-from graphformers.train.steps import Stepper, mix_seed
+from graphformers.train.steps import Stepper, mix_seed, repeatable
 
 ADVICE = "a smaller learning_rate, warmup or max_norm=1 may help"
 
@@ -92,13 +92,14 @@ class Trainer:
         """
         check_output(self.output, force=force)
         self.state, self._best, self._signal, self._is_forced = TrainState(), {}, 0, force
-        with joined(self.model.device) as self.world, own_random_numbers(), self._held(), self._signals():
+        with joined(self.model.device) as self.world, own_random_numbers(), repeatable(self.model.device), self._held():
             self.set_up()
             try:
                 self._begin(force)
-                while self.state.stage < len(self.config.stages):
-                    self._run_stage()
-                return self._finish()
+                with self._signals():
+                    while self.state.stage < len(self.config.stages):
+                        self._run_stage()
+                    return self._finish()
             finally:
                 self.clean_up()
 
@@ -213,7 +214,7 @@ class Trainer:
 
     def _place(self) -> str:
         of = f" of {len(self.config.stages)} ({self.config.stages[self.state.stage]} text)" if self.config.two_stage else ""
-        return f"stage {self.state.stage + 1}{of}, epoch {self.state.stage_epoch + 1}"
+        return f"stage {self.state.stage + 1}{of}, epoch {self.state.epoch + 1}"
 
     def _step(self) -> None:
         """One optimizer step."""

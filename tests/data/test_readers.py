@@ -123,6 +123,13 @@ BAD_NODES = {
 }
 
 
+@pytest.mark.parametrize("name", ["nodes.csv", "nodes.jsonl"])
+def test_compressed_data_under_a_plain_name_is_told_as_such(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b'{"id": "a", "text": "First"}\n'))
+    with pytest.raises(InputError, match="gzip"):
+        read_graph(tmp_path / name)
+
+
 @pytest.mark.parametrize("reason", BAD_NODES)
 def test_bad_nodes_are_named_or_skipped(tmp_path: Path, reason: str) -> None:
     text, line, message, left = BAD_NODES[reason]

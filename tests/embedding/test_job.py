@@ -60,6 +60,12 @@ def test_batches_are_hardly_wider_than_their_neighborhoods(tmp_path: Path, monke
     assert sum(open_BK.numel() for open_BK in seen) <= 1.2 * sum(int(open_BK.sum()) for open_BK in seen)
 
 
+def test_a_wrong_setting_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(GraphFormersError, match="num_neighbors=-1 given, expected 0 or more"):
+        embed(make_model(), some_graph(), tmp_path / "some.vectors", num_neighbors=-1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_states_are_those_of_texts_read_alone(tmp_path: Path) -> None:
     model, graph = make_model(), some_graph()
     store = embed(model, graph, tmp_path / "some.vectors", **EXACT)

@@ -206,7 +206,7 @@ def test_the_model_is_found_and_a_foreign_one_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphFormersError, match=r"was made with another model than .*some.model"):
         update(store, nodes={"newer": "graph"})
     shutil.rmtree(tmp_path / "some.model")
-    with pytest.raises(GraphFormersError, match="which is not there; put it back or pass the model yourself"):
+    with pytest.raises(GraphFormersError, match="is not there; put it or a link to it there, or say where it is with --model"):
         update(store, nodes={"newer": "graph"})
     assert bytes_of(store.path) == before
 
@@ -229,6 +229,10 @@ def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
         ({"remove": [3]}, "the id 3 is a int, ids are strings"),
         ({"nodes": {"a": "a", "b": "b"}, "edges": [("a", "b")], "remove_edges": [("b", "a")]}, "both given and to be removed"),
         ({"nodes": "missing.csv"}, "missing.csv"),
+        (
+            {"nodes": [{"id": "new", "text": "a", "year": "now"}]},
+            "'new': 'now' is no int64, which the column 'year' holds",
+        ),
     ],
 )
 def test_mistakes_change_nothing(edit: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -238,6 +242,30 @@ def test_mistakes_change_nothing(edit: dict[str, Any], message: str, tmp_path: P
     with pytest.raises(GraphFormersError, match=message):
         update(store, model=model, **edit)
     assert bytes_of(store.path) == before
+
+
+def test_columns_have_one_type_whoever_writes_them(tmp_path: Path) -> None:
+    """Also where the graph did not have the column."""
+    model = make_model()
+    store = make_base(tmp_path, model)
+    update(store, nodes=[{"id": "new", "text": "graph", "year": "2026", "pages": 3}], model=model)
+    assert VectorStore.load(store.path).live.column("year").type == pa.int64()
+    assert VectorStore.load(store.path).live.column("year").to_pylist()[-1] == 2026
+    with pytest.raises(GraphFormersError, match="the node 'other': 'few' is no int64, which the column 'pages' holds"):
+        update(store, nodes=[{"id": "other", "text": "graph", "pages": "few"}], model=model)
+
+
+def test_a_list_of_ids_is_taken_to_the_letter(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    update(store, nodes={" x ": "graph", "x": "node", "y\u2028z": "text"}, model=model)
+    (tmp_path / "gone.txt").write_bytes(" x \r\n\ny\u2028z\n".encode())
+    assert update(store, remove=tmp_path / "gone.txt", model=model).removed_nodes == 2
+    assert "x" in VectorStore.load(store.path).ids.to_pylist()
+    (tmp_path / "gone.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(GraphFormersError, match=r"gone.txt:1: byte 0xe9 at position 4 is not UTF-8") as refused:
+        update(store, remove=tmp_path / "gone.txt", model=model)
+    assert "--skip-bad" not in str(refused.value)  # which an update does not have
 
 
 def test_a_link_to_nobody_is_said_with_its_line(tmp_path: Path) -> None:

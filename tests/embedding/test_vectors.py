@@ -71,7 +71,10 @@ def test_exports_that_cannot_be_are_said(store: VectorStore, tmp_path: Path) -> 
         odd.export(tmp_path / "out.txt")
     with pytest.raises(GraphFormersError, match="has a line break"):
         odd.export(tmp_path / "out.npy")
-    odd.export(tmp_path / "out.parquet")
+    odd.export(tmp_path / "new" / "out.parquet")  # a folder that is made
+    (tmp_path / "file").touch()
+    with pytest.raises(GraphFormersError, match="file is not a folder"):
+        odd.export(tmp_path / "file" / "out.parquet")
     assert not list(tmp_path.glob("out.txt"))
 
 

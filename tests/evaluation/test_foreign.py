@@ -41,6 +41,10 @@ def test_rows_are_found_by_id(tmp_path: Path) -> None:
     found = foreign_scores(tmp_path / "v.npz", graph, nodes)
     assert found.listed(nodes[:1], nodes[None, 1:]) == pytest.approx((everyone[3] @ everyone[[50, 120]].T)[None], rel=1e-5)
     assert foreign_scores(tmp_path / "v.npz", graph, np.arange(graph.num_nodes)).nodes is None
+    everyone[50, 2] = np.nan
+    np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
+    with pytest.raises(GraphFormersError, match=rf"v.npz: the vector of '{graph.ids_of([50])[0]}' holds .* not finite"):
+        foreign_scores(tmp_path / "v.npz", graph, nodes)
 
 
 def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from graphformers.data.tokens import tokenize
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import convert, from_backbone, from_pretrained, read_tokenizer
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoding import GraphFormers, chosen_device
 from graphformers.model.modeling import METHODS
 from tests.data.test_tokens import make_tokenizer
 from tests.model import naive
@@ -368,6 +368,12 @@ def test_a_saved_model_is_the_same(tmp_path: Path, method: str) -> None:
     with pytest.raises(ArtifactError, match="exists already"):
         model.save_pretrained(tmp_path / "a.model")
     model.save_pretrained(tmp_path / "a.model", force=True)
+
+
+@pytest.mark.parametrize("name", ["foo", "cuda:99"])
+def test_a_device_that_is_not_there_is_said(name: str) -> None:
+    with pytest.raises(GraphFormersError, match=rf"device='{name}' given, this machine has: cpu"):
+        chosen_device(name)
 
 
 def test_an_unknown_setting_in_a_saved_model_is_refused(tmp_path: Path) -> None:

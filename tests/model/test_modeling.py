@@ -82,6 +82,12 @@ def test_shallow_networks(num_layers: int, direction: str, pooling: str) -> None
     assert_close_to(naive.graphformers, model, texts, neighbors)
 
 
+@pytest.mark.parametrize("changes", [{"dropout": 2.0}, {"attention_dropout": 1.0}, {"dropout": -0.1}])
+def test_a_share_that_is_none_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(GraphFormersError, match="given, expected 0 to below 1"):
+        make_model(**changes)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 10_000),

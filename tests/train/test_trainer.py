@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from graphformers.artifact import open_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.encoding import GraphFormers
+from graphformers.train.batches import BatchMaker
 from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
 from graphformers.train.runs import forecast
 from graphformers.train.schedule import Schedule
@@ -132,6 +135,29 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_workers() -> None:
     model = make_model(dropout=0.1)
     Trainer(model, SPLIT, quick(epochs=1, seed=7)).train()
     assert fingerprint(model.network) != prints[0]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_threads_do_not_change_a_bit(pooling: str) -> None:
+    """Large enough for torch to use both."""
+    threads, prints = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(3):
+            model = make_model(hidden_size=256, num_heads=4, num_layers=2, pooling=pooling)
+            Trainer(model, SPLIT, quick(batch_size=128, max_steps=4, workers=0)).train()
+            prints.add(fingerprint(model.network))
+    finally:
+        torch.set_num_threads(threads)
+    assert len(prints) == 1
+    assert not torch.are_deterministic_algorithms_enabled()  # others decide for themselves
+
+
+def test_a_signal_before_the_first_step_is_an_ordinary_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchMaker, "of", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(make_model(), SPLIT, quick(), tmp_path / "x.model").train()
+    assert not (tmp_path / "x.model").exists()
 
 
 def test_random_numbers_of_others_are_not_disturbed() -> None:
