@@ -8,6 +8,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,8 @@ class Evaluation:
 
 
 def evaluate(
-    model: GraphFormers,
-    split: LinkSplit,
+    model: GraphFormers | str | Path,
+    split: LinkSplit | str | Path,
     questions: LinkQuestions | None = None,
     *,
     protocol: str = "saved",
@@ -61,8 +62,11 @@ def evaluate(
 ) -> Evaluation:
     """Scores a model on a split's test questions, or on others of it: `evaluate(model, split, split.valid)`.
 
-    Nodes are read with the neighbours that the model may see, or with those that another sampler draws.
+    `model` and `split` may be folders. Nodes are read with the neighbours that the model may see, or with those that another
+    sampler draws.
     """
+    model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
+    split = split if isinstance(split, LinkSplit) else LinkSplit.load(split)
     asked = split.test if questions is None else questions
     return rank(model_scores(model, split, asked, (protocol,), sampler), split.graph, asked, protocol)
 

@@ -7,6 +7,7 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,9 @@ class GraphFormers(nn.Module):
         given = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
         if len(given) != len(texts):
             raise GraphFormersError(f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each")
+        strange = next((text for text in chain(texts, *given) if not isinstance(text, str)), "")
+        if strange != "":
+            raise GraphFormersError(f"a {type(strange).__name__} given, expected texts: strings")
         places: dict[str, int] = {}
         flat = [places.setdefault(text, len(places)) for around in given for text in around]
         tokens = tokenize([*places, *texts], self.tokenizer)

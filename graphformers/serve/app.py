@@ -389,7 +389,8 @@ def wrong_fields(error: RequestValidationError) -> str:
     """What is wrong, field by field, without repeating what was given: it may be long."""
     told = []
     for entry in error.errors()[:5]:
-        where = ".".join(str(part) for part in entry["loc"] if part not in ("body", "query", "path"))
+        parts = [str(part) for part in entry["loc"] if part not in ("body", "query", "path")]
+        where = ".".join(part for part in parts if "[" not in part)  # pydantic names the branches of a union so
         words = str(entry["msg"])
         if entry["type"] == "json_invalid":
             where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"

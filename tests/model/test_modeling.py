@@ -260,6 +260,8 @@ def test_edges_of_what_can_be_encoded() -> None:
         model.encode(["a"], [[], []])
     with pytest.raises(GraphFormersError, match="encode takes a list of texts"):
         model.encode("graph")
+    with pytest.raises(GraphFormersError, match="a NoneType given, expected texts"):
+        model.encode(["graph"], [[None]])  # type: ignore[list-item]
     with pytest.raises(GraphFormersError, match="neighbors takes a list of texts for each text"):
         model.encode(["graph"], ["node link"])
     with pytest.raises(GraphFormersError, match="a bidirectional model reads at most 4,000"):

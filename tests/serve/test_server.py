@@ -165,6 +165,7 @@ WRONG = [
     ("POST", "/search", {"text": "x", "id": "y"}, 422, "text and id given"),
     ("POST", "/search", {"vector": [1.0]}, 422, "a vector of 1 numbers given, expected 24"),
     ("POST", "/search", {"text": 7}, 422, "text: Input should be a valid string"),
+    ("POST", "/v1/embeddings", {"input": [1]}, 422, "valid string; input.0: Input should be a valid string"),
     ("POST", "/search", {"text": "x", "neighbors": ["nobody"]}, 422, "no node with the id 'nobody'"),
     ("POST", "/search", {"id": "nobody"}, 404, "no node with the id 'nobody'"),
     ("POST", "/search", b'{"text": "x"', 422, "the body is no JSON"),
