@@ -135,7 +135,8 @@ def search_command(
     id: Annotated[str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")] = None,
     links: Annotated[str | None, typer.Option(metavar="ID", help="Likely links that this node does not have yet.")] = None,
     neighbors: Annotated[
-        str | None, typer.Option(metavar="IDS", help="The company in which the text is read: ids, separated by commas.")
+        list[str] | None,
+        typer.Option(metavar="IDS", help="The company in which the text is read: an id, or ids separated by commas. Repeatable."),
     ] = None,
     count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
     where: Annotated[
@@ -160,14 +161,16 @@ def search_command(
         raise typer.BadParameter(
             f"{' and '.join(given) or 'nothing'} given, expected one of TEXT, --id, --links", param_hint="TEXT"
         )
-    if neighbors is not None and text is None:
+    if neighbors and text is None:
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
     loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
     searcher, filters = Searcher(vectors, loaded, exact=True if exact else None, device=device), where or []
     if text is not None:
-        around = [word.strip() for word in (neighbors or "").split(",") if word.strip()]
+        whole = [word for word in neighbors or [] if word in searcher]  # an id may have commas of its own
+        parts = [part.strip() for word in neighbors or [] if word not in whole for part in word.split(",")]
+        around = whole + [part for part in parts if part]
         found = searcher.text(text, count, neighbors=around, filters=filters)
     elif id is not None:
         found = searcher.similar(id, count, filters=filters)

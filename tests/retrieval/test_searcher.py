@@ -89,6 +89,14 @@ def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [match["id"] for match in found] == [match.id for match in Searcher(store).similar(id, 3)]
     app(["search", str(place), "graph node", "-k", "4", "--where", "year>=1990", "--device", "cpu"], standalone_mode=False)
     assert len(capsys.readouterr().out.splitlines()) == 5
+    ids = [store.ids[i].as_py() for i in range(3)]
+    update(place, nodes={"a,b": "graph node"}, model=make_model())
+    near = ["--neighbors", "a,b", "--neighbors", f"{ids[0]}, {ids[1]}"]
+    app(["search", str(place), "graph text", "-k", "3", *near, "--json"], standalone_mode=False)
+    expected = Searcher(place).text("graph text", 3, neighbors=["a,b", *ids[:2]])
+    assert [match["id"] for match in json.loads(capsys.readouterr().out)] == [match.id for match in expected]
+    with pytest.raises(Exception, match="an empty text given"):
+        app(["search", str(place), " "], standalone_mode=False)
     app(["search", str(place), "--links", id, "--where", "year>3000"], standalone_mode=False)
     assert capsys.readouterr().out == "nothing found\n"
     with pytest.raises(Exception, match="nothing given, expected one of TEXT"):
