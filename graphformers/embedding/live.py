@@ -5,7 +5,7 @@ kept apart; what was removed is never in any row. A copy is cheap, so that a cha
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -102,15 +102,18 @@ class LiveGraph:
 
     def column_names(self) -> list[str]:
         """The user's own node columns, of any node."""
-        tables = {id(table): table for table, _ in self._records.values()}
-        names = dict.fromkeys(name for table in (self.base.nodes, *tables.values()) for name in table.column_names)
+        names = dict.fromkeys(name for table in self._tables() for name in table.column_names)
         return [name for name in names if name not in ("id", "text")]
 
     def column_type(self, name: str) -> pa.DataType | None:
         """What a column holds; None where no node has it."""
-        tables = {id(table): table for table, _ in self._records.values()}
-        found = (table[name].type for table in (self.base.nodes, *tables.values()) if name in table.column_names)
+        found = (table[name].type for table in self._tables() if name in table.column_names)
         return next((kind for kind in found if not pa.types.is_null(kind)), None)
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """Those in which nodes stand: the graph's own, then those of changes, which may be many and are only looked for then."""
+        yield self.base.nodes
+        yield from {id(table): table for table, _ in self._records.values()}.values()
 
     def column(self, name: str) -> pa.Array:
         """A column of all numbered nodes, those that were removed included; null where a node does not have it."""

@@ -140,14 +140,13 @@ class Group:
         """A value with the type that the graph's column has."""
         if name in ("id", "text"):
             raise RefusedError(f"a column {name!r} given; the node's own {name} is given beside the columns")
-        base = self._live.base.nodes
+        kind = self._live.column_type(name)
         try:
-            if name in base.column_names:
-                return pa.array([value]).cast(base[name].type)
+            if kind is not None:
+                return pa.array([value]).cast(kind)
             return pa.array([value], {str: pa.large_string(), int: pa.int64(), float: pa.float64()}.get(type(value)))
         except (pa.ArrowException, OverflowError) as error:
-            kind = base[name].type if name in base.column_names else "int64"
-            raise RefusedError(f"the column {name!r}: {value!r} is no {kind}") from error
+            raise RefusedError(f"the column {name!r}: {value!r} is no {kind or 'int64'}") from error
 
 
 def check_types(live: LiveGraph, writes: Sequence[Write]) -> None:

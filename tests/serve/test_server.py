@@ -102,6 +102,15 @@ def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> 
         np.testing.assert_allclose(heard["average"], weights.mean((0, 1)), atol=1e-6)
 
 
+def test_a_column_that_the_graph_did_not_have_keeps_its_type(tmp_path: Path) -> None:
+    with running(make_vectors(tmp_path)) as server, server.client() as client:
+        assert client.put(path("a"), json={"text": "graph", "columns": {"pages": 3}}).status_code == 201
+        answer = client.put(path("b"), json={"text": "graph", "columns": {"pages": "few"}})
+        assert (answer.status_code, "the column 'pages': 'few' is no int64" in answer.text) == (422, True)
+        found = client.post("/search", json={"text": "graph", "where": ["pages>=3"]}).json()["matches"]
+        assert [match["id"] for match in found] == ["a"]
+
+
 def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     place = make_vectors(tmp_path)
     graph, model = some_graph(), GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu")
