@@ -11,6 +11,10 @@ class InputError(GraphFormersError):
     """A file from outside is not what it should be. The message starts with the file and, where there is one, the line."""
 
 
+class BadRowError(InputError):
+    """Of a row: an import can leave such out."""
+
+
 class ArtifactError(GraphFormersError):
     """One of our own folders is missing, damaged, of another kind, or made from something else than what it is used with."""
 

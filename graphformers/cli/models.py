@@ -97,16 +97,14 @@ def evaluate_command(
     graphformers evaluate papers.model papers.split
     """
     from graphformers.data.split import LinkSplit
-    from graphformers.errors import GraphFormersError, nearest
     from graphformers.evaluation.overview import evaluate_beside_baselines
-    from graphformers.evaluation.ranking import PROTOCOLS
+    from graphformers.evaluation.ranking import PROTOCOLS, check_protocol
     from graphformers.printing import print_overview
 
     expected = (1, 2) if vectors else (2,)
     if len(paths) not in expected:
         raise typer.BadParameter(f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors", param_hint="paths")
-    if protocol not in (*PROTOCOLS, "all"):
-        raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, (*PROTOCOLS, 'all'))}")
+    check_protocol(protocol, (*PROTOCOLS, "all"))
     if cosine and not vectors:
         raise typer.BadParameter("is for --vectors; a model knows how its vectors are compared", param_hint="--cosine")
     loaded = LinkSplit.load(paths[-1])

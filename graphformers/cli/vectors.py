@@ -2,11 +2,21 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphformers.cli.options import AsJson, Device, Force, MovedModel, Neighbors, Output, Vectors, app, parse_column
+
+if TYPE_CHECKING:
+    from graphformers.model.encoding import GraphFormers
+
+
+def _moved(model: Path | None, device: str | None) -> "GraphFormers | None":
+    """A model that is no longer where the vectors say, where one is given."""
+    from graphformers.model.encoding import GraphFormers
+
+    return None if model is None else GraphFormers.from_pretrained(model, device=device)
 
 
 @app.command("embed")
@@ -88,20 +98,18 @@ def update_command(
     """
     from graphformers.data.settings import ImportSettings
     from graphformers.embedding.update import update
-    from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_update
 
     if not any((nodes, edges, remove, remove_edges)):
         raise typer.BadParameter("nothing to change; give --nodes, --edges, --remove or --remove-edges")
     settings = ImportSettings(columns=dict(parse_column(word) for word in column or []))
-    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
     report = update(
         vectors,
         nodes=nodes,
         edges=edges,
         remove=remove,
         remove_edges=remove_edges,
-        model=loaded,
+        model=_moved(model, device),
         settings=settings,
         device=device,
     )
@@ -152,7 +160,6 @@ def search_command(
 
     graphformers search papers.vectors "graph neural networks" -k 10
     """
-    from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_matches
     from graphformers.retrieval.searcher import Searcher
 
@@ -165,10 +172,9 @@ def search_command(
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
-    loaded = None if model is None else GraphFormers.from_pretrained(model, device=device)
-    searcher, filters = Searcher(vectors, loaded, exact=True if exact else None, device=device), where or []
+    searcher, filters = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device), where or []
     if text is not None:
-        whole = [word for word in neighbors or [] if word in searcher]  # an id may have commas of its own
+        whole = [word for word in neighbors or [] if word in searcher.store]  # an id may have commas of its own
         parts = [part.strip() for word in neighbors or [] if word not in whole for part in word.split(",")]
         around = whole + [part for part in parts if part]
         found = searcher.text(text, count, neighbors=around, filters=filters)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.arrays import Array
-from graphformers.errors import InputError
+from graphformers.errors import BadRowError
 
-SKIPPING = " (--skip-bad leaves such rows out and counts them)"
 EXAMPLES = 5  # listed of each reason
 ELSEWHERE = "\0"  # in a detail: where a second place comes in
 
@@ -59,7 +58,7 @@ class Problems:
         """`reason` groups the counts, `detail` says given and expected; `other` is the place that ELSEWHERE in it stands for."""
         example = _Example((path, spot), detail, other)
         if self.strict:
-            raise InputError(f"{example.worded(_find_lines([example]))}{SKIPPING}")
+            raise BadRowError(example.worded(_find_lines([example])))
         self.counts[reason] += 1
         if self.wants_examples(reason):
             self._examples.setdefault(reason, []).append(example)

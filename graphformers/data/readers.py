@@ -13,7 +13,7 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.problems import Problems
 from graphformers.data.settings import FORMATS, ImportSettings
 from graphformers.data.sources import check_files
-from graphformers.errors import InputError
+from graphformers.errors import BadRowError, InputError
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -31,8 +31,11 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
         if not node_files:
             raise InputError(f"no files given for the format {settings.format}, expected at least one")
     builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=FORMATS[settings.format].outside)
-    import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
-    return builder.build()
+    try:
+        import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
+        return builder.build()
+    except BadRowError as error:
+        raise InputError(f"{error} (--skip-bad leaves such rows out and counts them)") from error
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from graphformers.data.arrays import one_chunk
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.formats.tables import read_edges, read_nodes
-from graphformers.data.problems import SKIPPING, Locate, Place, Problems, words_for
+from graphformers.data.problems import Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import check_files, read_lines
 from graphformers.embedding.live import Link, LiveGraph
@@ -103,14 +103,10 @@ def gather_changes(
     `remove` as a file holds one id a line.
     """
     settings = settings or ImportSettings()
-    try:
-        links, where = _links(edges, settings)
-        unlinked, _ = _links(remove_edges, settings)
-        removed = tuple(dict.fromkeys(_ids(remove)))
-        table = _nodes(nodes, settings)
-    except InputError as error:  # an update takes all or nothing
-        raise InputError(str(error).removesuffix(SKIPPING)) from error
-    return Changes(table, tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
+    links, where = _links(edges, settings)
+    unlinked, _ = _links(remove_edges, settings)
+    removed = tuple(dict.fromkeys(_ids(remove)))
+    return Changes(_nodes(nodes, settings), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
 
 
 def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,8 +41,8 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
 
 
 def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array) -> tuple[float, int]:
-    passes = replace(model.passes(plan.row_multiple, plan.batch_tokens), most_places=plan.most_places)
-    nodes = nodes[np.argsort(graph.indptr[nodes + 1] - graph.indptr[nodes], kind="stable")]  # as the second phase has them
+    passes = plan.passes(model)
+    nodes = nodes if passes.is_joint else plan.by_neighbors(graph, nodes)
     sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
     drawn = sampler.sample(nodes)
     everyone = np.unique(np.concatenate([nodes, drawn.neighbors]))

@@ -11,7 +11,7 @@ Between the phases states lie on the device, where they fit, or in their shards 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,7 +66,7 @@ class Phases:
     ) -> None:
         self.model, self.graph, self.tokens, self.plan = model, graph, tokens, plan
         self.states, self.vectors = folders  # where the shards of states and of vectors are written
-        self.passes = replace(model.passes(plan.row_multiple, plan.batch_tokens), most_places=plan.most_places)
+        self.passes = plan.passes(model)
         self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
         self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
         self._num_workers = workers
@@ -140,18 +140,12 @@ class Phases:
             return self.passes.text_parts(self.tokens, nodes)
         if self.passes.is_joint:
             return self.passes.center_parts(self.tokens, self.sampler.sample(nodes))
-        return self.passes.counted_parts(self.tokens, nodes, self._num_neighbors(nodes))
+        return self.passes.counted_parts(self.tokens, nodes, self.plan.counts(self.graph, nodes))
 
     def _nodes(self, phase: int, shard: int) -> Array:
         """The nodes of a shard in the order in which the phase takes them."""
         nodes = np.arange(*self.plan.shards[shard])
-        if phase == 1 or self.passes.is_joint:
-            return nodes
-        return nodes[np.argsort(self._num_neighbors(nodes), kind="stable")]
-
-    def _num_neighbors(self, nodes: Array) -> Array:
-        counts: Array = np.minimum(self.graph.indptr[nodes + 1] - self.graph.indptr[nodes], self.plan.num_neighbors)
-        return counts
+        return nodes if phase == 1 or self.passes.is_joint else self.plan.by_neighbors(self.graph, nodes)
 
     def _run(
         self,

@@ -1,19 +1,20 @@
 """What an embedding can be told, and the plan that follows: everything that decides the bytes of its result."""
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.embedding import vectors
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype, text_hash
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
-from graphformers.model.passes import MOST_PLACES
+from graphformers.model.passes import MOST_PLACES, Passes
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
@@ -99,6 +100,20 @@ class Plan:
             most_places=4 * MOST_PLACES if on_gpu else MOST_PLACES,
             compute=str(compute).removeprefix("torch."),
         )
+
+    def passes(self, model: GraphFormers) -> Passes:
+        """How the model reads nodes, in the batches of this plan."""
+        return replace(model.passes(self.row_multiple, self.batch_tokens), most_places=self.most_places)
+
+    def counts(self, graph: TextGraph, nodes: Array) -> Array:
+        """How many neighbours are sampled for each."""
+        counts: Array = np.minimum(graph.indptr[nodes + 1] - graph.indptr[nodes], self.num_neighbors)
+        return counts
+
+    def by_neighbors(self, graph: TextGraph, nodes: Array) -> Array:
+        """The order in which centres are read: those with as many neighbours together, a batch is as wide as its widest one."""
+        ordered: Array = nodes[np.argsort(self.counts(graph, nodes), kind="stable")]
+        return ordered
 
     @property
     def shards(self) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@
 - "full": among all nodes of the graph, known links of the anchor left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,9 @@ def asked_nodes(questions: LinkQuestions) -> Array:
     return np.union1d(questions.pairs[:, 0], questions.candidates)
 
 
-def check_protocol(protocol: str) -> None:
-    if protocol not in PROTOCOLS:
-        raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, PROTOCOLS)}")
+def check_protocol(protocol: str, known: Sequence[str] = PROTOCOLS) -> None:
+    if protocol not in known:
+        raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, known)}")
 
 
 def rank(scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved") -> Evaluation:

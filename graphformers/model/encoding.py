@@ -143,9 +143,9 @@ class GraphFormers(nn.Module):
         given = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
         if len(given) != len(texts):
             raise GraphFormersError(f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each")
-        strange = next((text for text in chain(texts, *given) if not isinstance(text, str)), "")
-        if strange != "":
-            raise GraphFormersError(f"a {type(strange).__name__} given, expected texts: strings")
+        strange = {type(text).__name__ for text in chain(texts, *given) if not isinstance(text, str)}
+        if strange:
+            raise GraphFormersError(f"a {min(strange)} given, expected texts: strings")
         places: dict[str, int] = {}
         flat = [places.setdefault(text, len(places)) for around in given for text in around]
         tokens = tokenize([*places, *texts], self.tokenizer)

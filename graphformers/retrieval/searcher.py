@@ -51,9 +51,6 @@ class Searcher:
         if model is not None:
             check_model(self.store, model)
 
-    def __contains__(self, id: str) -> bool:
-        return bool(self.store.live.find([id])[0] >= 0)
-
     @property
     def model(self) -> GraphFormers:
         """The model that made the vectors."""
