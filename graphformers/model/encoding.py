@@ -23,7 +23,7 @@ from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokeni
 from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
 from graphformers.model.classic import ClassicNetwork, classic_network
-from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, TransformerLayer
+from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, Sight, TransformerLayer
 from graphformers.model.passes import CenterBatch, Passes, cut, read_centers, read_texts
 from graphformers.progress import progress
 
@@ -258,5 +258,5 @@ def compile_network(network: nn.Module) -> None:
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     for module in network.modules():
-        if isinstance(module, NestedLayer | TransformerLayer | GraphAttention):
+        if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
             module.compile()

@@ -10,6 +10,7 @@ Shapes, as suffixes of tensor names:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -158,22 +159,45 @@ class TransformerLayer(nn.Module):
     def forward(self, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_RC: Tensor | None = None) -> Tensor:
         """Eqs. 3 and 4.
 
-        With `cls_RC` only these tokens are computed, and the mask has a row for each of them: queries and MLP for [CLS] alone,
-        where nothing else is read afterwards.
+        With `cls_RC`, of the last rows, queries and MLP are computed for these tokens alone: nothing else is read afterwards.
+        Then tokens come in one line, (T, D): all W of each row before those rows, and C of each of them.
         """
-        size = hidden_RWD.shape[-1]
-        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        dropout = self.attention_dropout if self.training else 0.0
         if cls_RC is None:
-            residual = hidden_RWD
             query, key, value = self.query_key_value(hidden_RWD).chunk(3, -1)
-        else:
-            residual = take_tokens(hidden_RWD, cls_RC)
-            query = F.linear(residual, weight[:size], bias[:size])
-            key, value = F.linear(hidden_RWD, weight[size:], bias[size:]).chunk(2, -1)
-        attended = attend(query, key, value, mask_RHWW, self.num_heads, self.attention_dropout if self.training else 0.0)
+            return self._read(hidden_RWD, attend(query, key, value, mask_RHWW, self.num_heads, dropout))
+        size, whole = hidden_RWD.shape[-1], len(hidden_RWD) - len(cls_RC)
+        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        key, value = F.linear(hidden_RWD, weight[size:], bias[size:]).chunk(2, -1)
+        asking = [(take_tokens(hidden_RWD[whole:], cls_RC), take_rows(mask_RHWW[whole:], cls_RC), slice(whole, None))]
+        if whole:
+            asking = [(hidden_RWD[:whole], mask_RHWW[:whole], slice(whole)), *asking]
+        residual_TD = torch.cat([tokens.flatten(0, 1) for tokens, _, _ in asking])
+        query_TD = F.linear(residual_TD, weight[:size], bias[:size])
+        queries = torch.split(query_TD, [tokens.shape[0] * tokens.shape[1] for tokens, _, _ in asking])
+        attended = [
+            attend(query.view_as(tokens), key[rows], value[rows], mask, self.num_heads, dropout).flatten(0, 1)
+            for query, (tokens, mask, rows) in zip(queries, asking, strict=True)
+        ]
+        return self._read(residual_TD, torch.cat(attended))
+
+    def _read(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """Of tokens and what they attended to: the rest of the layer."""
         hidden = self.attention_norm(residual + self.dropout(self.attended(attended))).to(residual.dtype)
-        result: Tensor = self.norm(hidden + self.dropout(self.down(F.gelu(self.up(hidden), approximate=self.approximate))))
+        result: Tensor = self.norm(hidden + self.dropout(self.down(self._activated(hidden))))
         return result.to(residual.dtype)
+
+    def _activated(self, hidden: Tensor) -> Tensor:
+        """The MLP's inner states.
+
+        In half precision on a GPU, GELU is part of the product before it and costs nothing: in its tanh form, which differs from
+        the other by a tenth of what such numbers are rounded by. There is no gradient of it.
+        """
+        weight, bias = self.up.weight, self.up.bias
+        is_half = hidden.is_cuda and hidden.dtype == weight.dtype and weight.dtype != torch.float32
+        if self.training or torch.is_grad_enabled() or not is_half:
+            return F.gelu(self.up(hidden), approximate=self.approximate)
+        return torch._addmm_activation(bias, hidden.flatten(0, -2), weight.t(), use_gelu=True).view(*hidden.shape[:-1], -1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, num_heads: int, dropout: float) -> Tensor:
@@ -321,8 +345,8 @@ class TextEncoder(nn.Module):
                 found.append(node_states(hidden, *pool))
         if full == num_layers:
             return found
-        last_RCD = self.layers[num_layers - 1](hidden, take_rows(mask, batch.cls_RC), batch.cls_RC)
-        return [*found, node_states(last_RCD, batch.places_N)]
+        last_TD = self.layers[num_layers - 1](hidden, mask, batch.cls_RC)
+        return [*found, last_TD[batch.places_N]]
 
     def pool(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """How the states of nodes are taken from those of tokens, for `node_states`."""
@@ -393,11 +417,32 @@ class NestedLayer(nn.Module):
         links: Links,
         pool: tuple[Tensor, Tensor | None],
         near_MD: Tensor | None,
+        cls_RC: Tensor | None = None,
     ) -> Tensor:
-        """`masks` are those of tokens and of nodes, `links` index_BN, cls_N and places_M; `near_MD` states known from before."""
+        """`masks` are those of tokens and of nodes, `links` index_BN, cls_N and places_M; `near_MD` states known from before.
+
+        `cls_RC` as in TransformerLayer: of some rows nothing but these tokens.
+        """
         written_RWD = write_graph_tokens(gnn, hidden_RWD, node_states(hidden_RWD, *pool), near_MD, masks[1], links)
-        result: Tensor = layer(written_RWD, masks[0])
+        result: Tensor = layer(written_RWD, masks[0], cls_RC)
         return result
+
+
+class Sight(nn.Module):
+    """Who sees whom: made once for all layers.
+
+    It owns no weights; it is a module so that its many small steps can be compiled as one.
+    """
+
+    def forward(
+        self, text: TextEncoder, gnn: nn.ModuleList, batch: PackedNeighborhoods, everyone: bool
+    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+        """index_BN, the mask of tokens and that of the first layer, and the mask of each graph attention."""
+        index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
+        num_queries = index_BN.shape[1] if everyone else 1
+        masks = [attention.mask(batch.open_BK, num_queries) for attention in gnn if isinstance(attention, GraphAttention)]
+        mask = text.mask(batch.nodes)
+        return index_BN, mask, without_graph_tokens(mask, batch.nodes), masks
 
 
 class GraphFormersNetwork(nn.Module):
@@ -414,7 +459,7 @@ class GraphFormersNetwork(nn.Module):
         self.text = TextEncoder(config)
         count = 1 if config.share_gnn else config.num_layers - 1
         self.gnn = nn.ModuleList(GraphAttention(config, config.graph_start) for _ in range(count))
-        self.nested = NestedLayer()
+        self.sight, self.nested = Sight(), NestedLayer()
 
     def neighbor_states(self, batch: PackedBatch) -> list[Tensor]:
         """z^1..z^{L-1} of nodes read on their own, (M, D) each: what neighbours contribute, whoever asks (unidirectional)."""
@@ -435,53 +480,35 @@ class GraphFormersNetwork(nn.Module):
         """
         nodes, rows, last, layers = batch.nodes, batch.center_rows, self.config.num_layers - 1, self.text.layers
         everyone = self.config.direction == "bidirectional" and near is None
-        index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
-        links = index_BN, nodes.cls_N, batch.places_M if everyone else None
-        masks = self._graph_masks(batch.open_BK, index_BN.shape[1] if everyone else 1)
-        mask = self.text.mask(nodes)
-        first = without_graph_tokens(mask, nodes)
-        pool = self.text.pool(nodes)
-        own_RCW = pool[1]
-        full = last - 1 if own_RCW is None else last  # layers that are computed for all tokens of all nodes
-        hidden, states_ND = self.text.embed(nodes), None
-        for layer in range(last + 1):
-            gnn, known_MD = self._attention_of(layer), near[layer - 1] if near and layer > 0 else None
-            if 0 < layer < full:
-                hidden = self.nested(gnn, layers[layer], hidden, (mask, masks[layer]), links, pool, known_MD)
-                continue
-            if layer > 0:
-                own_ND = node_states(hidden, *pool) if states_ND is None else states_ND
-                whose = links if layer < last else (*links[:2], None)
-                hidden = write_graph_tokens(gnn, hidden, own_ND, known_MD, masks[layer], whose)
-            own = mask if layer > 0 else first
-            if layer < full:
-                hidden = layers[layer](hidden, own)
-            elif layer < last:
-                hidden, states_ND = self._part(layer, hidden, own, batch)
-            elif own_RCW is not None:
-                hidden = layers[layer](hidden[:rows], own[:rows])
+        index_BN, mask, first, masks = self.sight(self.text, self.gnn, batch, everyone)
+        links, pool = (index_BN, nodes.cls_N, batch.places_M if everyone else None), self.text.pool(nodes)
+        attentions = [*zip(self.gnn, masks, strict=True)] * (last if self.config.share_gnn else 1)
+        known: Sequence[Tensor | None] = near or [None] * last
+        is_cut = pool[1] is None and rows < len(nodes.tokens_RW)
+        hidden = self.text.embed(nodes)
+        for layer in range(last):
+            cls_RC = nodes.cls_RC[rows:] if is_cut and layer == last - 1 else None
+            if layer == 0:
+                hidden = layers[layer](hidden, first, cls_RC)
             else:
-                cls_RC = nodes.cls_RC[:rows]
-                hidden = layers[layer](hidden[:rows], take_rows(own[:rows], cls_RC), cls_RC)
-        return node_states(hidden, nodes.places_N[: batch.num_centers], None if own_RCW is None else own_RCW[:rows]).float()
+                gnn, graph_mask = attentions[layer - 1]
+                hidden = self.nested(gnn, layers[layer], hidden, (mask, graph_mask), links, pool, known[layer - 1], cls_RC)
+        if last > 0:
+            hidden, states_ND = self._apart(hidden, batch) if is_cut else (hidden, node_states(hidden, *pool))
+            gnn, graph_mask = attentions[last - 1]
+            hidden = write_graph_tokens(gnn, hidden, states_ND, known[last - 1], graph_mask, (*links[:2], None))
+        return self._last(hidden, mask if last > 0 else first, batch, pool[1])
 
-    def _attention_of(self, layer: int) -> nn.Module:
-        """The graph attention before Transformer layer 1..L-1."""
-        return self.gnn[0 if self.config.share_gnn else max(layer - 1, 0)]
+    def _apart(self, line_TD: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
+        """The centres' tokens (R, W, D), and everyone's [CLS] states, of a layer computed for neighbours' [CLS] alone."""
+        nodes, rows, count, width = batch.nodes, batch.center_rows, batch.num_centers, batch.nodes.tokens_RW.shape[1]
+        places_N = torch.cat([nodes.cls_N[:count], nodes.places_N[count:] + rows * (width - nodes.num_slots)])
+        return line_TD[: rows * width].view(rows, width, -1), line_TD[places_N]
 
-    def _graph_masks(self, open_BK: Tensor, num_queries: int) -> list[Tensor]:
-        """The mask of each layer's graph attention; layer 0 has none and gets that of layer 1."""
-        masks = [gnn.mask(open_BK, num_queries) for gnn in self.gnn if isinstance(gnn, GraphAttention)]
-        return masks * self.config.num_layers if self.config.share_gnn else [*masks[:1], *masks]
-
-    def _part(self, layer: int, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
-        """The neighbours' last layer, [CLS] alone, apart from the centres': the centres' tokens, and everyone's [CLS] states."""
-        nodes, rows, count = batch.nodes, batch.center_rows, batch.num_centers
-        above = self.text.layers[layer](hidden[:rows], mask[:rows])
-        center_BD = above.flatten(0, 1)[nodes.cls_N[:count]]
-        if rows == len(hidden):  # nobody has a neighbour here
-            return above, center_BD
-        below_RC = nodes.cls_RC[rows:]
-        states_RCD = self.text.layers[layer](hidden[rows:], take_rows(mask[rows:], below_RC), below_RC)
-        neighbor_MD = states_RCD.flatten(0, 1)[nodes.places_N[count:] - rows * nodes.num_slots]
-        return above, torch.cat([center_BD, neighbor_MD])
+    def _last(self, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods, own_RCW: Tensor | None) -> Tensor:
+        """The last layer, of the centres alone."""
+        rows, places_B, layer = batch.center_rows, batch.nodes.places_N[: batch.num_centers], self.text.layers[-1]
+        if own_RCW is not None:
+            return node_states(layer(hidden[:rows], mask[:rows]), places_B, own_RCW[:rows]).float()
+        last_TD: Tensor = layer(hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows])
+        return last_TD[places_B].float()
