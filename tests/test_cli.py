@@ -13,6 +13,7 @@ import pytest
 
 from graphformers.artifact import open_artifact
 from graphformers.data.graph import TextGraph
+from graphformers.data.readers import read_graph
 
 NODES = "id,title,year\n" + "".join(f"p{i},Paper about topic {i % 17} and {i},{1990 + i % 10}\n" for i in range(400))
 EDGES = "source,target\n" + "".join(f"p{i},p{(i * step + 1) % 400}\n" for i in range(400) for step in (3, 7, 11))
@@ -107,7 +108,7 @@ def test_demo_trains_on_the_standard_library(
     from graphformers.printing import print_demo
 
     monkeypatch.setattr(demo_module, "embed_and_search", lambda model, graph, folder: Searched(folder / "v", "words", []))
-    demo = run_demo(tmp_path / "demo", seconds=1, questions=20, candidates=20)
+    demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10)
     print_demo(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
     assert 6_000 < info["graph"]["nodes"] < 9_000
@@ -176,10 +177,11 @@ def test_kill_during_import_leaves_none_or_a_whole_one(large_tables: Path) -> No
 
 def test_kill_during_replacement_leaves_the_old_or_the_new_one(large_tables: Path) -> None:
     (large_tables / "small.csv").write_text("id,title\na,First\n")
+    small = read_graph(large_tables / "small.csv")
     draw, whole = random.Random(3), time_of_import(large_tables)
     killed = 0
     for _ in range(10):
-        run("import", "small.csv", "-o", "replaced.graph", "--force", cwd=large_tables)
+        small.save(large_tables / "replaced.graph", force=True)
         killed += kill_import(large_tables, draw.uniform(0.6, 1.0) * whole, "-o", "replaced.graph", "--force")
         open_artifact(large_tables / "replaced.graph", "graph", 1).verify()
         assert TextGraph.load(large_tables / "replaced.graph").num_nodes in (1, 150_000)

@@ -77,9 +77,10 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def write_papers(folder: Path) -> None:
-    nodes = "".join(f"p{i},A study of topic {i},{1990 + i % 20}\n" for i in range(600))
+    """Few enough for a real backbone to read them in seconds."""
+    nodes = "".join(f"p{i},A study of topic {i},{1990 + i % 20}\n" for i in range(150))
     (folder / "papers.csv").write_text("id,title,year\n" + nodes)
-    edges = "".join(f"p{i},p{(i * step + 1) % 600}\n" for i in range(600) for step in (3, 7, 11))
+    edges = "".join(f"p{i},p{(i * step + 1) % 150}\n" for i in range(150) for step in (3, 7, 11))
     (folder / "citations.csv").write_text("source,target\n" + edges)
     (folder / "new.csv").write_text("id,title\nq1,A study of a new topic\np5,Another title\n")
     (folder / "links.csv").write_text("source,target\nq1,p7\n")

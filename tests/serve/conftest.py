@@ -17,21 +17,28 @@ from graphformers.data.graph import TextGraph
 from graphformers.embedding.job import embed
 from graphformers.model.encoding import GraphFormers
 from tests.embedding.conftest import EXACT, make_model, some_graph
+from tests.forked import Forked, command
 
 TOKEN = "a-secret-of-more-than-16-letters"
 
 
 class Running:
-    """A server in a process of its own."""
+    """A server in a process of its own: forked, or as a user starts it."""
 
-    def __init__(self, place: Path, *words: str, environment: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "graphformers", "serve", str(place), "--port", "0", "--device", "cpu", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
-        )
+    def __init__(self, place: Path, *words: str, environment: dict[str, str] | None = None, is_forked: bool = True) -> None:
+        words = ("serve", str(place), "--port", "0", "--device", "cpu", *words)
+        variables = os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {})
+        self.process: Forked | subprocess.Popen[str]
+        if is_forked:
+            self.process = Forked(command, *words, environment=variables)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "graphformers", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=variables,
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+", line)
@@ -55,8 +62,8 @@ class Running:
 
 
 @contextmanager
-def running(place: Path, *words: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
-    server = Running(place, *words, environment=environment)
+def running(place: Path, *words: str, environment: dict[str, str] | None = None, is_forked: bool = True) -> Iterator[Running]:
+    server = Running(place, *words, environment=environment, is_forked=is_forked)
     try:
         yield server
     finally:
@@ -80,5 +87,5 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for tests that leave no traces that others would see."""
-    with running(make_vectors(tmp_path_factory.mktemp("shared"))) as server:
+    with running(make_vectors(tmp_path_factory.mktemp("shared")), is_forked=False) as server:
         yield server

@@ -20,6 +20,7 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
 from graphformers.retrieval.searcher import Searcher
+from tests import forked
 from tests.embedding.conftest import EXACT, make_model, some_graph
 from tests.serve.conftest import TOKEN, Running, make_vectors, running
 
@@ -305,7 +306,7 @@ def test_every_acknowledged_write_survives_a_kill(place: Path) -> None:
     draw, acknowledged = random.Random(3), {}
     ids = some_graph().ids.to_pylist()
     for turn in range(3):
-        with running(place) as server:
+        with running(place, is_forked=False) as server:
 
             def write(worker: int, server: Running = server, turn: int = turn) -> None:
                 with server.client() as client:
@@ -336,7 +337,7 @@ def test_every_acknowledged_write_survives_a_kill(place: Path) -> None:
 
 def test_a_stop_finishes_what_was_accepted(place: Path) -> None:
     """SIGTERM while many requests are at work: each that was accepted is answered, and what was answered is on disk."""
-    with running(place) as server:
+    with running(place, is_forked=False) as server:
         started, answers = threading.Barrier(17), []
 
         def write(i: int) -> None:
@@ -404,13 +405,8 @@ def test_not_ready_is_said_while_loading(place: Path) -> None:
 
 
 def test_a_server_that_cannot_start_says_why(place: Path, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     def failed(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "graphformers", "serve", *words, "--port", "0"], capture_output=True, text=True, timeout=60
-        )
+        done = forked.run(forked.command, "serve", *words, "--port", "0", timeout=60)
         assert done.returncode == 1
         return done.stderr
 

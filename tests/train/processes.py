@@ -37,7 +37,7 @@ class Recording(Trainer):
         return super().update_weights()
 
 
-def main(output: Path, method: str, batch_size: int, fail_on: int | None) -> None:
+def main(output: Path, method: str, batch_size: int, fail_on: int | None = None) -> None:
     config = TrainConfig(
         batch_size=batch_size,
         learning_rate=1e-3,

@@ -1,4 +1,8 @@
-"""Runs that are stopped, killed, or run out of disk, in processes of their own, as a user starts them."""
+"""Runs that are stopped, killed, or run out of disk, in processes of their own.
+
+Those that are told by a signal, and the undisturbed one that all others must equal, are started as a user starts them; the others
+are forked, which saves their imports.
+"""
 
 import json
 import random
@@ -8,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,7 @@ from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.data.split import split_links
 from graphformers.train.settings import filled
+from tests import forked
 from tests.train.conftest import make_model, make_topics
 
 SETTINGS = ["batch_size=32", "learning_rate=3e-3", "epochs=2", "workers=1", "checkpoint_minutes=0"]
@@ -31,14 +37,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def words_of(place: Path, output: Path, *more: str) -> list[str]:
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    base = ["train", str(place / "topics.split"), "--from", str(place / "start.model")]
+    return [*base, "-o", str(output), "--device", "cpu", *settings, *more]
+
+
 def command(place: Path, output: Path, *more: str) -> list[str]:
-    words = [word for setting in SETTINGS for word in ("--set", setting)]
-    base = [sys.executable, "-m", "graphformers", "train", str(place / "topics.split"), "--from", str(place / "start.model")]
-    return [*base, "-o", str(output), "--device", "cpu", *words, *more]
+    return [sys.executable, "-m", "graphformers", *words_of(place, output, *more)]
 
 
 def train(place: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(place, output, *more), capture_output=True, text=True, timeout=300)
+    return forked.run(forked.command, *words_of(place, output, *more))
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def refusal(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """What a command says that must not begin; in this process, which saves an import."""
 
     def message(output: Path, *more: str) -> str:
-        monkeypatch.setattr(sys, "argv", command(place, output, *more)[2:])
+        monkeypatch.setattr(sys, "argv", ["graphformers", *words_of(place, output, *more)])
         monkeypatch.setattr(signal, "signal", lambda *arguments: None)
         with pytest.raises(SystemExit) as ended:
             main()
@@ -58,7 +68,8 @@ def refusal(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 @pytest.fixture(scope="module")
 def undisturbed(place: Path) -> Path:
-    done = train(place, place / "undisturbed.model", "--json")
+    words = command(place, place / "undisturbed.model", "--json")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["valid_P@1"] > 0.1
     return place / "undisturbed.model"
@@ -79,7 +90,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(place: Path, undis
     output, draw = place / "killed.model", random.Random(1)
     kills = 0
     while not output.exists():
-        running = subprocess.Popen(command(place, output), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        running = forked.Forked(forked.command, *words_of(place, output))
         begun, wanted = step_of(Path(f"{output}.training")), draw.randint(1, 25)
         deadline = time.monotonic() + 60
         while running.poll() is None and time.monotonic() < deadline:
@@ -90,7 +101,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(place: Path, undis
                 break
             time.sleep(0.01)
         _, errors = running.communicate(timeout=60)
-        assert running.returncode in (0, -signal.SIGKILL), errors.decode()
+        assert running.returncode in (0, -signal.SIGKILL), errors
     assert kills >= 3
     assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
     histories = [
@@ -120,11 +131,11 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(place: Path, undistur
 
 
 def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
-    running = subprocess.Popen(command(place, output, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    running = forked.Forked(forked.command, *words_of(place, output, *more))
     while running.poll() is None and step_of(Path(f"{output}.training")) < steps:
         time.sleep(0.01)
     running.send_signal(signal.SIGTERM)
-    running.wait(60)
+    running.communicate(60)
     assert (Path(f"{output}.training") / "checkpoint").is_dir()
 
 
@@ -162,14 +173,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(place: Path) -> None:
     output = place / "full.model"
     stop_after(place, output, 3)
     before = step_of(Path(f"{output}.training"))
-    script = (
-        "import resource, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        f"sys.argv = {command(place, output)[2:]!r}\n"
-        "from graphformers.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = forked.run(partial(forked.command, largest_file=20_000), *words_of(place, output))
     assert done.returncode == 1, done.stderr
     assert "the disk is full; what was there before is unchanged" in done.stderr
     kept = open_artifact(Path(f"{output}.training") / "checkpoint", "checkpoint", 1)
