@@ -251,12 +251,12 @@ def make_network(config: ModelConfig) -> GraphFormersNetwork | CascadedNetwork |
     return GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
 
 
-def compile_network(network: nn.Module) -> None:
+def compile_network(network: nn.Module, backend: Any = "inductor") -> None:
     """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
 
-    There are as many graphs as kinds of calls: [CLS] alone or all tokens, few or many rows.
+    There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or without (see `any_size`).
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     for module in network.modules():
         if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
-            module.compile()
+            module.compile(backend=backend)

@@ -10,6 +10,7 @@ Shapes, as suffixes of tensor names:
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,6 +93,15 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     """
     kind = tensor.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+def any_size(*tensors: Tensor | None) -> None:
+    """Tells torch.compile that the first dimension of these varies: else it compiles for the first size, and again for others."""
+    if (dynamo := sys.modules.get("torch._dynamo")) is None:  # nothing is compiled; importing it takes a second or two
+        return
+    for tensor in tensors:
+        if tensor is not None:
+            dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 class TextEmbedding(nn.Module):
@@ -337,14 +347,17 @@ class TextEncoder(nn.Module):
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * (num_layers + 1 - first)
         hidden, mask, pool = self.embed(batch), self.mask(batch), self.pool(batch)
+        any_size(mask, batch.cls_RC)
         full = num_layers - 1 if pool[1] is None else num_layers
         found = []
         for number, layer in enumerate(self.layers[:full], 1):
+            any_size(hidden)
             hidden = layer(hidden, mask)
             if number >= first:
                 found.append(node_states(hidden, *pool))
         if full == num_layers:
             return found
+        any_size(hidden)
         last_TD = self.layers[num_layers - 1](hidden, mask, batch.cls_RC)
         return [*found, last_TD[batch.places_N]]
 
@@ -480,14 +493,17 @@ class GraphFormersNetwork(nn.Module):
         """
         nodes, rows, last, layers = batch.nodes, batch.center_rows, self.config.num_layers - 1, self.text.layers
         everyone = self.config.direction == "bidirectional" and near is None
+        any_size(nodes.slots_RW, nodes.positions_RW, nodes.is_graph_RW, batch.index_BK, batch.open_BK)
         index_BN, mask, first, masks = self.sight(self.text, self.gnn, batch, everyone)
         links, pool = (index_BN, nodes.cls_N, batch.places_M if everyone else None), self.text.pool(nodes)
         attentions = [*zip(self.gnn, masks, strict=True)] * (last if self.config.share_gnn else 1)
         known: Sequence[Tensor | None] = near or [None] * last
         is_cut = pool[1] is None and rows < len(nodes.tokens_RW)
+        any_size(mask, first, *masks, *links, *pool)
         hidden = self.text.embed(nodes)
         for layer in range(last):
             cls_RC = nodes.cls_RC[rows:] if is_cut and layer == last - 1 else None
+            any_size(hidden, known[layer - 1] if layer > 0 else None, cls_RC)
             if layer == 0:
                 hidden = layers[layer](hidden, first, cls_RC)
             else:
@@ -496,6 +512,7 @@ class GraphFormersNetwork(nn.Module):
         if last > 0:
             hidden, states_ND = self._apart(hidden, batch) if is_cut else (hidden, node_states(hidden, *pool))
             gnn, graph_mask = attentions[last - 1]
+            any_size(states_ND)
             hidden = write_graph_tokens(gnn, hidden, states_ND, known[last - 1], graph_mask, (*links[:2], None))
         return self._last(hidden, mask if last > 0 else first, batch, pool[1])
 
@@ -508,7 +525,9 @@ class GraphFormersNetwork(nn.Module):
     def _last(self, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods, own_RCW: Tensor | None) -> Tensor:
         """The last layer, of the centres alone."""
         rows, places_B, layer = batch.center_rows, batch.nodes.places_N[: batch.num_centers], self.text.layers[-1]
+        hidden, mask, cls_RC = hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows]
+        any_size(hidden, mask, cls_RC)
         if own_RCW is not None:
-            return node_states(layer(hidden[:rows], mask[:rows]), places_B, own_RCW[:rows]).float()
-        last_TD: Tensor = layer(hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows])
+            return node_states(layer(hidden, mask), places_B, own_RCW[:rows]).float()
+        last_TD: Tensor = layer(hidden, mask, cls_RC)
         return last_TD[places_B].float()

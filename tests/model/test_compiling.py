@@ -1,0 +1,37 @@
+"""torch.compile, as far as it goes without a compiler: what it traces computes the same, and other sizes are not traced again."""
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from graphformers.data.sampling import Neighborhood
+from graphformers.data.tokens import tokenize
+from graphformers.model.encoding import compile_network
+from tests.model.conftest import make_model, make_texts
+
+
+@pytest.mark.parametrize(
+    ("changes", "graphs"),
+    [
+        # masks; layer 0, a nested layer, one with [CLS] alone of neighbours; the last graph attention, the last layer
+        ({}, 6),
+        ({"direction": "bidirectional"}, 6),
+        ({"pooling": "mean"}, 4),  # all tokens are computed in every layer
+        ({"method": "max"}, 2),
+        ({"method": "gat"}, 3),
+        ({"method": "plm", "pooling": "mean"}, 1),
+    ],
+)
+def test_all_sizes_share_their_graphs(changes: dict[str, str], graphs: int) -> None:
+    torch._dynamo.reset()
+    model, compiled, counter = make_model(**changes), make_model(**changes), CompileCounter()
+    compile_network(compiled.network, counter)
+    tokens, draw = tokenize(make_texts(400), model.tokenizer), np.random.default_rng(0)
+    for centers in (300, 37, 180):
+        neighborhood = Neighborhood(np.arange(centers), np.arange(centers + 1) * 3, draw.integers(0, 400, 3 * centers))
+        batch = model.packer().pack_neighborhoods(tokens, neighborhood)
+        with torch.no_grad():
+            expected, found = model.network(batch), compiled.network(batch)
+        assert (found - expected).abs().max() < 1e-5
+        assert counter.frame_count == graphs
