@@ -1,6 +1,12 @@
 """What can go wrong for a user: every message says what was given, what was expected and what to do next."""
 
+import math
+import numbers
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+_KINDS = {"int": numbers.Integral, "float": numbers.Real, "str": str, "bool": bool, "None": type(None)}
 
 
 class GraphFormersError(Exception):
@@ -42,3 +48,30 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+
+
+def kind_of(annotation: object) -> str:
+    """A type as written: `int`, `float | None`."""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def fits(value: object, kind: str) -> bool:
+    """Whether a value is of a kind such as `int` or `float | None`; numpy's numbers are numbers, true and false are not."""
+    if isinstance(value, bool):
+        return "bool" in kind.split(" | ")
+    return any(isinstance(value, _KINDS[name]) for name in kind.split(" | ") if name != "bool")
+
+
+def require_types(settings: Any) -> None:
+    """Checks that the fields of a dataclass hold what they say: numbers, finite ones, texts, true or false.
+
+    A text where a number belongs would end in a message of Python's, or in none.
+    """
+    for entry in fields(settings):
+        kind, value = kind_of(entry.type), getattr(settings, entry.name)
+        if not set(kind.split(" | ")) <= set(_KINDS):
+            continue
+        if not fits(value, kind):
+            raise GraphFormersError(f"{entry.name}={value!r} given, expected {kind}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise GraphFormersError(f"{entry.name}={value!r} given, expected a finite number")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from graphformers.errors import GraphFormersError, InputError
+from graphformers.errors import GraphFormersError, InputError, require_types
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class ImportSettings:
     max_views: int = 500  # sessions: users with more views than this within one window are robots and left aside
 
     def __post_init__(self) -> None:
+        require_types(self)
         if self.format not in FORMATS:
             raise GraphFormersError(f"no format {self.format!r}; there are: {', '.join(FORMATS)}")
         unknown = sorted(set(self.columns) - set(ROLES))

@@ -26,7 +26,7 @@ from graphformers.data.arrays import Array, compressed_rows, edge_keys, load_arr
 from graphformers.data.candidates import DEFAULT_COUNT, default_count, draw_candidates
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, require_types
 
 KIND = "split"
 VERSION = 1
@@ -44,6 +44,7 @@ class SplitSettings:
     max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name in ("valid", "test"):
             value = getattr(self, name)
             if not (0 < value < 1 or (1 <= value < 2**40 and value == int(value))):

@@ -117,9 +117,7 @@ def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
         check_files([Path(given)])
         read_nodes([Path(given)], builder, settings)
         return builder.node_table()
-    if isinstance(given, Mapping):
-        given = [{"id": id, "text": text} for id, text in given.items()]
-    table = given if isinstance(given, pa.Table) else pa.Table.from_pylist([dict(entry) for entry in given])
+    table = given if isinstance(given, pa.Table) else _table(given)
     if not len(table):
         return NO_NODES
     missing = [name for name in ("id", "text") if name not in table.column_names]
@@ -129,6 +127,17 @@ def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
     builder.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
     builder.seal_nodes()
     return builder.node_table()
+
+
+def _table(given: Mapping[str, str] | Iterable[Mapping[str, Any]]) -> pa.Table:
+    entries = [{"id": id, "text": text} for id, text in given.items()] if isinstance(given, Mapping) else list(given)
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            raise GraphFormersError(f"the node {entry!r} given, expected a dict such as {{'id': 'p1', 'text': 'a title'}}")
+    try:
+        return pa.Table.from_pylist([dict(entry) for entry in entries])
+    except pa.ArrowException as error:
+        raise GraphFormersError(f"nodes whose columns hold values of several types given: {error}") from error
 
 
 def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place]]:
@@ -141,7 +150,12 @@ def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], l
         return collector.links, collector.where
     links = []
     for link in given:
-        if isinstance(link, str) or len(link) not in (2, 3) or not all(isinstance(end, str) for end in link[:2]):
+        if (
+            isinstance(link, str)
+            or not hasattr(link, "__len__")
+            or len(link) not in (2, 3)
+            or not all(isinstance(end, str) for end in link[:2])
+        ):
             raise GraphFormersError(f"the link {link!r} given, expected a pair of ids, or (id, id, type)")
         links.append((str(link[0]), str(link[1]), link[2] if len(link) == 3 else None))
     return links, []

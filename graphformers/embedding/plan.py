@@ -12,7 +12,7 @@ from graphformers.data.graph import TextGraph
 from graphformers.embedding import vectors
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype, text_hash
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, require_types
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
 from graphformers.model.passes import MOST_PLACES, Passes
 
@@ -39,6 +39,7 @@ class EmbedSettings:
     compile: bool | None = None  # the layers; by default on a GPU and for 100,000 nodes or more
 
     def __post_init__(self) -> None:
+        require_types(self)
         states_dtype(self.states_precision)
         if self.precision not in vectors.PRECISIONS:
             raise GraphFormersError(f"precision={self.precision!r} given, expected one of: {', '.join(vectors.PRECISIONS)}")

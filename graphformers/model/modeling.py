@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, require_types
 
 CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
 READS_NEIGHBORS = ("graphformers", "gat", "max", "mean", "att")  # whose texts matter
@@ -56,6 +56,7 @@ class ModelConfig:
     graph_start: float = 1.0  # how loud graph tokens are at the start: times the average of the neighbourhood
 
     def __post_init__(self) -> None:
+        require_types(self)
         self._require(self.num_layers >= 1, "num_layers", "at least 1")
         self._require(self.relative_buckets == 0 or self.relative_buckets >= 4, "relative_buckets", "0 or at least 4")
         self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")

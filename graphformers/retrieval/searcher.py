@@ -11,7 +11,7 @@ import numpy as np
 from graphformers.data.arrays import Array
 from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, fits
 from graphformers.model.encoding import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes
 from graphformers.retrieval.index import Index
@@ -108,8 +108,8 @@ class Searcher:
 
 
 def check_k(k: int) -> None:
-    if not 1 <= k <= MOST_HITS:
-        raise GraphFormersError(f"k={k} given, expected 1 to {MOST_HITS:,}")
+    if not fits(k, "int") or not 1 <= k <= MOST_HITS:
+        raise GraphFormersError(f"k={k!r} given, expected 1 to {MOST_HITS:,}")
 
 
 def search(

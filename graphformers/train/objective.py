@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphformers.data.arrays import Array, ranges
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, require_types
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class ObjectiveSettings:
     leave_out: bool = True  # the positive again, the anchor itself, nodes linked to it are no negatives (the paper: false)
 
     def __post_init__(self) -> None:
+        require_types(self)
         if not self.temperature > 0:
             raise GraphFormersError(f"temperature={self.temperature} given, expected more than 0")
 

@@ -1,13 +1,12 @@
 """TrainConfig: what a training run is told. Defaults, then a recipe (.toml), then single settings, the later one winning."""
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from graphformers.errors import GraphFormersError, nearest
+from graphformers.errors import GraphFormersError, fits, kind_of, nearest
 from graphformers.model.modeling import METHODS, ModelConfig
 from graphformers.train.objective import ObjectiveSettings
 
@@ -61,9 +60,6 @@ class TrainConfig(ObjectiveSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            self._require(not isinstance(value, float) or math.isfinite(value), entry.name, "a finite number")
         self._check_limits()
         for name in ("learning_rate", "epsilon", "graph_factor"):
             self._require(getattr(self, name) > 0, name, "more than 0")
@@ -99,9 +95,8 @@ CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes")  # setti
 
 def known_settings() -> dict[str, str]:
     """The names that recipes and --set may use, and the type of each."""
-    train = {entry.name: str(entry.type) for entry in fields(TrainConfig)}
-    model = {entry.name: str(entry.type) for entry in fields(ModelConfig) if entry.name in MODEL_SETTINGS}
-    return {name: kind.removeprefix("<class '").removesuffix("'>") for name, kind in (train | model).items()}
+    model = [entry for entry in fields(ModelConfig) if entry.name in MODEL_SETTINGS]
+    return {entry.name: kind_of(entry.type) for entry in (*fields(TrainConfig), *model)}
 
 
 def filled(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -155,12 +150,9 @@ def _check(name: str, value: Any, where: str) -> Any:
     name = own
     if name not in known:
         raise GraphFormersError(f"{where}: no setting {name!r}; {nearest(name, known)}")
-    kinds = known[name].split(" | ")
-    if type(value).__name__ in kinds or (value is None and "None" in kinds):
-        return value
-    if "float" in kinds and type(value) is int:
-        return float(value)
-    raise GraphFormersError(f"{where}: {name}={value!r} given, expected {known[name]}")
+    if not fits(value, known[name]):
+        raise GraphFormersError(f"{where}: {name}={value!r} given, expected {known[name]}")
+    return float(value) if "float" in known[name] and isinstance(value, int) else value
 
 
 def merge_settings(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""Settings of the wrong type: refused by name, where Python would say something of its own, or nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphformers.data.settings import ImportSettings
+from graphformers.data.split import SplitSettings
+from graphformers.embedding.plan import EmbedSettings
+from graphformers.errors import GraphFormersError
+from graphformers.model.modeling import ModelConfig
+from graphformers.retrieval.searcher import check_k
+from graphformers.train.settings import TrainConfig
+
+SIZES = {"vocab_size": 9, "num_layers": 1, "num_heads": 1, "intermediate_size": 4, "max_positions": 40}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrainConfig(batch_size="16"), "batch_size='16' given, expected int"),  # type: ignore[arg-type]
+        (lambda: TrainConfig(batch_size=16.5), "batch_size=16.5 given, expected int"),  # type: ignore[arg-type]
+        (lambda: TrainConfig(two_stage="false"), "two_stage='false' given, expected bool"),  # type: ignore[arg-type]
+        (lambda: TrainConfig(seed=True), "seed=True given, expected int"),
+        (lambda: TrainConfig(max_steps="none"), r"max_steps='none' given, expected int \| None"),  # type: ignore[arg-type]
+        (lambda: TrainConfig(temperature=float("nan")), "temperature=nan given, expected a finite number"),
+        (lambda: SplitSettings(valid="x"), "valid='x' given, expected float"),  # type: ignore[arg-type]
+        (lambda: ImportSettings(skip_bad="no"), "skip_bad='no' given, expected bool"),  # type: ignore[arg-type]
+        (lambda: EmbedSettings(num_neighbors="5"), r"num_neighbors='5' given, expected int \| None"),  # type: ignore[arg-type]
+        (lambda: ModelConfig(hidden_size=8.0, **SIZES), "hidden_size=8.0 given, expected int"),  # type: ignore[arg-type]
+        (lambda: check_k("2"), "k='2' given, expected 1 to 10,000"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_types_are_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(GraphFormersError, match=message):
+        make()
+
+
+def test_numbers_of_numpy_and_whole_numbers_are_numbers() -> None:
+    config = TrainConfig(batch_size=np.int64(16), learning_rate=1, warmup=np.float32(0.5))  # type: ignore[arg-type]
+    assert (config.batch_size, config.learning_rate, config.warmup) == (16, 1, 0.5)
+    check_k(np.int32(3))  # type: ignore[arg-type]
