@@ -31,6 +31,12 @@ def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
     print(f"{output}: {graph.num_nodes:,} nodes, {graph.num_pairs:,} linked pairs")
     if not graph.num_pairs:
         print("  warning: no two nodes are linked; a graph without links cannot be split or trained on", file=sys.stderr)
+    loops, count = graph.summary.get("self_loops", 0), graph.edges.shape[1]
+    kinds = {"repeated or turned round": count - loops - graph.num_pairs, "from a node to itself": loops}
+    if found := [f"{what}: {number:,}" for what, number in kinds.items() if number]:
+        print(f"  of {count:,} edges {', '.join(found)}")
+    if columns := graph.summary.get("edge_columns_not_kept"):
+        print(f"  not kept of the edges: {', '.join(columns)}; links have a type at most")
     for what, number in graph.summary["left_aside"].items():
         print(f"  left aside, as is normal for this format: {number:,} {what}")
     for what, number in graph.summary["skipped"].items():

@@ -52,6 +52,7 @@ class Problems:
         self.strict = strict
         self.counts: Counter[str] = Counter()
         self.normal: Counter[str] = Counter()
+        self.unread: dict[str, None] = {}  # columns of edges that mean nothing here, in their order
         self._examples: dict[str, list[_Example]] = {}
 
     def add(self, reason: str, path: Path, spot: Spot, detail: str, other: Place | None = None) -> None:
@@ -86,7 +87,8 @@ class Problems:
         examples = [example for group in self._examples.values() for example in group]
         lines = _find_lines(examples)
         listed = [example.worded(lines) for example in examples]
-        return {"skipped": dict(self.counts), "skipped_examples": listed, "left_aside": dict(self.normal)}
+        left = {"left_aside": dict(self.normal), "edge_columns_not_kept": list(self.unread)}
+        return {"skipped": dict(self.counts), "skipped_examples": listed} | left
 
 
 def words_for(place: Place) -> str:

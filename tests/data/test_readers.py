@@ -15,6 +15,7 @@ from graphformers.data import delimited, tables
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.errors import GraphFormersError, InputError
+from graphformers.printing import print_import
 
 NODES = [("p1", "Attention, is all", 2017), ("p2", 'A "quoted" title', 2018), ("p3", "Two\nlines", 2019), ("p4", "Ünïcode", 2020)]
 EDGES = [("p1", "p2", "cites"), ("p2", "p3", "cites"), ("p3", "p1", "extends"), ("p3", "p3", "cites")]
@@ -79,6 +80,18 @@ def test_columns_are_kept_as_given(tmp_path: Path) -> None:
     assert graph.column("note").to_pylist() == [None, "hi"]
     assert read_graph(tmp_path / "n.csv", settings=ImportSettings(keep=("year",))).column_names == ["year"]
     assert read_graph(tmp_path / "n.csv", settings=ImportSettings(keep=())).column_names == []
+
+
+def test_an_import_tells_what_becomes_of_edges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", "id,text\na,one\nb,two\nc,three\n")
+    edges = write_csv(tmp_path / "edges.csv", "src,dst,weight,type\na,b,1,x\na,b,2,x\nb,a,3,y\nc,c,4,x\nb,c,5,x\n")
+    graph = read_graph(nodes, edges)
+    print_import(graph, Path("a.graph"), False)
+    assert capsys.readouterr().out.splitlines() == [
+        "a.graph: 3 nodes, 2 linked pairs",
+        "  of 5 edges repeated or turned round: 2, from a node to itself: 1",
+        "  not kept of the edges: weight; links have a type at most",
+    ]
 
 
 def test_a_column_that_one_file_lacks_is_null_there(tmp_path: Path) -> None:

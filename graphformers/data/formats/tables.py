@@ -102,6 +102,7 @@ def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings) -> None
     if "type" in settings.columns:
         type_name = require_column("type", names, settings, path)
     only = [source, target] + ([type_name] if type_name else [])
+    builder.problems.unread |= dict.fromkeys(name for name in names if name not in only)
     for batch in read_table(path, builder.problems, settings, only=only, texts=only, required=[source, target]):
         types = batch.columns[type_name] if type_name else None
         builder.add_edges(batch.columns[source], batch.columns[target], types, batch.locate)
