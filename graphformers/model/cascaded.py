@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
-from graphformers.model.modeling import GraphAttention, ModelConfig, TextEncoder, any_size, neighborhood_index
+from graphformers.model.modeling import GraphAttention, ModelConfig, TextEncoder, neighborhood_index
 
 
 class CascadedNetwork(nn.Module):
@@ -56,9 +56,7 @@ class CascadedNetwork(nn.Module):
         """(B, D) float32 from text vectors."""
         if self.gat is not None:
             states_ND, index_BN = torch.cat([center_BD, neighbor_MD]), neighborhood_index(index_BK, open_BK)
-            mask = self.gat.mask(open_BK, 1)
-            any_size(states_ND, index_BN, mask)
-            graph_B1D: Tensor = self.gat(states_ND, index_BN, mask)
+            graph_B1D: Tensor = self.gat(states_ND, index_BN, self.gat.mask(open_BK, 1))
             return graph_B1D[:, 0].float()
         if self.combine is None:
             return center_BD.float()

@@ -5,7 +5,7 @@ One class serves GraphFormers and every baseline; `config.method` says which net
 
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import Packer, to_device
+from graphformers.data.packing import Packer, tensors_in, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
@@ -254,9 +254,21 @@ def make_network(config: ModelConfig) -> GraphFormersNetwork | CascadedNetwork |
 def compile_network(network: nn.Module, backend: Any = "inductor") -> None:
     """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
 
-    There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or without (see `any_size`).
+    There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or without, few numbers of neighbours.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     for module in network.modules():
         if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
             module.compile(backend=backend)
+            module._compiled_call_impl = _announcing(module._compiled_call_impl)
+
+
+def _announcing(call: Any) -> Callable[..., Any]:
+    """The call, with torch.compile told that the first dimension of tensors varies: else it compiles again for another size."""
+
+    def announced(*arguments: Any) -> Any:
+        for tensor in tensors_in(arguments):
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return call(*arguments)
+
+    return announced

@@ -4,13 +4,12 @@ The whole network, to be read from top to bottom: settings, text embedding, Tran
 the GraphFormers of the paper (https://arxiv.org/abs/2105.02605, section 3).
 
 Shapes, as suffixes of tensor names:
-    R rows, W tokens of a row, C slots of a row (nodes that share it)
+    R rows, W tokens of a row, C slots of a row (nodes that share it), T tokens in one line
     B centres, K neighbours of a centre, N = 1 + K nodes of a neighbourhood (the centre first), M neighbours in all
     L layers, D hidden, H heads, d = D / H
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,15 +95,6 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
-def any_size(*tensors: Tensor | None) -> None:
-    """Tells torch.compile that the first dimension of these varies: else it compiles for the first size, and again for others."""
-    if (dynamo := sys.modules.get("torch._dynamo")) is None:  # nothing is compiled; importing it takes a second or two
-        return
-    for tensor in tensors:
-        if tensor is not None:
-            dynamo.maybe_mark_dynamic(tensor, 0)
-
-
 class TextEmbedding(nn.Module):
     """Words plus positions. (BERT's token type is constant here and was added to the positions when the weights were read.)"""
 
@@ -168,32 +158,37 @@ class TransformerLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_RC: Tensor | None = None) -> Tensor:
-        """Eqs. 3 and 4.
+        """Eqs. 3 and 4. With `cls_RC`, of the last rows nothing but these tokens is computed; see `_part`."""
+        if cls_RC is not None:
+            return self._part(hidden_RWD, mask_RHWW, cls_RC)
+        query, key, value = self.query_key_value(hidden_RWD).chunk(3, -1)
+        return self._finish(hidden_RWD, attend(query, key, value, mask_RHWW, self.num_heads, self._attention_dropout()))
 
-        With `cls_RC`, of the last rows, queries and MLP are computed for these tokens alone: nothing else is read afterwards.
-        Then tokens come in one line, (T, D): all W of each row before those rows, and C of each of them.
+    def _attention_dropout(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def _part(self, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_rC: Tensor) -> Tensor:
+        """Queries and MLP for [CLS] alone in the last r rows, where nothing else is read afterwards.
+
+        (T, D), tokens in one line: all W of each row before those, then C of each of them.
         """
-        dropout = self.attention_dropout if self.training else 0.0
-        if cls_RC is None:
-            query, key, value = self.query_key_value(hidden_RWD).chunk(3, -1)
-            return self._read(hidden_RWD, attend(query, key, value, mask_RHWW, self.num_heads, dropout))
-        size, whole = hidden_RWD.shape[-1], len(hidden_RWD) - len(cls_RC)
+        size, whole = hidden_RWD.shape[-1], len(hidden_RWD) - len(cls_rC)
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         key, value = F.linear(hidden_RWD, weight[size:], bias[size:]).chunk(2, -1)
-        asking = [(take_tokens(hidden_RWD[whole:], cls_RC), take_rows(mask_RHWW[whole:], cls_RC), slice(whole, None))]
+        asking = [(take_tokens(hidden_RWD[whole:], cls_rC), take_rows(mask_RHWW[whole:], cls_rC), slice(whole, None))]
         if whole:
             asking = [(hidden_RWD[:whole], mask_RHWW[:whole], slice(whole)), *asking]
         residual_TD = torch.cat([tokens.flatten(0, 1) for tokens, _, _ in asking])
         query_TD = F.linear(residual_TD, weight[:size], bias[:size])
         queries = torch.split(query_TD, [tokens.shape[0] * tokens.shape[1] for tokens, _, _ in asking])
         attended = [
-            attend(query.view_as(tokens), key[rows], value[rows], mask, self.num_heads, dropout).flatten(0, 1)
+            attend(query.view_as(tokens), key[rows], value[rows], mask, self.num_heads, self._attention_dropout()).flatten(0, 1)
             for query, (tokens, mask, rows) in zip(queries, asking, strict=True)
         ]
-        return self._read(residual_TD, torch.cat(attended))
+        return self._finish(residual_TD, torch.cat(attended))
 
-    def _read(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """Of tokens and what they attended to: the rest of the layer."""
+    def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer, of tokens and what they attended to."""
         hidden = self.attention_norm(residual + self.dropout(self.attended(attended))).to(residual.dtype)
         result: Tensor = self.norm(hidden + self.dropout(self.down(self._activated(hidden))))
         return result.to(residual.dtype)
@@ -201,12 +196,12 @@ class TransformerLayer(nn.Module):
     def _activated(self, hidden: Tensor) -> Tensor:
         """The MLP's inner states.
 
-        In half precision on a GPU, GELU is part of the product before it and costs nothing: in its tanh form, which differs from
-        the other by a tenth of what such numbers are rounded by. There is no gradient of it.
+        In bfloat16 on a GPU, GELU is part of the product before it and costs next to nothing: in its tanh form, which differs
+        from the other by 0.0005 at most, where rounding the inner state first differs by more. There is no gradient of it.
         """
         weight, bias = self.up.weight, self.up.bias
-        is_half = hidden.is_cuda and hidden.dtype == weight.dtype and weight.dtype != torch.float32
-        if self.training or torch.is_grad_enabled() or not is_half:
+        is_fast = hidden.is_cuda and hidden.dtype == weight.dtype == torch.bfloat16
+        if self.training or torch.is_grad_enabled() or not is_fast:
             return F.gelu(self.up(hidden), approximate=self.approximate)
         return torch._addmm_activation(bias, hidden.flatten(0, -2), weight.t(), use_gelu=True).view(*hidden.shape[:-1], -1)
 
@@ -348,17 +343,14 @@ class TextEncoder(nn.Module):
         if num_layers == 0 or batch.num_nodes == 0:
             return [self.embedding.norm.weight.new_zeros(batch.num_nodes, self.config.hidden_size)] * (num_layers + 1 - first)
         hidden, mask, pool = self.embed(batch), self.mask(batch), self.pool(batch)
-        any_size(mask, batch.cls_RC)
         full = num_layers - 1 if pool[1] is None else num_layers
         found = []
         for number, layer in enumerate(self.layers[:full], 1):
-            any_size(hidden)
             hidden = layer(hidden, mask)
             if number >= first:
                 found.append(node_states(hidden, *pool))
         if full == num_layers:
             return found
-        any_size(hidden)
         last_TD = self.layers[num_layers - 1](hidden, mask, batch.cls_RC)
         return [*found, last_TD[batch.places_N]]
 
@@ -443,7 +435,7 @@ class NestedLayer(nn.Module):
 
 
 class Sight(nn.Module):
-    """Who sees whom: made once for all layers.
+    """Who sees whom, made once for all layers.
 
     It owns no weights; it is a module so that its many small steps can be compiled as one.
     """
@@ -489,33 +481,30 @@ class GraphFormersNetwork(nn.Module):
     def forward(self, batch: PackedNeighborhoods, near: list[Tensor] | None = None) -> Tensor:
         """(B, D) float32: the vectors of the centres; everything is read from scratch, but for states known from before.
 
-        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer only the centres' states are
-        read, of the one before only the neighbours'. Where these are [CLS] states, nothing else is computed there.
+        Centres and neighbours go through the layers side by side, in one tensor. Of the last layer nothing but the centres'
+        states is read, and of neighbours in the layer before nothing but theirs. Where these are [CLS], no more is computed.
         """
         nodes, rows, last, layers = batch.nodes, batch.center_rows, self.config.num_layers - 1, self.text.layers
         everyone = self.config.direction == "bidirectional" and near is None
-        any_size(nodes.slots_RW, nodes.positions_RW, nodes.is_graph_RW, batch.index_BK, batch.open_BK)
-        index_BN, mask, first, masks = self.sight(self.text, self.gnn, batch, everyone)
+        index_BN, mask, first_mask, masks = self.sight(self.text, self.gnn, batch, everyone)
         links, pool = (index_BN, nodes.cls_N, batch.places_M if everyone else None), self.text.pool(nodes)
+        # (graph attention, mask) before each of the layers 1..L-1
         attentions = [*zip(self.gnn, masks, strict=True)] * (last if self.config.share_gnn else 1)
         known: Sequence[Tensor | None] = near or [None] * last
         is_cut = pool[1] is None and rows < len(nodes.tokens_RW)
-        any_size(mask, first, *masks, *links, *pool)
         hidden = self.text.embed(nodes)
         for layer in range(last):
             cls_RC = nodes.cls_RC[rows:] if is_cut and layer == last - 1 else None
-            any_size(hidden, known[layer - 1] if layer > 0 else None, cls_RC)
             if layer == 0:
-                hidden = layers[layer](hidden, first, cls_RC)
+                hidden = layers[layer](hidden, first_mask, cls_RC)
             else:
                 gnn, graph_mask = attentions[layer - 1]
                 hidden = self.nested(gnn, layers[layer], hidden, (mask, graph_mask), links, pool, known[layer - 1], cls_RC)
         if last > 0:
             hidden, states_ND = self._apart(hidden, batch) if is_cut else (hidden, node_states(hidden, *pool))
             gnn, graph_mask = attentions[last - 1]
-            any_size(states_ND)
             hidden = write_graph_tokens(gnn, hidden, states_ND, known[last - 1], graph_mask, (*links[:2], None))
-        return self._last(hidden, mask if last > 0 else first, batch, pool[1])
+        return self._last(hidden, mask if last > 0 else first_mask, batch, pool[1])
 
     def _apart(self, line_TD: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
         """The centres' tokens (R, W, D), and everyone's [CLS] states, of a layer computed for neighbours' [CLS] alone."""
@@ -527,7 +516,6 @@ class GraphFormersNetwork(nn.Module):
         """The last layer, of the centres alone."""
         rows, places_B, layer = batch.center_rows, batch.nodes.places_N[: batch.num_centers], self.text.layers[-1]
         hidden, mask, cls_RC = hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows]
-        any_size(hidden, mask, cls_RC)
         if own_RCW is not None:
             return node_states(layer(hidden, mask), places_B, own_RCW[:rows]).float()
         last_TD: Tensor = layer(hidden, mask, cls_RC)
