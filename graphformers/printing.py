@@ -175,6 +175,10 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
     )
     if report.is_compacted:
         print("the changes were compacted into a new base")
+    if report.not_there:
+        print(f"to be removed, but not there: {len(report.not_there):,} ids, such as {report.not_there[0]!r}")
+    for name in report.new_columns:
+        print(f"a new column: {name!r}, which no node had before")
 
 
 def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:

@@ -80,7 +80,10 @@ def update_command(
     vectors: Vectors,
     nodes: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A table of nodes with their texts, new ones and those that changed."),
+        typer.Option(
+            metavar="FILE",
+            help="A table of nodes with their texts, new or changed; what it does not say of a node stays.",
+        ),
     ] = None,
     edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
     remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,

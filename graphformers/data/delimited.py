@@ -7,10 +7,11 @@ leaves the row out. So speed is what clean data gets, and no row is lost to a gu
 
 import csv
 import io
+import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,6 +34,7 @@ LONGEST_FIELD = 1 << 24  # characters; longer ones are an unclosed quote
 # with commas may look like rows for a while, prose with tabs hardly.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
 LIKE_ROWS = "rows, expected a closing quote (--no-quotes reads quotes as plain characters; .jsonl takes any text)"
+DECLARED = re.compile(rb'"?sep=([,;|\t])"?')
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
 Columns = tuple[dict[str, pa.Array], Locate]
@@ -47,11 +49,22 @@ class TextTable:
     quotes: bool
 
     @cached_property
+    def _first_line(self) -> bytes:
+        with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
+            return stream.readline()
+
+    @property
+    def declared(self) -> str | None:
+        """The delimiter that Excel's own first line names: sep=;"""
+        found = DECLARED.fullmatch(self._first_line.rstrip(b"\r\n"))
+        return found[1].decode() if found else None
+
+    @cached_property
     def delimiter(self) -> str:
         """The suffix's own; another one where the first line has that and not the suffix's (semicolons of European Excel)."""
-        usual = DELIMITERS[file_kind(self.path)]
-        with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
-            first = stream.readline()
+        if self.declared:
+            return self.declared
+        usual, first = DELIMITERS[file_kind(self.path)], self._first_line
         found = [other for other in (",", "\t", ";", "|") if other.encode() in first]
         return usual if usual in found or not found else found[0]
 
@@ -63,9 +76,10 @@ class TextTable:
         return csv.reader(texts, delimiter=self.delimiter, quoting=quoting, strict=True)
 
     def columns(self) -> tuple[list[str], int]:
-        """The column names, "1", "2", … where there is no header, and how many lines the header takes."""
+        """The column names, "1", "2", … where there is no header, and how many lines come before the rows."""
+        declared = 1 if self.declared else 0
         with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
-            reader = self.rows(stream)
+            reader = self.rows(islice(stream, declared, None))
             try:
                 first = next((row for row in reader if row), None)
             except csv.Error as error:
@@ -73,7 +87,7 @@ class TextTable:
         if first is None:
             raise InputError(f"{self.path}: empty file, expected {'a header and ' if self.header else ''}rows")
         if not self.header:
-            return [str(i + 1) for i in range(len(first))], 0
+            return [str(i + 1) for i in range(len(first))], declared
         names = [name.strip() for name in first]
         if any("\udc80" <= letter <= "\udcff" for letter in "".join(names)):
             wrong = bad_bytes(self.delimiter.join(first).encode(errors="surrogateescape"))
@@ -81,7 +95,7 @@ class TextTable:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"{self.path}:1: the column {twice[0]!r} stands twice in the header, expected each once")
-        return names, reader.line_num
+        return names, declared + reader.line_num
 
     def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:
         """The lines on which rows start, in one reading of the file; blocks in which none is wanted are passed over."""

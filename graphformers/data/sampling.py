@@ -66,7 +66,7 @@ class NeighborSampler:
 
     def sample(self, centers: Array, *, epoch: int = 0, exclude: Array | None = None) -> Neighborhood:
         """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's neighbours, -1 for none."""
-        centers = np.asarray(centers, dtype=np.int64)
+        centers = self._checked(np.asarray(centers))
         left_out = None if exclude is None else np.asarray(exclude)
 
         def draw(part: slice) -> tuple[Array, Array]:
@@ -79,6 +79,16 @@ class NeighborSampler:
             np.cumsum(np.concatenate([counts for counts, _ in blocks]), out=indptr[1:])
         neighbors = np.concatenate([found for _, found in blocks]) if blocks else np.zeros(0, dtype=np.int32)
         return Neighborhood(centers, indptr, neighbors)
+
+    def _checked(self, centers: Array) -> Array:
+        """As row numbers; ids that look like numbers are none."""
+        if centers.ndim != 1 or (len(centers) and centers.dtype.kind not in "iu"):
+            raise GraphFormersError("a list of nodes is given by their row numbers; graph.nodes_of(ids) gives those of ids")
+        count = len(self.indptr) - 1
+        if len(centers) and not (centers.min() >= 0 and centers.max() < count):
+            wrong = centers[(centers < 0) | (centers >= count)][0]
+            raise GraphFormersError(f"the node {wrong} given, expected row numbers from 0 to {count - 1:,}")
+        return centers.astype(np.int64, copy=False)
 
     def _parts(self, centers: Array) -> Iterator[slice]:
         """Slices of at most BLOCK centres and, unless it is a single hub, at most MOST_NEIGHBORS neighbours to hash."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphformers.data.arrays import one_chunk
 from graphformers.data.builder import GraphBuilder
@@ -202,6 +203,7 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
         touched.update(live.remove(node))
     reread, different = [], []
     numbers = live.find(nodes["id"].to_pylist()).tolist()
+    nodes = _completed(nodes, numbers, live)
     for row, node in enumerate(numbers):
         same_text, same = live.same(node, nodes, row) if node >= 0 else (False, False)
         if not same:
@@ -225,6 +227,21 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     touched -= {node for _, node in removed}
     arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
     return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
+
+
+def _completed(nodes: pa.Table, numbers: list[int], live: LiveGraph) -> pa.Table:
+    """What is not said of a node that is there stays: columns that are not given, or have no value."""
+    tables = {id(table): table for table, _ in (live.record(node) for node in numbers if node >= 0)}
+    kinds = {entry.name: entry.type for table in tables.values() for entry in table.schema if not pa.types.is_null(entry.type)}
+    known = [live.fields(node) if node >= 0 else {} for node in numbers]
+    for name, kind in kinds.items():
+        own = pa.array([fields.get(name) for fields in known], kind)
+        if name not in nodes.column_names:
+            nodes = nodes.append_column(name, own)
+        elif nodes[name].null_count:
+            place = nodes.column_names.index(name)
+            nodes = nodes.set_column(place, name, pc.coalesce(nodes[name].cast(own.type), own))
+    return nodes
 
 
 def _pairs(live: LiveGraph, pairs: Sequence[Sequence[str | None]]) -> list[list[int]]:

@@ -95,9 +95,13 @@ class LiveGraph:
         table, row = self._records[node]
         return str(table[name][row].as_py())
 
+    def record(self, node: int) -> tuple[pa.Table, int]:
+        """The table in which a node stands, and its row there."""
+        return self._records.get(node, (self.base.nodes, node))
+
     def fields(self, node: int) -> dict[str, object]:
         """The id, the text and the user's columns of a node."""
-        table, row = self._records.get(node, (self.base.nodes, node))
+        table, row = self.record(node)
         return {name: table[name][row].as_py() for name in table.column_names}
 
     def column_names(self) -> list[str]:
@@ -159,10 +163,8 @@ class LiveGraph:
 
     def same(self, node: int, table: pa.Table, row: int) -> tuple[bool, bool]:
         """Whether a node has this text already, and whether all else that the table says of it."""
-        own, place = self._records.get(node, (self.base.nodes, node))
-        is_same = [
-            name in own.column_names and own[name][place].as_py() == table[name][row].as_py() for name in table.column_names
-        ]
+        own = self.fields(node)
+        is_same = [own.get(name) == table[name][row].as_py() for name in table.column_names]
         return is_same[table.column_names.index("text")], all(is_same)
 
     def remove(self, node: int) -> list[int]:

@@ -47,6 +47,8 @@ class UpdateReport:
     seconds: float = 0.0  # of reading texts and nodes
     nodes: int = 0  # afterwards
     is_compacted: bool = False
+    not_there: tuple[str, ...] = ()  # ids that were to be removed
+    new_columns: tuple[str, ...] = ()  # of nodes, which none had before
 
     @property
     def forwards(self) -> int:
@@ -217,4 +219,7 @@ def update(
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):
             model = GraphFormers.from_pretrained(model, device=device)
-        return Updater(store, model, lock).apply(changes)
+        found, known = store.live.find(changes.removed).tolist(), store.live.column_names()
+        not_there = tuple(id for id, node in zip(changes.removed, found, strict=True) if node < 0)
+        new = tuple(name for name in changes.nodes.column_names if name not in ("id", "text", *known))
+        return replace(Updater(store, model, lock).apply(changes), not_there=not_there, new_columns=new)

@@ -11,9 +11,12 @@ from graphformers.data.arrays import Array
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 
-PATTERN = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*", re.DOTALL)
+PATTERN = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*", re.DOTALL)
+NUMBER = re.compile(r"[-+]?\d+([.,]\d+)*")
+DATE = re.compile(r"\d{4}(-\d\d.*)?")
 COMPARE = {
     "=": pc.equal,
+    "==": pc.equal,
     "!=": pc.not_equal,
     "<": pc.less,
     "<=": pc.less_equal,
@@ -25,7 +28,7 @@ COMPARE = {
 def allowed_nodes(live: LiveGraph, filters: Sequence[str]) -> Array | None:
     """Marks by node number who passes all filters; None where there are none. A node without a value passes none."""
     found = None
-    for filter in filters:
+    for filter in [filters] if isinstance(filters, str) else filters:
         mark = _one(live, filter)
         found = mark if found is None else found & mark
     return found
@@ -46,5 +49,16 @@ def _one(live: LiveGraph, filter: str) -> Array:
         raise GraphFormersError(
             f"the filter {filter!r}: {text!r} is no {column.type}, which the column {name!r} holds"
         ) from error
+    if "<" in sign or ">" in sign:
+        _check_order(column, text, f"the filter {filter!r}")
     mark = COMPARE[sign](column, value)
     return np.asarray(pc.fill_null(mark, False), dtype=bool)
+
+
+def _check_order(column: pa.Array, text: str, where: str) -> None:
+    """Refuses to compare a number with texts letter by letter: 9 would come after 17,33. Dates as in 2020-07-01 are in order."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)) or not NUMBER.fullmatch(text):
+        return
+    strange = next((value for value in column.drop_null()[:100].to_pylist() if not DATE.fullmatch(value)), None)
+    if strange is not None:
+        raise GraphFormersError(f"{where}: the column holds texts such as {strange!r}, which have no order of numbers")

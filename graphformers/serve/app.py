@@ -6,13 +6,13 @@ and may hold anything, slashes included.
 
 import asyncio
 import base64
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
 import numpy as np
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi import Path as Part
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import QueryParams
@@ -34,6 +34,7 @@ from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutN
 
 TOO_LONG = "it took too long; a change may still be made, and can be asked for again"
 NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
+API = ("/nodes", "/search", "/edges", "/map", "/info")
 NEAR = {  # what `asked` reads
     "parameters": [
         {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
@@ -103,6 +104,7 @@ def make_app(settings: ServeSettings) -> tuple[Gate, State]:
         docs_url=None,  # those pages load their scripts from elsewhere
         redoc_url=None,
         responses=ERRORS,
+        dependencies=[Depends(known_parameters)],
     )
     app.state.shared = state
     _add_reading(app, state)
@@ -111,6 +113,20 @@ def make_app(settings: ServeSettings) -> tuple[Gate, State]:
     _add_page(app, state)
     _add_errors(app)
     return Gate(app, settings, state.metrics, make_shortcut(app, state)), state
+
+
+async def known_parameters(request: Request) -> None:
+    """Refuses a parameter of an address that nobody reads: ?kk=2 would go unnoticed. The page's own addresses may have any."""
+    route = request.scope["route"]
+    if route.path.startswith(API) and route.openapi_extra is not NEAR:
+        refuse_others(request.query_params, [entry.alias for entry in route.dependant.query_params])
+
+
+def refuse_others(given: QueryParams, known: Sequence[str]) -> None:
+    strange = next((name for name in given if name not in known), None)
+    if strange is not None:
+        there = f"there are: {', '.join(known)}" if known else "there are none here"
+        raise RefusedError(f"no parameter {strange[:50]!r} in this address; {there}")
 
 
 def as_json(content: Any, status: int = 200) -> Response:
@@ -162,6 +178,7 @@ async def near(state: State, id: str, given_with: QueryParams, *, is_unlinked: b
 
 def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
     """How many, and under which filters. Read by hand: half of the work of such a request would be the reading of these two."""
+    refuse_others(given_with, ("k", "where"))
     given, filters = given_with.get("k", "10"), tuple(given_with.getlist("where"))
     if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= LIMITS.k):
         raise RefusedError(f"k: {given[:20]!r} given, expected a number from 1 to {LIMITS.k:,}")
@@ -276,7 +293,7 @@ def _add_writing(app: FastAPI, state: State) -> None:
     async def write(change: Write) -> dict[str, Any]:
         return await state.engine.writes.do(change, state.limits.write_seconds)
 
-    @app.put("/nodes/{id}", summary="Add or replace a node; it is searchable when the answer comes", response_class=Response)
+    @app.put("/nodes/{id}", summary="Add or change a node; it is searchable when the answer comes", response_class=Response)
     async def put_node(id: NodeId, body: NodeBody) -> Response:
         answer = await write(PutNode(decoded(id), body.text, dict(body.columns), tuple(body.neighbors)))
         return as_json(answer, 201 if answer["is_new"] else 200)

@@ -80,7 +80,7 @@ class SearchBody(Body):
 
 
 class NodeBody(Body):
-    """A node: all that is to be known of it. Links that it has stay."""
+    """A node. What is not said of one that is there stays: columns that are not given, and its links."""
 
     text: Text
     columns: Annotated[dict[Name, Value], Field(max_length=LIMITS.columns)] = {}

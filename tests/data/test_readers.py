@@ -112,6 +112,18 @@ def test_quotes_can_be_plain_characters(tmp_path: Path) -> None:
     assert read_graph(path, settings=ImportSettings(quotes=False)).texts.to_pylist() == ['"Never closed', "Second"]
 
 
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "\ufeffsep=;\r"])
+def test_the_line_in_which_excel_names_its_separator(tmp_path: Path, first: str) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", f"{first}\nid;text\na;one, two\nb;three\nc;\n")
+    with pytest.raises(InputError, match=r"nodes.csv:5: "):
+        read_graph(nodes)
+    graph = read_graph(nodes, settings=SKIP)
+    assert graph.texts.to_pylist() == ["one, two", "three"]
+    bare = write_csv(tmp_path / "bare.csv", f"{first}\na;one\nb;two\n")
+    settings = ImportSettings(header=False, columns={"id": "1", "text": "2"})
+    assert read_graph(bare, settings=settings).ids.to_pylist() == ["a", "b"]
+
+
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     graph = read_graph(write_csv(tmp_path / "n.csv", b"\xef\xbb\xbfid,text\r\na,First\r\n"))
     assert graph.text("a") == "First"

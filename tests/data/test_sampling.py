@@ -182,3 +182,19 @@ def test_no_centres_and_no_neighbours(graph: TextGraph) -> None:
     alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}), [], [])
     assert sampler_of(alone).sample(np.array([0])).of(0).tolist() == []
     assert drawn(sampler_of(graph, 0), graph, 3) == []
+
+
+@pytest.mark.parametrize(
+    ("centers", "message"),
+    [
+        (["10", "11"], r"row numbers; graph.nodes_of\(ids\) gives those of ids"),
+        ([1.5], "row numbers"),
+        (3, "a list of nodes"),
+        ([0, 40], "the node 40 given, expected row numbers from 0 to 39"),
+        ([-1], "the node -1 given"),
+    ],
+)
+def test_what_is_no_row_number_is_refused(centers: object, message: str) -> None:
+    with pytest.raises(GraphFormersError, match=message):
+        sampler_of(make_graph(40, 150, 0)).sample(centers)  # type: ignore[arg-type]
+    assert len(sampler_of(make_graph(40, 150, 0)).sample([])) == 0  # type: ignore[arg-type]

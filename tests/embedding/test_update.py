@@ -141,14 +141,37 @@ def test_only_the_work_that_changes_cause(tmp_path: Path) -> None:
     assert (report.plain_forwards, report.center_forwards, report.changed_nodes) == (1, 2, 1)
     report = do(nodes=[{"id": "new", "text": "text", "year": 2026}])
     assert (report.forwards, report.changed_nodes) == (0, 1)
+    assert report.new_columns == ()
+    assert do(nodes=[{"id": "new", "text": "text", "shelf": "A3"}]).new_columns == ("shelf",)
     report = do(remove=["new", "nobody"])
     assert (report.plain_forwards, report.center_forwards, report.removed_nodes, report.already_so) == (0, 1, 1, 1)
+    assert report.not_there == ("nobody",)
     # A node with more neighbours than are drawn sees the new one only where it is drawn.
     degrees = graph.degrees()
     hub = ids[int(np.argmax(degrees))]
     seen = [do(nodes={f"far {i}": "graph"}, edges=[(f"far {i}", hub)]).center_forwards for i in range(12)]
     assert set(seen) == {1, 2}
     assert farthest(VectorStore.load(store.path), model, VectorStore.load(store.path).graph()) <= 1e-5
+
+
+def test_what_is_not_said_of_a_node_stays(tmp_path: Path) -> None:
+    model, graph = make_model(), some_graph()
+    store = make_base(tmp_path, model)
+    one, other = graph.ids.to_pylist()[:2]
+
+    def columns(id: str) -> dict[str, Any]:
+        live = VectorStore.load(store.path).live
+        return {name: value for name, value in live.fields(int(live.find([id])[0])).items() if name not in ("id", "text")}
+
+    before = columns(one)
+    assert before["year"] is not None
+    update(store, model=model, nodes={one: "another text", other: "another one"})
+    assert columns(one) == before
+    update(store, model=model, nodes=[{"id": one, "text": "another text", "shelf": "A3"}])
+    assert columns(one) == before | {"shelf": "A3"}
+    update(store, model=model, nodes=[{"id": one, "text": "a third", "year": 1900}, {"id": other, "text": "a fourth"}])
+    assert columns(one) == before | {"shelf": "A3", "year": 1900}
+    assert update(store, model=model, nodes={one: "a third"}).already_so == 1
 
 
 def test_columns_and_types_are_kept(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
     for filter, test in {
         "year>=1995": lambda row: row["year"] >= 1995,
         "year = 1995": lambda row: row["year"] == 1995,
+        "year==1995": lambda row: row["year"] == 1995,
         "year!=1990": lambda row: row["year"] != 1990,
         "year<1993": lambda row: row["year"] < 1993,
         "kind=x": lambda row: row.get("kind") == "x",
@@ -63,6 +64,17 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
     found = Searcher(place, model).similar("new", 60, filters=["year>=1995"])
     years = {str(row["id"]): row["year"] for row in rows.values()}
     assert {match.id for match in found} == {id for id, year in years.items() if year >= 1995 and id != "new"}  # type: ignore[operator]
+
+
+def test_numbers_are_not_compared_with_letters(place: Path) -> None:
+    model = make_model()
+    nodes = [{"id": "new", "text": "graph", "price": "17,33", "day": "2020-07-01"}, {"id": "b", "text": "t", "day": "2021"}]
+    update(place, nodes=nodes, model=model)
+    searcher = Searcher(place, model)
+    with pytest.raises(GraphFormersError, match="'price<5,0': the column holds texts such as '17,33', which have no order"):
+        searcher.text("graph", filters="price<5,0")
+    assert [match.id for match in searcher.text("graph", filters=["price=17,33"])] == ["new"]
+    assert [match.id for match in searcher.text("graph", filters=["day<2021"])] == ["new"]
 
 
 def test_wrong_questions(place: Path) -> None:
