@@ -136,6 +136,27 @@ def print_embedding_forecast(found: dict[str, Any], as_json: bool) -> None:
     print_rows(list(rows.items()))
 
 
+def print_model(path: Path, as_json: bool) -> None:
+    """What a model is, how it reads, and how it was trained."""
+    from graphformers.embedding.states import model_fingerprint
+    from graphformers.model.encoding import GraphFormers
+
+    model, note = GraphFormers.from_pretrained(path, device="cpu"), path / "training.json"
+    config, training = model.config, json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    facts: dict[str, Any] = {"kind": "model", "model": model_fingerprint(model)[:12], "method": config.method}
+    facts |= {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    names = ("num_layers", "hidden_size", "max_tokens", "num_neighbors", "pooling", "similarity")
+    facts |= {name: getattr(config, name) for name in names}
+    if as_json:
+        trained = {name: training.get(name) for name in ("steps", "seconds", "valid")}
+        print(json.dumps({"output": str(path), **facts, **trained}))
+        return
+    facts["trained"] = f"{training['steps']:,} steps in {training['seconds']:.0f} s" if training else "no"
+    if valid := training.get("valid"):
+        facts["valid P@1"] = f"{valid['P@1']:.4f}, at step {valid['step']:,}"
+    print_rows([(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for name, value in facts.items()])
+
+
 def print_vectors(store: "VectorStore", as_json: bool) -> None:
     """What a folder of vectors holds."""
     settings = store.settings

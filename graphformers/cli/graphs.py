@@ -165,6 +165,10 @@ def info_command(
         from graphformers.printing import print_vectors
 
         print_vectors(VectorStore.load(artifact), as_json)
+    elif found.kind == "model":
+        from graphformers.printing import print_model
+
+        print_model(artifact, as_json)
     else:
         print(
             json.dumps(

@@ -226,7 +226,8 @@ def test_the_convert_command(tmp_path: Path) -> None:
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.stderr == "error: old.model: exists already; --force (force=True) replaces it\n"
     shown = subprocess.run([*command[:3], "info", "old.model"], cwd=tmp_path, capture_output=True, text=True)
-    assert '"method": "graphformers"' in shown.stdout
+    assert [line.split() for line in shown.stdout.splitlines()][2] == ["method", "graphformers"]
+    assert shown.stdout.split()[-2:] == ["trained", "no"]
 
 
 def test_convert_reads_a_bin_and_never_runs_one(tmp_path: Path) -> None:
