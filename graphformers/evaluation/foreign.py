@@ -13,13 +13,22 @@ from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.scores import VectorScores
 
-EXPECTED = "expected .npz with arrays ids and vectors, .parquet with columns id and vector, or .txt as word2vec writes it"
+EXPECTED = (
+    "expected .npz with arrays ids and vectors, .npy with a line for each id in .ids.txt beside it, .parquet with columns id and "
+    "vector, or .txt as word2vec writes it"
+)
 
 
 def read_vectors(path: str | Path) -> tuple[list[str], Array]:
     """ids, and (len(ids), D) float32 vectors."""
     path = Path(path)
-    readers = {".npz": _read_numpy, ".parquet": _read_parquet, ".txt": _read_word2vec, ".vec": _read_word2vec}
+    readers = {
+        ".npz": _read_numpy,
+        ".npy": _read_array,
+        ".parquet": _read_parquet,
+        ".txt": _read_word2vec,
+        ".vec": _read_word2vec,
+    }
     if path.suffix not in readers:
         raise GraphFormersError(f"{path}: {EXPECTED}")
     try:
@@ -62,6 +71,12 @@ def _read_numpy(path: Path) -> tuple[list[str], Array]:
     with loaded as found:
         ids = [id.decode() if isinstance(id, bytes) else str(id) for id in found["ids"].tolist()]
         return ids, found["vectors"]
+
+
+def _read_array(path: Path) -> tuple[list[str], Array]:
+    """As `export` writes it."""
+    ids = path.with_suffix(".ids.txt").read_text(encoding="utf-8").split("\n")
+    return ids[:-1] if ids[-1] == "" else ids, np.load(path, allow_pickle=False)
 
 
 def _read_parquet(path: Path) -> tuple[list[str], Array]:

@@ -17,6 +17,9 @@ def write(folder: Path, suffix: str) -> Path:
     file = folder / f"vectors{suffix}"
     if suffix == ".npz":
         np.savez(file, ids=np.array(IDS), vectors=VECTORS)
+    elif suffix == ".npy":
+        np.save(file, VECTORS)
+        (folder / "vectors.ids.txt").write_text("".join(f"{id}\n" for id in IDS), encoding="utf-8")
     elif suffix == ".parquet":
         parquet.write_table(pa.table({"id": IDS, "vector": VECTORS.tolist()}), file)
     else:
@@ -25,7 +28,7 @@ def write(folder: Path, suffix: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".txt"])
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet", ".txt"])
 def test_every_format_gives_the_same(suffix: str, tmp_path: Path) -> None:
     ids, vectors = read_vectors(write(tmp_path, suffix))
     assert ids == IDS
