@@ -35,7 +35,7 @@ def train_command(
 ) -> None:
     """Train a model to find links. The same command continues a run that was stopped.
 
-    graphformers train papers.split --config recipes/minilm.toml -o papers.model
+    graphformers train papers.split --config minilm -o papers.model
 
     Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
     """
@@ -70,7 +70,8 @@ def evaluate_command(
         typer.Option(
             metavar="FILE",
             help="Vectors of any system: .npz with ids and vectors, .npy with .ids.txt beside it, .parquet with id and vector, "
-            "or word2vec's .txt. Repeatable. If they were made from the whole graph, as `embed` does, they know the links that are asked for.",
+            "or word2vec's .txt. Repeatable. If they were made from the whole graph, as `embed` does, they know the links that "
+            "are asked for.",
         ),
     ] = None,
     cosine: Annotated[bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")] = False,
@@ -161,7 +162,7 @@ def compare_command(
 
     The same command continues a comparison that was stopped, and uses the runs that are finished.
 
-    graphformers compare papers.split --config recipes/minilm.toml -o report
+    graphformers compare papers.split --config minilm -o report
     """
     from graphformers.compare.comparison import compare
     from graphformers.compare.runs import Plan

@@ -21,7 +21,9 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is.")
 ]
-Recipe = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A recipe such as recipes/minilm.toml.")]
+Recipe = Annotated[
+    Path | None, typer.Option("--config", metavar="RECIPE", help="A recipe of ours such as minilm, or a .toml file.")
+]
 Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")]
 MovedModel = Annotated[
     Path | None, typer.Option("--model", metavar="MODEL", help="The model folder, if it is no longer where it was.")

@@ -90,6 +90,7 @@ class TrainConfig(ObjectiveSettings):
         return ("polluted", "clean") if self.two_stage else ("clean",)
 
 
+RECIPES = Path(__file__).parents[1] / "recipes"
 CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes")  # settings that may change when a run is continued
 
 
@@ -105,13 +106,23 @@ def filled(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: known[name.removeprefix("model.")] for name in names if name.removeprefix("model.") in known} | dict(found)
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The settings of a .toml file."""
+def find_recipe(given: Path) -> Path:
+    """A file, or one of ours by its name, with or without recipes/ and .toml around it."""
+    own = RECIPES / f"{given.name.removesuffix('.toml')}.toml"
+    if given.is_file() or not own.is_file():
+        return given
+    return own
+
+
+def read_recipe(given: Path) -> dict[str, Any]:
+    """The settings of a .toml file, or of a recipe of ours."""
+    path = find_recipe(given)
     try:
         with path.open("rb") as file:
             found = tomllib.load(file)
     except OSError as error:
-        raise GraphFormersError(f"{path}: {error.strerror}, expected a recipe such as recipes/minilm.toml") from error
+        there = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
+        raise GraphFormersError(f"{path}: {error.strerror}, expected a .toml file or one of ours: {there}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
     settings = {name: _check(name, value, str(path)) for name, value in found.items() if not isinstance(value, dict)}

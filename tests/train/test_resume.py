@@ -199,7 +199,10 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
         (["--set", "batch_size"], "--set batch_size given, expected NAME=VALUE"),
         (["--method", "gat"], "a graphformers model, --method gat given"),
         (["--set", "max_tokens=8"], "max_tokens=10 is part of this model and cannot be changed"),
-        (["--config", "missing.toml"], "missing.toml: No such file or directory, expected a recipe"),
+        (
+            ["--config", "missing.toml"],
+            "missing.toml: No such file or directory, expected a .toml file or one of ours: dblp, minilm",
+        ),
     ],
 )
 def test_mistakes_are_said(place: Path, more: list[str], message: str, refusal: Callable[..., str]) -> None:
