@@ -6,7 +6,7 @@ and may hold anything, slashes included.
 
 import asyncio
 import base64
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import unquote
 
@@ -14,25 +14,21 @@ import msgspec
 import numpy as np
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi import Path as Part
-from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from graphformers import __version__
-from graphformers.errors import GraphFormersError
-from graphformers.progress import say
 from graphformers.serve import nodes
-from graphformers.serve.batching import BusyError
 from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
 from graphformers.serve.engine import Engine, Question, Reading
 from graphformers.serve.files import File, page_files
-from graphformers.serve.gate import Gate, RefusalError, Shortcut, error_body
+from graphformers.serve.gate import Gate, RefusalError, Shortcut
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.projection import Map
+from graphformers.serve.refusals import TOO_LONG, NotReadyError, add_errors
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
 
-TOO_LONG = "it took too long; a change may still be made, and can be asked for again"
 NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
 API = ("/nodes", "/search", "/edges", "/map", "/info")
 NEAR = {  # what `asked` reads
@@ -62,10 +58,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         504: "It took too long.",
     }.items()
 }
-
-
-class NotReadyError(Exception):
-    """The vectors are still being loaded."""
 
 
 class State:
@@ -111,7 +103,7 @@ def make_app(settings: ServeSettings) -> tuple[Gate, State]:
     _add_nodes(app, state)
     _add_writing(app, state)
     _add_page(app, state)
-    _add_errors(app)
+    add_errors(app)
     return Gate(app, settings, state.metrics, make_shortcut(app, state)), state
 
 
@@ -368,48 +360,3 @@ def sent(file: File, request: Request) -> Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(file.compressed, headers=file.headers | {"Content-Encoding": "gzip"})
     return Response(file.content, headers=file.headers)
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every error is JSON with what was wrong."""
-
-    def handle(kind: type[Exception], status: int, name: str, words: Callable[[Any], str] = str, **headers: str) -> None:
-        async def handler(request: Request, error: Exception) -> Response:
-            return Response(error_body(words(error), name), status, headers=headers, media_type="application/json")
-
-        app.add_exception_handler(kind, handler)
-
-    async def http(request: Request, error: Any) -> Response:
-        words = {404: "no such address; slashes in ids are written %2F", 405: f"{request.method} is not answered here"}
-        body = error_body(words.get(error.status_code, str(error.detail)), "invalid_request")
-        return Response(body, error.status_code, headers=error.headers, media_type="application/json")
-
-    app.add_exception_handler(HTTPException, http)
-    handle(RequestValidationError, 422, "invalid_request", wrong_fields)
-    handle(NotFoundError, 404, "not_found")
-    handle(RefusedError, 422, "invalid_request")
-    handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
-    handle(NotReadyError, 503, "not_ready", lambda error: "the vectors are still being loaded; try again", **{"Retry-After": "1"})
-    handle(TimeoutError, 504, "timeout", lambda error: TOO_LONG)
-    for kind in (GraphFormersError, OSError):  # a full disk, for one
-        handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
-    handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")
-
-
-def logged(error: Exception) -> str:
-    """What the client is told of a failure of ours; the log is told more."""
-    say(f"{type(error).__name__}: {error}")
-    return "the server could not do it, and nothing was changed; its log says why"
-
-
-def wrong_fields(error: RequestValidationError) -> str:
-    """What is wrong, field by field, without repeating what was given: it may be long."""
-    told = []
-    for entry in error.errors()[:5]:
-        parts = [str(part) for part in entry["loc"] if part not in ("body", "query", "path")]
-        where = ".".join(part for part in parts if "[" not in part)  # pydantic names the branches of a union so
-        words = str(entry["msg"])
-        if entry["type"] == "json_invalid":
-            where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"
-        told.append(f"{where}: {words}" if where else words)
-    return "; ".join(told).encode("utf-8", "replace").decode()

@@ -80,7 +80,7 @@ class SearchBody(Body):
 
 
 class NodeBody(Body):
-    """A node. What is not said of one that is there stays: columns that are not given, and its links."""
+    """A node. What is not said of one that is there stays: columns that are not given, or null, and its links."""
 
     text: Text
     columns: Annotated[dict[Name, Value], Field(max_length=LIMITS.columns)] = {}

@@ -1,0 +1,81 @@
+"""What the server says when it does not do what was asked: every error is JSON with what was wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from graphformers.errors import GraphFormersError
+from graphformers.progress import say
+from graphformers.serve.batching import BusyError
+from graphformers.serve.gate import error_body
+from graphformers.serve.writing import NotFoundError, RefusedError
+
+TOO_LONG = "it took too long; a change may still be made, and can be asked for again"
+WANTED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object with its fields",
+}
+BRANCHES = ("bool", "int", "float", "str", "constrained-str")
+
+
+class NotReadyError(Exception):
+    """The vectors are still being loaded."""
+
+
+def add_errors(app: FastAPI) -> None:
+    """Every error is JSON with what was wrong."""
+
+    def handle(kind: type[Exception], status: int, name: str, words: Callable[[Any], str] = str, **headers: str) -> None:
+        async def handler(request: Request, error: Exception) -> Response:
+            return Response(error_body(words(error), name), status, headers=headers, media_type="application/json")
+
+        app.add_exception_handler(kind, handler)
+
+    async def http(request: Request, error: Any) -> Response:
+        words = {404: "no such address; slashes in ids are written %2F", 405: f"{request.method} is not answered here"}
+        body = error_body(words.get(error.status_code, str(error.detail)), "invalid_request")
+        return Response(body, error.status_code, headers=error.headers, media_type="application/json")
+
+    app.add_exception_handler(HTTPException, http)
+    handle(RequestValidationError, 422, "invalid_request", wrong_fields)
+    handle(NotFoundError, 404, "not_found")
+    handle(RefusedError, 422, "invalid_request")
+    handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
+    handle(NotReadyError, 503, "not_ready", lambda error: "the vectors are still being loaded; try again", **{"Retry-After": "1"})
+    handle(TimeoutError, 504, "timeout", lambda error: TOO_LONG)
+    for kind in (GraphFormersError, OSError):  # a full disk, for one
+        handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
+    handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")
+
+
+def logged(error: Exception) -> str:
+    """What the client is told of a failure of ours; the log is told more."""
+    say(f"{type(error).__name__}: {error}")
+    return "the server could not do it, and nothing was changed; its log says why"
+
+
+def wrong_fields(error: RequestValidationError) -> str:
+    """What is wrong, field by field, without repeating what was given: it may be long."""
+    told: dict[str, list[str]] = {}
+    for entry in error.errors()[:10]:
+        kind = WANTED.get(entry["type"])
+        parts = [str(part) for part in entry["loc"] if part not in ("body", "query", "path")]
+        parts = [part for part in parts if "[" not in part]  # pydantic names the branches of a union so, or by their types
+        where = ".".join(parts[:-1] if kind and len(parts) > 1 and parts[-1] in BRANCHES else parts)
+        words = str(entry["msg"]) if kind is None else f"expected {kind}"
+        if entry["type"] == "json_invalid":
+            where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"
+        if where in told and kind:
+            words = words.replace("expected", "or", 1)
+        told.setdefault(where, []).append(words)
+    found = [f"{where}: {' '.join(words)}" if where else "; ".join(words) for where, words in told.items()]
+    return "; ".join(found[:5]).encode("utf-8", "replace").decode()
