@@ -96,8 +96,13 @@ def _cast(chunk: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.nulls(len(chunk), kind) if chunk.null_count == len(chunk) else chunk.cast(kind)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _as_text_column(chunk: pa.Array) -> pa.Array:
-    if pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type):
+    if is_text(chunk.type):
         return as_strings(chunk)
     return text_column(chunk.to_pylist())
 

@@ -78,12 +78,13 @@ class TextTable:
     def columns(self) -> tuple[list[str], int]:
         """The column names, "1", "2", … where there is no header, and how many lines come before the rows."""
         declared = 1 if self.declared else 0
+        header = f"{self.path}:{declared + 1}"
         with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
             reader = self.rows(islice(stream, declared, None))
             try:
                 first = next((row for row in reader if row), None)
             except csv.Error as error:
-                raise InputError(f"{self.path}:1: {_explain(error)}, expected a text file with column names") from error
+                raise InputError(f"{header}: {_explain(error)}, expected a text file with column names") from error
         if first is None:
             raise InputError(f"{self.path}: empty file, expected {'a header and ' if self.header else ''}rows")
         if not self.header:
@@ -91,10 +92,10 @@ class TextTable:
         names = [name.strip() for name in first]
         if any("\udc80" <= letter <= "\udcff" for letter in "".join(names)):
             wrong = bad_bytes(self.delimiter.join(first).encode(errors="surrogateescape"))
-            raise InputError(f"{self.path}:1: the header: {wrong}")
+            raise InputError(f"{header}: the header: {wrong}")
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise InputError(f"{self.path}:1: the column {twice[0]!r} stands twice in the header, expected each once")
+            raise InputError(f"{header}: the column {twice[0]!r} stands twice in the header, expected each once")
         return names, declared + reader.line_num
 
     def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:

@@ -7,7 +7,7 @@ row takes the longest nodes that still fit, so that rows are full but for the la
 one place more, in front of its [CLS], for the graph token; what stands there is written by the network.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -94,18 +94,6 @@ def map_tensors(value: Any, function: Callable[[Any], Any], kind: type = torch.T
     if isinstance(value, list | tuple):
         return type(value)(map_tensors(entry, function, kind) for entry in value)
     return value
-
-
-def tensors_in(value: Any) -> "Iterator[Tensor]":
-    """The tensors in nested dataclasses, lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            yield from tensors_in(entry)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
 
 
 def pack_nodes(

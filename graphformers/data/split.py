@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, load_array, mix, ranges, save_array
 from graphformers.data.candidates import DEFAULT_COUNT, default_count, draw_candidates
+from graphformers.data.columns import is_text
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
 from graphformers.errors import GraphFormersError, require_types
@@ -260,7 +261,7 @@ def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
 def _times(graph: TextGraph, name: str) -> Array:
     """A node column as numbers that grow with time: numbers, dates, or text that is an ISO date."""
     column = graph.column(name)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         try:
             column = column.cast(pa.timestamp("us"))
         except pa.ArrowInvalid as error:

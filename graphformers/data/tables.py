@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array
-from graphformers.data.columns import make_column, text_column
+from graphformers.data.columns import is_text, make_column, text_column
 from graphformers.data.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
 from graphformers.data.problems import Locate, Place, Problems
 from graphformers.data.settings import ImportSettings
@@ -177,7 +177,7 @@ def _parquet_batch(path: Path, block: pa.RecordBatch, first: int, texts: Sequenc
     bad = np.zeros(block.num_rows, dtype=bool)
     for name, column in zip(block.schema.names, block.columns, strict=True):
         values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        if _is_text(values.type) or (name in texts and _is_binary(values.type)):
+        if is_text(values.type) or (name in texts and _is_binary(values.type)):
             columns[name], wrong = _decode(values)
             bad |= wrong
 
@@ -191,10 +191,6 @@ def _parquet_batch(path: Path, block: pa.RecordBatch, first: int, texts: Sequenc
         return TableBatch(columns, locate)
     kept = np.flatnonzero(~bad)
     return TableBatch({name: column.take(pa.array(kept)) for name, column in columns.items()}, lambda i: locate(int(kept[i])))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -203,11 +203,11 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
         touched.update(live.remove(node))
     reread, different = [], []
     numbers = live.find(nodes["id"].to_pylist()).tolist()
-    nodes = _completed(nodes, numbers, live)
-    for row, node in enumerate(numbers):
-        same_text, same = live.same(node, nodes, row) if node >= 0 else (False, False)
-        if not same:
-            different.append((row, same_text))
+    known = [live.fields(node) if node >= 0 else {} for node in numbers]
+    nodes = _completed(nodes, known, [live.record(node)[0] for node in numbers if node >= 0])
+    for row, (entry, own) in enumerate(zip(nodes.to_pylist(), known, strict=True)):
+        if any(own.get(name) != value for name, value in entry.items()):
+            different.append((row, own.get("text") == entry["text"]))
     put = nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
     for node, (_, same_text) in zip(live.put(put), different, strict=True):
         if not same_text:
@@ -229,11 +229,13 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
 
 
-def _completed(nodes: pa.Table, numbers: list[int], live: LiveGraph) -> pa.Table:
-    """What is not said of a node that is there stays: columns that are not given, or have no value."""
-    tables = {id(table): table for table, _ in (live.record(node) for node in numbers if node >= 0)}
-    kinds = {entry.name: entry.type for table in tables.values() for entry in table.schema if not pa.types.is_null(entry.type)}
-    known = [live.fields(node) if node >= 0 else {} for node in numbers]
+def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.Table]) -> pa.Table:
+    """What is not said of a node that is there stays: columns that are not given, or have no value.
+
+    `known` are the fields that nodes have, `tables` where they stand.
+    """
+    distinct = {id(table): table for table in tables}.values()
+    kinds = {entry.name: entry.type for table in distinct for entry in table.schema if not pa.types.is_null(entry.type)}
     for name, kind in kinds.items():
         own = pa.array([fields.get(name) for fields in known], kind)
         if name not in nodes.column_names:

@@ -161,12 +161,6 @@ class LiveGraph:
             self._records[found[i]] = (table, i)
         return [int(node) for node in found]
 
-    def same(self, node: int, table: pa.Table, row: int) -> tuple[bool, bool]:
-        """Whether a node has this text already, and whether all else that the table says of it."""
-        own = self.fields(node)
-        is_same = [own.get(name) == table[name][row].as_py() for name in table.column_names]
-        return is_same[table.column_names.index("text")], all(is_same)
-
     def remove(self, node: int) -> list[int]:
         """Takes a node out, with its links; the nodes it was linked to."""
         around: list[int] = self.row(node).tolist()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import Packer, tensors_in, to_device
+from graphformers.data.packing import Packer, map_tensors, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
@@ -266,9 +266,11 @@ def compile_network(network: nn.Module, backend: Any = "inductor") -> None:
 def _announcing(call: Any) -> Callable[..., Any]:
     """The call, with torch.compile told that the first dimension of tensors varies: else it compiles again for another size."""
 
+    def any_size(tensor: Tensor) -> Tensor:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return tensor
+
     def announced(*arguments: Any) -> Any:
-        for tensor in tensors_in(arguments):
-            torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return call(*arguments)
+        return call(*map_tensors(arguments, any_size))
 
     return announced

@@ -515,8 +515,7 @@ class GraphFormersNetwork(nn.Module):
     def _last(self, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods, own_RCW: Tensor | None) -> Tensor:
         """The last layer, of the centres alone."""
         rows, places_B, layer = batch.center_rows, batch.nodes.places_N[: batch.num_centers], self.text.layers[-1]
-        hidden, mask, cls_RC = hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows]
         if own_RCW is not None:
-            return node_states(layer(hidden, mask), places_B, own_RCW[:rows]).float()
-        last_TD: Tensor = layer(hidden, mask, cls_RC)
+            return node_states(layer(hidden[:rows], mask[:rows]), places_B, own_RCW[:rows]).float()
+        last_TD: Tensor = layer(hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows])
         return last_TD[places_B].float()

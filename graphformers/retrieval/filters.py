@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array
+from graphformers.data.columns import is_text
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 
@@ -57,7 +58,7 @@ def _one(live: LiveGraph, filter: str) -> Array:
 
 def _check_order(column: pa.Array, text: str, where: str) -> None:
     """Refuses to compare a number with texts letter by letter: 9 would come after 17,33. Dates as in 2020-07-01 are in order."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)) or not NUMBER.fullmatch(text):
+    if not is_text(column.type) or not NUMBER.fullmatch(text):
         return
     strange = next((value for value in column.drop_null()[:100].to_pylist() if not DATE.fullmatch(value)), None)
     if strange is not None:

@@ -65,17 +65,18 @@ def logged(error: Exception) -> str:
 
 def wrong_fields(error: RequestValidationError) -> str:
     """What is wrong, field by field, without repeating what was given: it may be long."""
-    told: dict[str, list[str]] = {}
+    told: dict[tuple[str, bool], list[str]] = {}  # by the field, and whether what was expected can be said in a word
     for entry in error.errors()[:10]:
         kind = WANTED.get(entry["type"])
         parts = [str(part) for part in entry["loc"] if part not in ("body", "query", "path")]
         parts = [part for part in parts if "[" not in part]  # pydantic names the branches of a union so, or by their types
         where = ".".join(parts[:-1] if kind and len(parts) > 1 and parts[-1] in BRANCHES else parts)
-        words = str(entry["msg"]) if kind is None else f"expected {kind}"
+        words = kind or str(entry["msg"])
         if entry["type"] == "json_invalid":
             where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"
-        if where in told and kind:
-            words = words.replace("expected", "or", 1)
-        told.setdefault(where, []).append(words)
-    found = [f"{where}: {' '.join(words)}" if where else "; ".join(words) for where, words in told.items()]
+        told.setdefault((where, kind is not None), []).append(words)
+    found = [
+        (f"{where}: " if where else "") + (f"expected {' or '.join(words)}" if is_kind else "; ".join(words))
+        for (where, is_kind), words in told.items()
+    ]
     return "; ".join(found[:5]).encode("utf-8", "replace").decode()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, one_chunk
 from graphformers.data.builder import RESOLVE_ROWS, GraphBuilder
-from graphformers.data.columns import as_strings
+from graphformers.data.columns import as_strings, is_text
 from graphformers.data.formats.tables import read_nodes
 from graphformers.data.problems import Locate
 from graphformers.data.settings import ImportSettings, guess_column, require_column
@@ -95,7 +95,7 @@ def _parse_times(column: pa.Array) -> Array:
     try:
         if pa.types.is_temporal(column.type):
             return _since_epoch(column)
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if not is_text(column.type):
             return _scaled(column)
         try:
             return _scaled(column.cast(pa.float64()))
