@@ -5,6 +5,7 @@ One class serves GraphFormers and every baseline; `config.method` says which net
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -257,9 +258,13 @@ def compile_network(network: nn.Module, backend: Any = "inductor") -> None:
     There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or without, few numbers of neighbours.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
+    warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # the compiler speaks of its own choices
+    is_old = backend == "inductor" and torch.__version__ < "2.13"
+    # before, it forgot brackets around a sum of sizes where it joins the two reductions of a norm's gradient
+    options = {"triton.mix_order_reduction": False} if is_old else None
     for module in network.modules():
         if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
-            module.compile(backend=backend)
+            module.compile(backend=backend, options=options)
             module._compiled_call_impl = _announcing(module._compiled_call_impl)
 
 
