@@ -259,23 +259,29 @@ def compile_network(network: nn.Module, backend: Any = "inductor") -> None:
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # the compiler speaks of its own choices
-    is_old = backend == "inductor" and torch.__version__ < "2.13"
-    # before, it forgot brackets around a sum of sizes where it joins the two reductions of a norm's gradient
-    options = {"triton.mix_order_reduction": False} if is_old else None
     for module in network.modules():
         if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
-            module.compile(backend=backend, options=options)
-            module._compiled_call_impl = _announcing(module._compiled_call_impl)
+            module.compile(backend=backend)
+            apart = module._compiled_call_impl
+            if backend == "inductor" and torch.__version__ < "2.13":
+                # where it joins the two reductions of a norm's gradient, it forgot brackets around a sum of sizes
+                apart = torch.compile(module._call_impl, options={"triton.mix_order_reduction": False})
+            module._compiled_call_impl = _announcing(module._compiled_call_impl, apart)
 
 
-def _announcing(call: Any) -> Callable[..., Any]:
-    """The call, with torch.compile told that the first dimension of tensors varies: else it compiles again for another size."""
+def _announcing(call: Any, apart: Any) -> Callable[..., Any]:
+    """The call, with torch.compile told that the first dimension of tensors varies: else it compiles again for another size.
+
+    `apart` is called instead for tokens chosen by the last argument, whose number is a sum: all of some rows, [CLS] of others.
+    """
 
     def any_size(tensor: Tensor) -> Tensor:
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return tensor
 
     def announced(*arguments: Any) -> Any:
-        return call(*map_tensors(arguments, any_size))
+        chosen = arguments[-1]
+        is_apart = isinstance(chosen, Tensor) and not chosen.is_floating_point()
+        return (apart if is_apart else call)(*map_tensors(arguments, any_size))
 
     return announced
