@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import Packer, map_tensors, to_device
+from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.errors import GraphFormersError
@@ -275,13 +275,21 @@ def _announcing(call: Any, apart: Any) -> Callable[..., Any]:
     `apart` is called instead for tokens chosen by the last argument, whose number is a sum: all of some rows, [CLS] of others.
     """
 
-    def any_size(tensor: Tensor) -> Tensor:
-        torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return tensor
-
     def announced(*arguments: Any) -> Any:
+        _announce(arguments)
         chosen = arguments[-1]
         is_apart = isinstance(chosen, Tensor) and not chosen.is_floating_point()
-        return (apart if is_apart else call)(*map_tensors(arguments, any_size))
+        return (apart if is_apart else call)(*arguments)
 
     return announced
+
+
+def _announce(value: Any) -> None:
+    if isinstance(value, Tensor):
+        if not hasattr(value, "_dynamo_weak_dynamic_indices"):  # most were announced for the layer before
+            torch._dynamo.maybe_mark_dynamic(value, 0)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            _announce(entry)
+    elif isinstance(value, PackedBatch | PackedNeighborhoods):
+        _announce(list(vars(value).values()))
