@@ -134,8 +134,9 @@ def compare_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A method to compare, trained in two stages; NAME.one-stage on clean text alone. Repeatable. By default plm, "
-            "max and graphformers, both ways.",
+            help="A method to compare, trained in two stages; NAME.one-stage on clean text alone; graphformers.simplified, "
+            ".shared or .position: without that part, as in the paper's ablation. Repeatable. By default plm, max and "
+            "graphformers, both ways.",
         ),
     ] = None,
     source: Annotated[str, typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub.")] = "minilm",

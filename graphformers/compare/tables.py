@@ -88,10 +88,10 @@ def untrained_table(results: Results) -> Table:
 def ablation_table(results: Results) -> Table:
     """Table 4."""
     rows = []
-    for each in ablations():
+    for title, each in ablations().items():
         system = results.find(each.name)
         if system is not None:
-            rows.append([each.title, *metric_cells(system)])
+            rows.append([title, *metric_cells(system)])
     return with_best("Ablation", ["", *METRIC_NAMES], rows)
 
 

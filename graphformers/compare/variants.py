@@ -18,6 +18,14 @@ TITLES = {
     "graphformers": "GraphFormers",
 }
 ONE_STAGE = "one-stage"
+LESS: dict[
+    str, tuple[str, str, dict[str, Any]]
+] = {  # to take from GraphFormers: in words, in Table 4, as a setting
+    ONE_STAGE: ("one stage", "- Progressive", {"two_stage": False}),  # from other methods, too
+    "simplified": ("bidirectional", "- Simplified", {"direction": "bidirectional"}),
+    "shared": ("a GNN for every layer", "- Shared GNNs", {"share_gnn": False}),
+    "position": ("without position bias", "- Position", {"position_bias": False}),
+}
 
 
 @dataclass(frozen=True)
@@ -39,34 +47,30 @@ class Variant:
 
 
 def variant(name: str) -> Variant:
-    """A method by its name, such as max, trained in two stages; max.one-stage is trained on clean text alone."""
-    method, dot, schedule = name.partition(".")
+    """A method by its name, such as max, trained in two stages; max.one-stage is trained on clean text alone.
+
+    graphformers.simplified, .shared and .position are the paper's ablations.
+    """
+    method, dot, less = name.partition(".")
     if method not in TITLES:
         raise GraphFormersError(f"no method {method!r}; {nearest(method, TITLES)}")
-    if dot and schedule != ONE_STAGE:
-        raise GraphFormersError(f"{name!r} given, expected {method} or {method}.{ONE_STAGE}")
-    if dot:
-        return Variant(name, f"{TITLES[method]} (one stage)", method, {"two_stage": False})
-    return Variant(name, TITLES[method], method, {"two_stage": True})
+    if not dot:
+        return Variant(name, TITLES[method], method, {"two_stage": True})
+    known = list(LESS) if method == "graphformers" else [ONE_STAGE]
+    if less not in known:
+        raise GraphFormersError(f"{name!r} given, expected {method} or " + " or ".join(f"{method}.{each}" for each in known))
+    words, _, changes = LESS[less]
+    return Variant(name, f"{TITLES[method]} ({words})", method, {"two_stage": True} | changes)
 
 
 def variants(names: Sequence[str]) -> list[Variant]:
     return [variant(name) for name in dict.fromkeys(names)]
 
 
-def ablations() -> list[Variant]:
-    """Table 4: GraphFormers with one thing less each, beside PLM+Max."""
-    less: dict[str, tuple[str, dict[str, Any]]] = {
-        ONE_STAGE: ("- Progressive", {"two_stage": False}),  # which other tables may have trained already
-        "simplified": ("- Simplified", {"direction": "bidirectional"}),
-        "shared": ("- Shared GNNs", {"share_gnn": False}),
-        "position": ("- Position", {"position_bias": False}),
-    }
-    ablated = [
-        Variant(f"graphformers.{name}", title, "graphformers", {"two_stage": True} | changes)
-        for name, (title, changes) in less.items()
-    ]
-    return [*variants(["graphformers", "max"]), *ablated]
+def ablations() -> dict[str, Variant]:
+    """Table 4: GraphFormers with one thing less each, beside PLM+Max; by their titles there."""
+    whole = {each.title: each for each in variants(["graphformers", "max"])}
+    return whole | {title: variant(f"graphformers.{less}") for less, (_, title, _) in LESS.items()}
 
 
 def with_neighbors(count: int) -> list[Variant]:
@@ -86,7 +90,7 @@ def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -
     if table == "overall":
         return variants(list(TITLES))
     if table == "ablation":
-        return ablations()
+        return list(ablations().values())
     if table == "neighbours":
         own = variants(["graphformers", "max"])
         return own + [each for count in range(1, most_neighbors) for each in with_neighbors(count)] if retrain else own

@@ -271,3 +271,7 @@ def test_what_each_table_trains() -> None:
         variant("maxx")
     with pytest.raises(GraphFormersError, match=r"expected max or max\.one-stage"):
         variant("max.three-stage")
+    assert variant("graphformers.simplified").settings == {"two_stage": True, "direction": "bidirectional"}
+    assert {each.name: each for each in variants_of("ablation")}["graphformers.shared"] == variant("graphformers.shared")
+    with pytest.raises(GraphFormersError, match=r"expected max or max\.one-stage$"):
+        variant("max.simplified")
