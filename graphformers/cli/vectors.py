@@ -175,16 +175,16 @@ def search_command(
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
-    searcher, filters = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device), where or []
+    searcher, where = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device), where or []
     if text is not None:
         whole = [word for word in neighbors or [] if word in searcher.store]  # an id may have commas of its own
         parts = [part.strip() for word in neighbors or [] if word not in whole for part in word.split(",")]
         around = whole + [part for part in parts if part]
-        found = searcher.text(text, count, neighbors=around, filters=filters)
+        found = searcher.text(text, count, neighbors=around, where=where)
     elif id is not None:
-        found = searcher.similar(id, count, filters=filters)
+        found = searcher.similar(id, count, where=where)
     else:
-        found = searcher.links(str(links), count, filters=filters)
+        found = searcher.links(str(links), count, where=where)
     print_matches(found, as_json)
 
 

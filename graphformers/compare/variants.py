@@ -18,9 +18,7 @@ TITLES = {
     "graphformers": "GraphFormers",
 }
 ONE_STAGE = "one-stage"
-LESS: dict[
-    str, tuple[str, str, dict[str, Any]]
-] = {  # to take from GraphFormers: in words, in Table 4, as a setting
+LESS: dict[str, tuple[str, str, dict[str, Any]]] = {  # to take from GraphFormers: in words, in Table 4, as a setting
     ONE_STAGE: ("one stage", "- Progressive", {"two_stage": False}),  # from other methods, too
     "simplified": ("bidirectional", "- Simplified", {"direction": "bidirectional"}),
     "shared": ("a GNN for every layer", "- Shared GNNs", {"share_gnn": False}),

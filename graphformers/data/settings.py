@@ -51,6 +51,8 @@ class ImportSettings:
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
             raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
+        if isinstance(self.keep, str):
+            raise GraphFormersError(f"keep={self.keep!r} given, expected a list of columns: keep=[{self.keep!r}]")
         if self.max_views < 2:
             raise GraphFormersError(f"max_views={self.max_views} given, expected at least 2")
         if self.window <= 0 or self.min_count < 1:

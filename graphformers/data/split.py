@@ -158,9 +158,10 @@ class LinkSplit:
         )
 
 
-def split_links(graph: TextGraph, settings: SplitSettings | None = None, **changes: Any) -> LinkSplit:
-    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`."""
+def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any) -> LinkSplit:
+    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph` may be a folder."""
     settings = settings or SplitSettings(**changes)
+    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
     if graph.num_pairs == 0:
         raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
     if settings.held_out == "links":

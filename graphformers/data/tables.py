@@ -49,8 +49,9 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
     kind = file_kind(path)
     if kind not in KINDS:
         expected = ", ".join(f".{kind}" for kind in KINDS)
+        drawn = "; what networkx reads, from_networkx takes, in Python" if kind in ("graphml", "gexf", "gml", "json") else ""
         raise InputError(
-            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); or choose one with --format"
+            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); or choose one with --format{drawn}"
         )
     if kind == "parquet":
         return list(_open_parquet(path).schema_arrow.names)

@@ -60,9 +60,9 @@ class Searcher:
                 check_model(self.store, self._model)
             return self._model
 
-    def text(self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), filters: Sequence[str] = ()) -> list[Match]:
+    def text(self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), where: Sequence[str] = ()) -> list[Match]:
         """The nodes nearest to a text, read in the company of the nodes whose ids are given."""
-        return self.vector(self.encode(text, neighbors), k, filters=filters)
+        return self.vector(self.encode(text, neighbors), k, where=where)
 
     def encode(self, text: str, neighbors: Sequence[str] = ()) -> Array:
         """(D,) the vector of a text among the texts of some nodes."""
@@ -70,30 +70,31 @@ class Searcher:
         vector: Array = self.model.encode([text], [around])[0]
         return vector
 
-    def similar(self, id: str, k: int = 10, *, filters: Sequence[str] = ()) -> list[Match]:
+    def similar(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
         """The nodes nearest to a node, itself left out."""
         node = int(self._nodes([id])[0])
-        return self._near(node, k, np.array([node]), filters)
+        return self._near(node, k, np.array([node]), where)
 
-    def links(self, id: str, k: int = 10, *, filters: Sequence[str] = ()) -> list[Match]:
+    def links(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
         """The likeliest links that a node does not have yet."""
         node = int(self._nodes([id])[0])
-        return self._near(node, k, np.append(self.store.live.row(node), node), filters)
+        return self._near(node, k, np.append(self.store.live.row(node), node), where)
 
-    def vector(self, vector: Array, k: int = 10, *, filters: Sequence[str] = ()) -> list[Match]:
+    def vector(self, vector: Array, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
         """The nodes nearest to a vector."""
         check_k(k)
-        hits = self.index.search(np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, filters))
+        hits = self.index.search(np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, where))
         return self._matches(hits.nodes_QK[0], hits.scores_QK[0])
 
-    def _near(self, node: int, k: int, left_out: Array, filters: Sequence[str]) -> list[Match]:
+    def _near(self, node: int, k: int, left_out: Array, where: Sequence[str]) -> list[Match]:
         check_k(k)
-        allowed = allowed_nodes(self.store.live, filters)
+        allowed = allowed_nodes(self.store.live, where)
         hits = self.index.search(self.store.raw(np.array([node])).floats(), k + len(left_out), allowed=allowed, are_nodes=True)
         kept = ~np.isin(hits.nodes_QK[0], left_out)
         return self._matches(hits.nodes_QK[0][kept][:k], hits.scores_QK[0][kept][:k])
 
     def _nodes(self, ids: Sequence[str]) -> Array:
+        ids = [ids] if isinstance(ids, str) else ids  # not its letters
         nodes = self.store.live.find(ids)
         for id, node in zip(ids, nodes.tolist(), strict=True):
             if node < 0:
@@ -118,7 +119,7 @@ def search(
     k: int = 10,
     *,
     neighbors: Sequence[str] = (),
-    filters: Sequence[str] = (),
+    where: Sequence[str] = (),
 ) -> list[Match]:
     """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks", k=5)`.
 
@@ -126,5 +127,5 @@ def search(
     """
     searcher = Searcher(store)
     if isinstance(query, str):
-        return searcher.text(query, k, neighbors=neighbors, filters=filters)
-    return searcher.vector(query, k, filters=filters)
+        return searcher.text(query, k, neighbors=neighbors, where=where)
+    return searcher.vector(query, k, where=where)

@@ -80,6 +80,8 @@ def test_columns_are_kept_as_given(tmp_path: Path) -> None:
     assert graph.column("note").to_pylist() == [None, "hi"]
     assert read_graph(tmp_path / "n.csv", settings=ImportSettings(keep=("year",))).column_names == ["year"]
     assert read_graph(tmp_path / "n.csv", settings=ImportSettings(keep=())).column_names == []
+    with pytest.raises(GraphFormersError, match=r"expected a list of columns: keep=\['year'\]"):
+        ImportSettings(keep="year")  # type: ignore[arg-type]
 
 
 def test_an_import_tells_what_becomes_of_edges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +232,7 @@ def test_a_truncated_gzip_is_named_or_read_as_far_as_it_goes(tmp_path: Path) -> 
         ("n.csv", b'id,"text\na,First\n', "n.csv:1: a field opened with a quote here is never closed"),
         ("n.parquet", b"PAR1 not really", "not a Parquet file or cut short"),
         ("n.xlsx", b"PK", "cannot tell the format from the name, expected .csv"),
+        ("n.graphml", b"<graphml/>", "what networkx reads, from_networkx takes, in Python"),
         ("n.jsonl", b'{"id": "a", "text": "x"}\n{"id": \n', ":2: .*expected one JSON object per line"),
         ("n.jsonl", b'{"id": "a", "text": "x"}\n{"id": "b"}\n', ":2: no field 'text' in this record"),
         ("n.jsonl", b"[1, 2]\n", ":1: .*expected one JSON object per line"),
@@ -251,6 +254,12 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         read_graph(tmp_path)
     with pytest.raises(InputError, match="no nodes were read"):
         read_graph(write_csv(tmp_path / "n.csv", "id,text\n"))
+
+
+def test_columns_of_edges_that_no_file_holds(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text,links\na,x,b\nb,y,\n")
+    with pytest.raises(InputError, match="--column dst=links given, but no file holds edges"):
+        read_graph(nodes, columns={"dst": "links"})
 
 
 def test_settings_are_checked() -> None:

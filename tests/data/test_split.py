@@ -166,7 +166,8 @@ def test_the_split_does_not_depend_on_the_order_of_the_rows(graph: TextGraph) ->
 
 def test_a_saved_split_is_the_same_and_knows_its_graph(graph: TextGraph, tmp_path: Path) -> None:
     saved = graph.save(tmp_path / "a.graph")
-    split = split_links(saved, candidates=50, max_train=100)
+    split = split_links(tmp_path / "a.graph", candidates=50, max_train=100)
+    assert split.graph.num_nodes == saved.num_nodes
     loaded = split.save(tmp_path / "a.split")
     assert loaded.settings == split.settings
     assert len(loaded.train) == 100

@@ -40,6 +40,7 @@ def test_similar_nodes_links_and_texts(place: Path) -> None:
     assert [match.id for match in searcher.text("graph text", 5, neighbors=[id])] == expected
     assert [match.id for match in search(store, vector, 5)] == expected
     assert [match.id for match in search(place, "graph text", 5, neighbors=[id])] == expected
+    assert [match.id for match in search(place, "graph text", 5, neighbors=id)] == expected  # no list of its letters
 
 
 def test_filters_are_those_of_a_loop(place: Path) -> None:
@@ -61,7 +62,7 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
     both = allowed_nodes(live, ["year>=1993", "year<1996"])
     assert [bool(both[node]) for node in rows] == [1993 <= row["year"] < 1996 for row in rows.values()]  # type: ignore[index,operator]
     assert allowed_nodes(live, []) is None
-    found = Searcher(place, model).similar("new", 60, filters=["year>=1995"])
+    found = Searcher(place, model).similar("new", 60, where=["year>=1995"])
     years = {str(row["id"]): row["year"] for row in rows.values()}
     assert {match.id for match in found} == {id for id, year in years.items() if year >= 1995 and id != "new"}  # type: ignore[operator]
 
@@ -72,9 +73,9 @@ def test_numbers_are_not_compared_with_letters(place: Path) -> None:
     update(place, nodes=nodes, model=model)
     searcher = Searcher(place, model)
     with pytest.raises(GraphFormersError, match="'price<5,0': the column holds texts such as '17,33', which have no order"):
-        searcher.text("graph", filters="price<5,0")
-    assert [match.id for match in searcher.text("graph", filters=["price=17,33"])] == ["new"]
-    assert [match.id for match in searcher.text("graph", filters=["day<2021"])] == ["new"]
+        searcher.text("graph", where="price<5,0")
+    assert [match.id for match in searcher.text("graph", where=["price=17,33"])] == ["new"]
+    assert [match.id for match in searcher.text("graph", where=["day<2021"])] == ["new"]
 
 
 def test_wrong_questions(place: Path) -> None:
@@ -84,11 +85,11 @@ def test_wrong_questions(place: Path) -> None:
     with pytest.raises(GraphFormersError, match="k=0 given, expected 1 to 10,000"):
         searcher.vector(np.zeros(24), 0)
     with pytest.raises(GraphFormersError, match=r"no node column 'yaer'; .*year"):
-        searcher.text("x", filters=["yaer=1"])
+        searcher.text("x", where=["yaer=1"])
     with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
-        searcher.text("x", filters=["year>soon"])
+        searcher.text("x", where=["year>soon"])
     with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
-        searcher.text("x", filters=["year"])
+        searcher.text("x", where=["year"])
     with pytest.raises(GraphFormersError, match="made with another model"):
         Searcher(place, make_model(seed=5))
 

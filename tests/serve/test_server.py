@@ -53,7 +53,7 @@ def test_answers_are_those_of_the_searcher(shared: Running) -> None:
         assert [(m["id"], m["text"]) for m in similar] == [(m.id, m.text) for m in searcher.similar(id, 7)]
         assert client.post("/search", json={"id": id, "k": 7}).json()["matches"] == similar
         links = client.get(path(id, "/links"), params={"k": 7, "where": ["year>=1993", "year<1998"]}).json()["matches"]
-        expected = searcher.links(id, 7, filters=["year>=1993", "year<1998"])
+        expected = searcher.links(id, 7, where=["year>=1993", "year<1998"])
         assert [m["id"] for m in links] == [m.id for m in expected]
         found = client.post("/search", json={"text": "graph layer", "neighbors": [id], "k": 4, "show_neighbors": 2}).json()[
             "matches"

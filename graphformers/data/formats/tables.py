@@ -19,6 +19,10 @@ from graphformers.errors import InputError
 
 def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
     """Reads the node files, then the edge files."""
+    unused = [role for role in ("src", "dst", "type") if role in settings.columns]
+    if unused and not edges:
+        named = f"{unused[0]}={settings.columns[unused[0]]}"
+        raise InputError(f"--column {named} given, but no file holds edges: each link is a row with its source and its target")
     read_nodes(nodes, builder, settings)
     for path in edges:
         read_edges(path, builder, settings)
