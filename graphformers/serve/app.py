@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from graphformers import __version__
 from graphformers.serve import nodes
-from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, NodeBody, PlacesBody, SearchBody
+from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, Id, NodeBody, PlacesBody, SearchBody
 from graphformers.serve.engine import Engine, Question, Reading
 from graphformers.serve.files import File, page_files
 from graphformers.serve.gate import Gate, RefusalError, Shortcut
@@ -27,7 +27,7 @@ from graphformers.serve.metrics import Metrics
 from graphformers.serve.projection import Map
 from graphformers.serve.refusals import TOO_LONG, NotReadyError, add_errors
 from graphformers.serve.settings import ServeSettings
-from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
+from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, RemoveEdge, Write
 
 NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
 API = ("/nodes", "/search", "/edges", "/map", "/info")
@@ -49,7 +49,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         400: "What was sent is not HTTP or not JSON.",
         401: "A token is needed, or another one.",
         403: "This server lets nobody write, or not from there.",
-        404: "There is no such node.",
+        404: "There is no such node or link.",
         413: "Too large a body.",
         415: "Not declared as JSON.",
         422: "Something in the request is not as it should be.",
@@ -293,6 +293,10 @@ def _add_writing(app: FastAPI, state: State) -> None:
     @app.post("/edges", summary="Link nodes", response_class=Response)
     async def post_edges(body: EdgesBody) -> Response:
         return as_json(await write(AddEdges(tuple((edge.source, edge.target, edge.type) for edge in body.edges))))
+
+    @app.delete("/edges", summary="Remove the link of two nodes", response_class=Response)
+    async def delete_edge(source: Annotated[Id, Query()], target: Annotated[Id, Query()]) -> Response:
+        return as_json(await write(RemoveEdge(source, target)))
 
     @app.delete("/nodes/{id}", summary="Remove a node and its links", response_class=Response)
     async def delete_node(id: NodeId) -> Response:

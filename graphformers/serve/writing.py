@@ -19,7 +19,7 @@ MOST_TYPES = 30_000  # of edges: a graph numbers them with 16 bits
 
 
 class NotFoundError(GraphFormersError):
-    """There is no such node."""
+    """There is no such node or link."""
 
 
 class RefusedError(GraphFormersError):
@@ -52,6 +52,18 @@ class AddEdges:
 
 
 @dataclass(frozen=True)
+class RemoveEdge:
+    """A link that goes, whichever way it was given and of whatever type."""
+
+    one: str
+    other: str
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.one, self.other]
+
+
+@dataclass(frozen=True)
 class DeleteNode:
     """A node that goes, with its links."""
 
@@ -62,7 +74,7 @@ class DeleteNode:
         return [self.id]
 
 
-Write = PutNode | AddEdges | DeleteNode
+Write = PutNode | AddEdges | RemoveEdge | DeleteNode
 Answer = dict[str, Any]
 
 
@@ -77,6 +89,7 @@ class Group:
         self._types: pa.Schema | None = None
         self._rows: list[pa.Table] = []
         self._links: dict[frozenset[str], Link] = {}
+        self._unlinked: set[frozenset[str]] = set()
         self._removed: set[str] = set()
         self._ends: set[str] = set()
 
@@ -88,13 +101,18 @@ class Group:
             return self._put(write)
         if isinstance(write, DeleteNode):
             return self._delete(write)
+        if isinstance(write, RemoveEdge):
+            return self._unlink(write)
+        if any(frozenset(link[:2]) in self._unlinked for link in write.links):
+            return None
         self._require(write.ids)
         added = sum(self._link(link) for link in write.links)
         return {"added": added, "already_there": len(write.links) - added}
 
     def changes(self) -> Changes:
         nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
-        return Changes(nodes, tuple(self._links.values()), tuple(sorted(self._removed)))
+        unlinked = sorted((min(pair), max(pair)) for pair in self._unlinked)
+        return Changes(nodes, tuple(self._links.values()), tuple(sorted(self._removed)), tuple(unlinked))
 
     def _put(self, write: PutNode) -> Answer | None:
         row = pa.table(
@@ -106,6 +124,8 @@ class Group:
         )
         self._require(id for id in write.neighbors if id != write.id)
         if write.id in self._puts or (self._types is not None and not row.schema.equals(self._types)):
+            return None
+        if any(frozenset((write.id, id)) in self._unlinked for id in write.neighbors):
             return None
         self._puts[write.id], self._types = write, row.schema
         self._rows.append(row)
@@ -120,6 +140,19 @@ class Group:
         self._removed.add(write.id)
         return {"id": write.id, "is_removed": True}
 
+    def _unlink(self, write: RemoveEdge) -> Answer | None:
+        pair = frozenset(write.ids)
+        if pair in self._links or pair in self._unlinked:
+            return None
+        if not self._is_linked(write.one, write.other):
+            raise NotFoundError(f"no link of {write.one!r} and {write.other!r}")
+        self._unlinked.add(pair)
+        self._ends.update(pair)
+        return {"source": write.one, "target": write.other, "is_removed": True}
+
+    def _is_linked(self, one: str, other: str) -> bool:
+        return one in self._known and other in self._known and self._known[other] in self._live.row(self._known[one])
+
     def _require(self, ids: Iterable[str]) -> None:
         unknown = next((id for id in ids if id not in self._known and id not in self._puts), None)
         if unknown is not None:
@@ -131,7 +164,7 @@ class Group:
         self._ends.update((one, other))
         if one == other or frozenset((one, other)) in self._links:
             return False
-        if one in self._known and other in self._known and self._known[other] in self._live.row(self._known[one]):
+        if self._is_linked(one, other):
             return False
         self._links[frozenset((one, other))] = link
         return True

@@ -17,7 +17,7 @@ from graphformers.retrieval import index as index_module
 from graphformers.retrieval.index import has_usearch
 from graphformers.serve.engine import Engine, Question
 from graphformers.serve.settings import ServeSettings
-from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, Write
+from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, RemoveEdge, Write
 from tests.embedding.conftest import farthest
 
 
@@ -71,6 +71,31 @@ def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
     assert live.fields(int(live.find(["b"])[0])) == {"id": "b", "text": "with another column", "kind": "x"}
     assert isinstance(answers[5], dict | RefusedError)
     assert all(answer is not None for answer in answers)
+
+
+def test_links_that_come_and_go_at_once(engine: Engine, place: Path) -> None:
+    view = engine.view
+    pair = next(pair for pair in view.store.graph().pairs().tolist())
+    one, other = view.store.graph().ids_of(np.array(pair))
+    answers = engine._write(
+        [
+            RemoveEdge(one, other),
+            AddEdges(((other, one, None),)),  # these three wait for the first
+            PutNode(one, "linked again", {}, (other,)),
+            RemoveEdge(other, one),
+            PutNode("a", "graph", {}, (other,)),
+            RemoveEdge("a", other),
+            DeleteNode(one),
+        ]
+    )
+    assert answers[0] == {"source": one, "target": other, "is_removed": True}
+    assert answers[1] == {"added": 1, "already_there": 0}
+    assert answers[5] == {"source": "a", "target": other, "is_removed": True}
+    assert all(isinstance(answer, dict) for answer in answers)
+    live = engine.view.store.live
+    assert live.find([one])[0] < 0
+    assert list(live.row(int(live.find(["a"])[0]))) == []
+    assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
 
 
 def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:

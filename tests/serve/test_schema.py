@@ -32,7 +32,7 @@ def test_no_request_is_a_server_error(case: schemathesis.Case, shared: Running) 
 def test_every_endpoint_is_described() -> None:
     described = {(method, path) for path, methods in schema.raw_schema["paths"].items() for method in methods}
     reading = "get /nodes/{id}, get /nodes/{id}/similar, get /nodes/{id}/links, post /search, post /v1/embeddings"
-    writing = "put /nodes/{id}, post /edges, delete /nodes/{id}"
+    writing = "put /nodes/{id}, post /edges, delete /edges, delete /nodes/{id}"
     running = "get /health, get /ready, get /info, get /metrics"
     expected = {tuple(words.split()) for words in f"{reading}, {writing}, {running}".split(", ")}
     assert expected <= described

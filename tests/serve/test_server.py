@@ -123,6 +123,10 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
         edges = [{"source": "new/1", "target": ids[5], "type": "cites"}, {"source": ids[0], "target": "new/1"}]
         assert client.post("/edges", json={"edges": edges}).json() == {"added": 1, "already_there": 1}
         assert client.delete(path(ids[20])).status_code == 200
+        one, other = (ids[node] for node in next(p for p in graph.pairs().tolist() if not {9, 20} & set(p)))
+        gone = client.delete("/edges", params={"source": other, "target": one})
+        assert (gone.status_code, gone.json()) == (200, {"source": other, "target": one, "is_removed": True})
+        assert client.delete("/edges", params={"source": one, "target": other}).status_code == 404
         assert client.get(path("new/1", "/similar"), params={"k": 100}).json()["matches"][0]["id"] != "new/1"
         assert "new/1" in [m["id"] for m in client.get(path(ids[1], "/similar"), params={"k": 100}).json()["matches"]]
         assert server.stop() == (0, "")
@@ -130,6 +134,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     rows = [row | {"text": "another text", "year": 1990} if row["id"] == ids[9] else row for row in rows]
     rows.append({"id": "new/1", "text": "graph of links", "year": 2001})
     pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist() if ids[20] not in (ids[a], ids[b])]
+    pairs.remove((one, other))
     pairs += [("new/1", other) for other in (*ids[:3], ids[5])]
     import pyarrow as pa
 
@@ -172,6 +177,8 @@ WRONG = [
     ("PUT", "/nodes/x", {"text": "y", "columns": {"n": 2**70}}, 422, "columns"),
     ("PUT", "/nodes/x", {"text": "y", "neighbors": ["nobody"]}, 422, "no node with the id 'nobody'"),
     ("DELETE", "/nodes/nobody", None, 404, "no node"),
+    ("DELETE", "/edges?source=nobody&target=none", None, 404, "no link of 'nobody' and 'none'"),
+    ("DELETE", "/edges?source=nobody", None, 422, "target"),
     ("POST", "/edges", {"edges": [{"source": "{first}", "target": "nobody"}]}, 422, "no node with the id 'nobody'"),
     ("POST", "/edges", {"edges": []}, 422, "edges"),
     ("POST", "/search", {}, 422, "expected one of text, id and vector"),
