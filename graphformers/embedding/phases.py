@@ -33,6 +33,7 @@ from graphformers.model.passes import CenterBatch, read_centers, read_texts
 from graphformers.progress import Progress
 
 AHEAD = 2  # batches made ready while one is computed
+READERS = {"cuda": 8}  # threads that gather states from disk for a batch; elsewhere one: processors have enough to do
 Item = TypeVar("Item")
 
 
@@ -157,9 +158,10 @@ class Phases:
         rows_of, compute, write = how
         device = self.model.device
         workers, writer = Workers(self.make, self._num_workers, device), ShardWriter(device)
+        readers = ThreadPoolExecutor(READERS.get(device.type, 1), "gather")
         try:
             with self.model.reading() as network:
-                batches = ahead(map(self._prepared(phase), workers.parcels(self.keys(phase, shards))))
+                batches = ahead(map(self._prepared(phase, readers), workers.parcels(self.keys(phase, shards))))
                 rows, places = None, None
                 for key in self.keys(phase, shards):
                     if rows is None:
@@ -179,8 +181,9 @@ class Phases:
         finally:
             writer.close()
             workers.close()
+            readers.shutdown()
 
-    def _prepared(self, phase: int) -> Callable[[Parcel], Any]:
+    def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[Parcel], Any]:
         """What turns a parcel into what `compute` takes, ahead of time: on the device, with states gathered from disk."""
         device = self.model.device
         if phase == 1:
@@ -190,9 +193,7 @@ class Phases:
 
         def gather(parcel: Parcel) -> tuple[Any, Tensor]:
             batch = parcel.open(torch.device("cpu"))
-            states_MSD = self._from_disk(batch)
-            if device.type == "cuda":
-                states_MSD = states_MSD.pin_memory()
+            states_MSD = self._from_disk(batch, readers)
             return to_device(batch, device), states_MSD.to(device, non_blocking=True)
 
         return gather
@@ -201,14 +202,21 @@ class Phases:
         assert self.table is not None
         return self.table[batch.needed_M] if isinstance(batch, CenterBatch) else self.table[:0]
 
-    def _from_disk(self, batch: Any) -> Tensor:
-        """The states that a batch needs, or none."""
-        if not isinstance(batch, CenterBatch) or not len(batch.needed_M):
-            return torch.empty(0, self.plan.num_states, self.plan.hidden_size)
+    def _from_disk(self, batch: Any, readers: ThreadPoolExecutor) -> Tensor:
+        """The states that a batch needs, or none; where the device is a GPU, in memory that it copies from at once."""
+        count = len(batch.needed_M) if isinstance(batch, CenterBatch) else 0
+        states_MSD = torch.empty(
+            (count, self.plan.num_states, self.plan.hidden_size),
+            dtype=states_dtype(self.plan.key.precision),
+            pin_memory=self.model.device.type == "cuda",
+        )
+        if not count:
+            return states_MSD
         if self._rows is None:
             names = [self.states.folder / shard_name("states", shard) for shard in range(len(self.plan.shards))]
             self._rows = ShardedRows(tuple(map(load_array, names)), self.plan.shard_size)
-        return torch.from_numpy(self._rows.take(batch.needed_M.numpy()))
+        self._rows.take(batch.needed_M.numpy(), states_MSD.numpy(), readers)
+        return states_MSD
 
 
 def _bound(write: Callable[[int, Array], None], shard: int) -> Callable[[Array], None]:

@@ -24,6 +24,7 @@ from graphformers.data.arrays import Array, load_array
 from graphformers.files import checksum, write_whole
 
 LOCK_TRIES = 20
+PIECE = 2048  # rows that a thread copies at a time
 WRITERS = {"cuda": 3}  # threads: while one waits for the disk, another computes a checksum; each holds a shard in memory
 
 
@@ -37,20 +38,28 @@ class ShardedRows:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def take(self, rows: Array) -> Array:
-        """Some rows, in the order asked for."""
+    def take(self, rows: Array, out: Array | None = None, readers: ThreadPoolExecutor | None = None) -> Array:
+        """Some rows, in the order asked for; written to `out` and copied by several threads where these are given."""
         assert self.parts, "there are no rows to take from"
-        result = np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype)
+        result = np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype) if out is None else out
         if (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows, kind="stable")
-            result[order] = self.take(rows[order])
+            result[order] = self.take(rows[order], readers=readers)
             return result
         if len(rows) and not 0 <= rows[0] <= rows[-1] < len(self):
             raise IndexError(f"rows {rows[0]} to {rows[-1]} asked for, there are {len(self)}")
         edges = np.searchsorted(rows, np.arange(len(self.parts) + 1) * self.size).tolist()
-        for shard, (start, end) in enumerate(pairwise(edges)):
-            if end > start:  # "clip" is faster than "raise", which copies once more
-                np.take(self.parts[shard], rows[start:end] - shard * self.size, axis=0, out=result[start:end], mode="clip")
+        pieces = [
+            (shard, slice(start, min(start + PIECE, end)))
+            for shard, (first, end) in enumerate(pairwise(edges))
+            for start in range(first, end, PIECE)
+        ]
+
+        def copy(shard: int, piece: slice) -> None:  # "clip" is faster than "raise", which copies once more
+            np.take(self.parts[shard], rows[piece] - shard * self.size, axis=0, out=result[piece], mode="clip")
+
+        for _ in (map if readers is None else readers.map)(lambda piece: copy(*piece), pieces):
+            pass
         return result
 
 
