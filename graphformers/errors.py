@@ -73,5 +73,8 @@ def require_types(settings: Any) -> None:
             continue
         if not fits(value, kind):
             raise GraphFormersError(f"{entry.name}={value!r} given, expected {kind}")
+        if isinstance(value, numbers.Number) and hasattr(value, "item"):  # numpy's, which JSON does not know
+            value = value.item()
+            object.__setattr__(settings, entry.name, value)
         if isinstance(value, float) and not math.isfinite(value):
             raise GraphFormersError(f"{entry.name}={value!r} given, expected a finite number")

@@ -9,11 +9,15 @@ os.environ.setdefault(
 import random
 import string
 
+import hypothesis
 import pyarrow as pa
 import pytest
 
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
+
+hypothesis.settings.register_profile("any pace", deadline=None)  # a busy machine is no error
+hypothesis.settings.load_profile("any pace")
 
 
 def make_graph(num_nodes: int = 200, num_edges: int = 800, seed: int = 0) -> TextGraph:

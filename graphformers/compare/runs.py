@@ -92,10 +92,6 @@ class Plan:
                 digest.update(checksum(file).encode())
         return digest.hexdigest()
 
-    @property
-    def split_hash(self) -> str | None:
-        return self.split.artifact.fingerprint if self.split.artifact else None
-
 
 @dataclass(frozen=True)
 class Run:
@@ -150,7 +146,7 @@ def _what_makes_it(plan: Plan, variant: Variant, settings: Mapping[str, Any]) ->
     config, model = divide_settings(settings)
     told = {name: value for name, value in asdict(config).items() if name not in CHANGEABLE}
     own = {name: model.get(name) for name in MODEL_SETTINGS}
-    return {"method": variant.method, "backbone": plan.backbone_hash, "split": plan.split_hash, **told, **own}
+    return {"method": variant.method, "backbone": plan.backbone_hash, "split": plan.split.fingerprint, **told, **own}
 
 
 def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
@@ -220,7 +216,7 @@ def untrained(plan: Plan) -> dict[str, Ranks]:
     place, split = plan.folder / "runs" / "untrained.model", plan.split
     _, model = divide_settings(settings_for("graphformers", plan.settings or {}))
     max_tokens, count = (model.get(name, getattr(ModelConfig, name)) for name in ("max_tokens", "num_neighbors"))
-    made = {"backbone": plan.backbone_hash, "split": plan.split_hash, "max_tokens": max_tokens, "num_neighbors": count}
+    made = {"backbone": plan.backbone_hash, "split": plan.split.fingerprint, "max_tokens": max_tokens, "num_neighbors": count}
     _agree(plan, place, made)
     place = place.with_suffix(".scores")
     if (place / MANIFEST).is_file():

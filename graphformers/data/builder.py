@@ -5,15 +5,16 @@ appear twice, texts that are empty, edges to nodes that do not exist.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
-from graphformers.data.columns import as_strings, join_column
+from graphformers.data.columns import OURS, as_strings, join_column, make_column, text_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.errors import InputError
@@ -239,17 +240,64 @@ class GraphBuilder:
 
 
 def build_graph(
-    nodes: pa.Table, sources: Sequence[str], targets: Sequence[str], types: Sequence[str | None] | None = None
+    nodes: Any,
+    sources: Sequence[Any] = (),
+    targets: Sequence[Any] = (),
+    types: Sequence[Any] | None = None,
+    *,
+    skip_bad: bool = False,
 ) -> TextGraph:
-    """A graph from tables in memory: `nodes` has the columns id and text, edges run from `sources` to `targets`, all ids."""
-    builder = GraphBuilder(Problems(strict=True))
-    columns = {name: one_chunk(nodes[name]) for name in nodes.column_names if name not in ("id", "text")}
-    builder.add_nodes(one_chunk(nodes["id"]), one_chunk(nodes["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
-    kinds = None if types is None else pa.array(types, pa.string())
-    builder.add_edges(
-        pa.array(sources, pa.string()), pa.array(targets, pa.string()), kinds, lambda i: (Path("edges"), f"row {i + 1}")
-    )
+    """A graph from data in memory: `build_graph(papers, citations["from"], citations["to"])`.
+
+    `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of dicts, or a dict of lists.
+    Edges run from `sources` to `targets`, all of them ids, with `types` where there are any. `skip_bad` leaves bad rows out,
+    counted, instead of stopping at the first.
+    """
+    if not len(sources) == len(targets) == len(sources if types is None else types):
+        given = ", ".join(f"{len(each):,}" for each in (sources, targets, types) if each is not None)
+        raise InputError(f"edges with {given} sources, targets and types given, expected as many of each")
+    table = node_table(nodes)
+    builder = GraphBuilder(Problems(strict=not skip_bad))
+    columns = {name: one_chunk(table[name]) for name in table.column_names if name not in OURS}
+    builder.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+    kinds = None if types is None else text_array(types)
+    builder.add_edges(text_array(sources), text_array(targets), kinds, lambda i: (Path("edges"), f"row {i + 1}"))
     return builder.build()
+
+
+def node_table(nodes: Any) -> pa.Table:
+    """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id and text."""
+    try:
+        if isinstance(nodes, Mapping) or hasattr(nodes, "__arrow_c_stream__"):
+            table = pa.table(nodes if not isinstance(nodes, Mapping) else {name: make_column(nodes[name]) for name in nodes})
+        else:
+            rows = list(nodes)
+            strange = next((row for row in rows if not isinstance(row, Mapping)), None)
+            if strange is not None:
+                raise InputError(f"the node {strange!r} given, expected a dict such as {{'id': 'p1', 'text': 'a title'}}")
+            names = dict.fromkeys(name for row in rows for name in row)
+            table = pa.table({name: make_column([row.get(name) for row in rows]) for name in names})
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(
+            f"nodes that are no table given ({error}); expected a table, a list of dicts or a dict of lists"
+        ) from error
+    names = table.column_names
+    missing = [name for name in OURS if name not in names]
+    if missing and len(table):
+        raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")
+    if len(set(names)) < len(names):
+        raise InputError(f"the column {next(name for name in names if names.count(name) > 1)!r} stands twice in the nodes given")
+    return table if not missing else pa.table({name: pa.array([], pa.large_string()) for name in OURS})
+
+
+def text_array(values: Any) -> pa.Array:
+    """Ids or types in memory as an array of strings; None where one is missing."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return as_strings(one_chunk(values))
+    try:
+        return pa.array(values, pa.large_string())
+    except (pa.ArrowException, TypeError):
+        return text_column(values)
 
 
 def _is_empty(strings: pa.Array) -> Array:

@@ -1,9 +1,12 @@
 """Node columns: values of any kind as Arrow arrays, the chunks of several files as one column, names that do not clash."""
 
 import json
+import math
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,10 +34,19 @@ class ColumnNames(dict[str, str]):
         return kept
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value says that there is none: None, or the NaN, NA or NaT of other libraries' tables."""
+    if isinstance(value, numbers.Real):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
 def as_text(value: Any) -> str | None:
-    """A value as text: strings as they are, whole numbers without ".0", lists and the like as JSON."""
-    if value is None or isinstance(value, str):
-        return value
+    """A value as text: strings as they are, whole numbers without ".0", lists and the like as JSON; None where it is missing."""
+    if is_missing(value) or isinstance(value, str):
+        return value if isinstance(value, str) else None
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     try:
@@ -55,12 +67,14 @@ def make_column(values: Sequence[Any]) -> pa.Array:
         return text_column(values)
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError):
+    except (pa.ArrowException, OverflowError, TypeError):
         return text_column(values)
 
 
 def as_strings(column: pa.Array) -> pa.Array:
-    """A column as strings with 64-bit offsets."""
+    """A column as strings with 64-bit offsets; NaN is no text."""
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
 

@@ -37,9 +37,9 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
     texts, others = [], []
     for name, attributes in graph.nodes(data=True):
-        if not str(attributes.get(text) or "").strip():
+        if not (as_text(attributes.get(text)) or "").strip():
             raise InputError(f"networkx node {name!r}: no attribute {text!r} with a text; pass text=… with the attribute's name")
-        texts.append(str(attributes[text]))
+        texts.append(as_text(attributes[text]))
         others.append({str(key): value for key, value in attributes.items() if key != text})
     names = ColumnNames(key for attributes in others for key in attributes)
     columns = {kept: make_column([attributes.get(key) for attributes in others]) for key, kept in names.items()}
@@ -60,15 +60,29 @@ def to_pyg(graph: TextGraph) -> "torch_geometric.data.Data":
 
 
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
-    """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or the one given."""
+    """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or the one given.
+
+    `id` names the nodes and `edge_type` the kinds of edges, where there; other attributes are left out.
+    """
+    if hasattr(data, "node_types"):
+        raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")
     texts = text if text is not None else getattr(data, "text", None)
     if texts is None:
         raise InputError("this PyG Data has no attribute 'text'; pass text=[…] with one string per node")
     if len(texts) != data.num_nodes:
         raise InputError(f"{len(texts)} texts for the {data.num_nodes} nodes of this PyG Data, expected one each")
-    ids = [str(name) for name in getattr(data, "id", range(len(texts)))]
-    sources, targets = ([ids[node] for node in row] for row in data.edge_index.tolist())
-    return build_graph(pa.table({"id": ids, "text": list(texts)}), sources, targets)
+    given = getattr(data, "id", range(len(texts)))
+    ids = [str(name) for name in (given.tolist() if hasattr(given, "tolist") else given)]
+    if len(ids) != len(texts):
+        raise InputError(f"{len(ids)} ids for the {len(texts)} nodes of this PyG Data, expected one each")
+    edges = np.zeros((2, 0), dtype=np.int64) if data.edge_index is None else np.asarray(data.edge_index.cpu())
+    wrong = edges[(edges < 0) | (edges >= len(ids))]
+    if len(wrong):
+        raise InputError(f"an edge of node {wrong[0]} in edge_index, expected 0 to {len(ids) - 1}")
+    kinds = getattr(data, "edge_type", None)
+    types = None if kinds is None else [str(kind) for kind in kinds.tolist()]
+    sources, targets = ([ids[node] for node in row] for row in edges.tolist())
+    return build_graph({"id": ids, "text": [as_text(each) for each in texts]}, sources, targets, types)
 
 
 def _import(module: str, purpose: str) -> Any:

@@ -88,6 +88,7 @@ class TextGraph:
 
     def find_nodes(self, ids: Sequence[str]) -> Array:
         """The same, -1 for ids that are not there."""
+        ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
         strange = next((id for id in ids if not isinstance(id, str)), None)
         if strange is not None:
             raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")

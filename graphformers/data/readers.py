@@ -39,4 +39,8 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
 
 
 def _listed(paths: Paths) -> list[Path]:
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+    strange = next((path for path in listed if not isinstance(path, str | Path)), None)
+    if strange is not None:
+        raise InputError(f"a {type(strange).__name__} given, expected the names of files; build_graph takes data in memory")
+    return [Path(path) for path in listed]

@@ -11,6 +11,8 @@ Whatever is asked is never among the neighbours that any model sees: `indptr` an
 the rows of held-out nodes, their links to known nodes minus the asked one).
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,6 +98,17 @@ class LinkSplit:
         return NeighborSampler(
             self.indptr, self.indices, self.graph.id_hashes, num_neighbors, self.settings.seed if seed is None else seed
         )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this split from others, also where it was not saved."""
+        if self.artifact is not None:
+            return self.artifact.fingerprint
+        digest, asked = hashlib.sha256(), (self.valid, self.test)
+        for array in (self.graph.id_hashes, self.indptr, self.indices, self.train, *(each.candidates for each in asked)):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        digest.update(json.dumps(self.graph.texts.to_pylist()).encode())
+        return digest.hexdigest()
 
     @cached_property
     def mean_neighbors(self) -> float:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import one_chunk
-from graphformers.data.builder import GraphBuilder
+from graphformers.data.builder import GraphBuilder, node_table
 from graphformers.data.formats.tables import read_edges, read_nodes
 from graphformers.data.problems import Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
@@ -118,27 +118,17 @@ def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
         check_files([Path(given)])
         read_nodes([Path(given)], builder, settings)
         return builder.node_table()
-    table = given if isinstance(given, pa.Table) else _table(given)
+    if isinstance(given, Mapping):
+        if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
+            raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
+        given = [{"id": id, "text": text} for id, text in given.items()]
+    table = node_table(given)
     if not len(table):
         return NO_NODES
-    missing = [name for name in ("id", "text") if name not in table.column_names]
-    if missing:
-        raise GraphFormersError(f"nodes with the columns {', '.join(table.column_names)} given, {missing[0]!r} is missing")
     columns = {name: one_chunk(table[name]) for name in table.column_names if name not in ("id", "text")}
     builder.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
     builder.seal_nodes()
     return builder.node_table()
-
-
-def _table(given: Mapping[str, str] | Iterable[Mapping[str, Any]]) -> pa.Table:
-    entries = [{"id": id, "text": text} for id, text in given.items()] if isinstance(given, Mapping) else list(given)
-    for entry in entries:
-        if not isinstance(entry, Mapping):
-            raise GraphFormersError(f"the node {entry!r} given, expected a dict such as {{'id': 'p1', 'text': 'a title'}}")
-    try:
-        return pa.Table.from_pylist([dict(entry) for entry in entries])
-    except pa.ArrowException as error:
-        raise GraphFormersError(f"nodes whose columns hold values of several types given: {error}") from error
 
 
 def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place]]:
@@ -158,6 +148,8 @@ def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], l
             or not all(isinstance(end, str) for end in link[:2])
         ):
             raise GraphFormersError(f"the link {link!r} given, expected a pair of ids, or (id, id, type)")
+        if len(link) == 3 and not isinstance(link[2], str | None):
+            raise GraphFormersError(f"the link {link!r}: its type is a {type(link[2]).__name__}, types are strings, or None")
         links.append((str(link[0]), str(link[1]), link[2] if len(link) == 3 else None))
     return links, []
 

@@ -67,6 +67,7 @@ class LiveGraph:
 
     def find(self, ids: Sequence[str]) -> Array:
         """The numbers of ids, -1 where there is no such node."""
+        ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
         found = self.base.find_nodes(ids)
         for i, id in enumerate(ids) if self._numbers or self._gone else ():
             number = self._numbers.get(id, int(found[i]))

@@ -180,7 +180,7 @@ def _done(effect: Effect) -> int:
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
     """The model that made these vectors, from where it lay then."""
     if not store.artifact.parents["model"]["path"]:
-        raise ArtifactError(f"{store.path}: was made with a model that had no folder; pass it: update(…, model=model)")
+        raise ArtifactError(f"{store.path}: was made with a model that had no folder; pass it as model=")
     return GraphFormers.from_pretrained(find_parent(store.artifact, "model"), device=device)
 
 

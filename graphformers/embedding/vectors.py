@@ -90,6 +90,10 @@ class VectorStore:
     def __len__(self) -> int:
         return self.live.num_nodes
 
+    def __iter__(self) -> Iterator[str]:
+        """The ids."""
+        return iter(self.ids.to_pylist())
+
     def __contains__(self, id: str) -> bool:
         return bool(self.live.find([id])[0] >= 0)
 

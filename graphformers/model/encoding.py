@@ -157,7 +157,7 @@ class GraphFormers(nn.Module):
 
     def encode_nodes(
         self,
-        graph: TextGraph,
+        graph: TextGraph | str | Path,
         nodes: Array | None = None,
         *,
         sampler: NeighborSampler | None = None,
@@ -165,8 +165,9 @@ class GraphFormers(nn.Module):
     ) -> Array:
         """(len(nodes), D) float32 vectors of a graph's nodes (all by default) with the neighbours that the sampler draws.
 
-        `tokens` are the graph's, where they are at hand.
+        `graph` may be a folder; `tokens` are its own, where they are at hand.
         """
+        graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
         nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
         if sampler is None:
             sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)

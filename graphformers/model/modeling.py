@@ -57,6 +57,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         require_types(self)
         self._require(self.num_layers >= 1, "num_layers", "at least 1")
+        self._require(self.num_neighbors >= 0, "num_neighbors", "0 or more")
+        self._require(self.layer_norm_eps > 0, "layer_norm_eps", "a number above 0")
         self._require(self.relative_buckets == 0 or self.relative_buckets >= 4, "relative_buckets", "0 or at least 4")
         self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
         self._require(self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")

@@ -120,12 +120,14 @@ def search(
     *,
     neighbors: Sequence[str] = (),
     where: Sequence[str] = (),
+    model: GraphFormers | None = None,
 ) -> list[Match]:
     """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks", k=5)`.
 
-    Who asks often keeps a Searcher, which keeps index and model.
+    `model` is found where it lay when the vectors were made, unless it is given. Who asks often keeps a Searcher, which keeps
+    index and model.
     """
-    searcher = Searcher(store)
+    searcher = Searcher(store, model)
     if isinstance(query, str):
         return searcher.text(query, k, neighbors=neighbors, where=where)
     return searcher.vector(query, k, where=where)

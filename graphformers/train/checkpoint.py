@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -131,6 +131,14 @@ class RunFolder:
             draft.summary = asdict(state)
         self.finish(keep=self.best(state))
 
+    def start_of(self, own: str) -> str:
+        """The fingerprint of the weights a run starts from. A model whose training was interrupted holds its checkpoint's."""
+        if not self.exists():
+            return own
+        artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
+        is_ours = fingerprint(load_file(artifact.file("weights.safetensors"))) == own
+        return str(artifact.settings["weights"]) if is_ours else own
+
     def load(self, model: GraphFormers, settings: dict[str, Any]) -> tuple[TrainState, dict[str, Tensor]]:
         """The state of the run, the weights put into the model, and the optimizer's tensors. Other settings are refused."""
         artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
@@ -186,10 +194,10 @@ def restore_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer, tens
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def fingerprint(network: nn.Module) -> str:
-    """Of the weights."""
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """Of the weights of a network."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
+    for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

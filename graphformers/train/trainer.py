@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,26 @@ class TrainResult:
     valid: float  # P@1 of the model that was kept
     steps: int
     seconds: float
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]] = field(repr=False)
 
 
 class Trainer:
     """Trains a model on a split's train links: `Trainer(model, split, TrainConfig(epochs=5)).train()`.
 
-    With `output`, the run can be continued at any time, and the trained model is written there.
+    With `output`, the run can be continued at any time, and the trained model is written there. `model` and `split` may be
+    folders.
     """
 
     def __init__(
-        self, model: GraphFormers, split: LinkSplit, config: TrainConfig | None = None, output: str | Path | None = None
+        self,
+        model: GraphFormers | str | Path,
+        split: LinkSplit | str | Path,
+        config: TrainConfig | None = None,
+        output: str | Path | None = None,
     ) -> None:
-        self.model, self.split, self.config = model, split, config or TrainConfig()
+        self.model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
+        self.split = split if isinstance(split, LinkSplit) else LinkSplit.load(split)
+        self.config = config or TrainConfig()
         self.output = None if output is None else Path(output)
         self.run = None if output is None else RunFolder(output)
         self.state = TrainState()
@@ -162,9 +169,10 @@ class Trainer:
     def _what_defines_the_run(self) -> dict[str, Any]:
         settings = {name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE}
         model = {f"model.{name}": value for name, value in asdict(self.model.config).items()}
-        split = self.split.artifact.fingerprint if self.split.artifact else None
-        self._start = self._start or fingerprint(self.model.network)
-        return settings | model | {"split": split, "weights": self._start, "processes": self.world.size}
+        if not self._start:
+            own = fingerprint(self.model.network.state_dict())
+            self._start = own if self.run is None or self._is_forced else self.run.start_of(own)
+        return settings | model | {"split": self.split.fingerprint, "weights": self._start, "processes": self.world.size}
 
     def _share(self, optimizer_tensors: dict[str, Tensor]) -> None:
         """Everybody stands where the first process stands."""

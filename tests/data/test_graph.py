@@ -127,6 +127,80 @@ def test_pyg_there_and_back(graph: TextGraph) -> None:
         from_pyg(data, text=["one"])
 
 
+def test_pyg_that_is_not_as_expected() -> None:
+    import torch
+    from torch_geometric.data import Data, HeteroData
+
+    texts = ["a", "b", "c"]
+    named = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, id=torch.tensor([5, 6, 7]), text=texts)
+    named.edge_type = torch.tensor([1, 0])
+    found = from_pyg(named)
+    assert (found.ids.to_pylist(), found.type_names, found.num_pairs) == (["5", "6", "7"], ("1", "0"), 2)
+    assert from_pyg(Data(num_nodes=3, text=texts)).num_pairs == 0
+    for wrong in (-1, 3):
+        with pytest.raises(InputError, match=f"an edge of node {wrong} in edge_index, expected 0 to 2"):
+            from_pyg(Data(edge_index=torch.tensor([[0, wrong], [1, 2]]), num_nodes=3, text=texts))
+    with pytest.raises(InputError, match="1 ids for the 3 nodes"):
+        from_pyg(Data(num_nodes=3, text=texts, id=["x"]))
+    with pytest.raises(InputError, match="the text of node '1' is empty"):
+        from_pyg(Data(num_nodes=2, text=["a", float("nan")]))
+    with pytest.raises(InputError, match="a HeteroData given, expected a Data"):
+        from_pyg(HeteroData(), text=texts)
+
+
+class Stream:
+    """What DataFrames of several libraries have in common."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+ROWS = [{"id": 1, "text": "one", "year": 1990}, {"id": 2, "text": "two", "year": None}]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ROWS,
+        {"id": [1, 2], "text": ["one", "two"], "year": [1990, None]},
+        pa.Table.from_pylist(ROWS),
+        Stream(pa.Table.from_pylist(ROWS)),
+    ],
+    ids=["list of dicts", "dict of lists", "table", "stream"],
+)
+def test_graphs_from_memory_come_in_many_forms(nodes: object) -> None:
+    for sources, targets in (([1], [2]), (np.array([1]), np.array([2])), (["1"], ["2"]), (pa.array([1]), pa.array([2]))):
+        found = build_graph(nodes, sources, targets, [3])
+        assert (found.ids.to_pylist(), found.num_pairs, found.type_names) == (["1", "2"], 1, ("3",))
+        assert found.column("year").to_pylist() == [1990, None]
+    assert build_graph(nodes).num_pairs == 0
+
+
+def test_graphs_from_memory_that_are_wrong() -> None:
+    wrong: list[tuple[tuple[object, ...], str]] = [
+        (([{"id": 1}],), "nodes with the columns id given, 'text' is missing"),
+        ((ROWS, [1], []), "edges with 1, 0 sources, targets and types given, expected as many of each"),
+        ((ROWS, [1], [2], []), "edges with 1, 1, 0 sources, targets and types given"),
+        ((ROWS, [1, float("nan")], [2, 1]), "an edge with an empty end"),
+        (([{"id": 1, "text": "x"}, {"id": 2, "text": float("nan")}],), "the text of node '2' is empty"),
+        ((pa.table({"id": [1, 2], "text": [1.5, float("nan")]}),), "the text of node '2' is empty"),
+        ((pa.table([[1], ["x"], [3], [4]], names=["id", "text", "a", "a"]),), "the column 'a' stands twice"),
+        (({"id": [1, 2], "text": ["x"]},), "nodes that are no table given"),
+        ((["x"],), "the node 'x' given, expected a dict"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(InputError, match=message):
+            build_graph(*arguments)  # type: ignore[arg-type]
+    assert build_graph([*ROWS, {"id": 3, "text": None}], [1, 1], [2, 9], skip_bad=True).num_nodes == 2
+
+
+def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
+    assert graph.nodes_of(graph.ids).tolist() == list(range(graph.num_nodes))
+
+
 def test_describe_counts(graph: TextGraph) -> None:
     found = describe_graph(graph)
     degrees = graph.degrees()

@@ -78,6 +78,16 @@ def test_numbers_are_not_compared_with_letters(place: Path) -> None:
     assert [match.id for match in searcher.text("graph", where=["day<2021"])] == ["new"]
 
 
+def test_vectors_of_a_model_that_has_no_folder(tmp_path: Path) -> None:
+    model = make_model()
+    store = embed(model, some_graph(), tmp_path / "a.vectors")
+    assert search(store, "graph text", 3, model=model) == Searcher(store, model).text("graph text", 3)
+    assert list(store) == store.ids.to_pylist()
+    assert np.array_equal(store.vectors(store.ids), store.vectors(list(store)))
+    with pytest.raises(GraphFormersError, match="made with a model that had no folder; pass it as model="):
+        search(store, "graph text", 3)
+
+
 def test_wrong_questions(place: Path) -> None:
     searcher = Searcher(place, make_model())
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody'"):

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from graphformers.artifact import open_artifact
-from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.data.split import split_links
+from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.batches import BatchMaker
@@ -41,7 +42,7 @@ class Watched(Trainer):
 
     def _step(self) -> None:
         if self.state.stage_step == 0:
-            self.begins[self.state.stage] = fingerprint(self.model.network)
+            self.begins[self.state.stage] = fingerprint(self.model.network.state_dict())
         super()._step()
 
     def _next_batch(self) -> Any:
@@ -58,7 +59,7 @@ class Watched(Trainer):
         before = self.state.best
         super()._validate()
         if self.state.best > before:
-            self.bests[self.state.stage] = fingerprint(self.model.network)
+            self.bests[self.state.stage] = fingerprint(self.model.network.state_dict())
 
 
 @pytest.mark.parametrize("method", ["graphformers", "plm", "max"])
@@ -76,7 +77,7 @@ def test_stage_2_starts_from_the_best_of_stage_1_on_clean_text() -> None:
     trainer = Watched(make_model(), SPLIT, quick(patience=2, epochs=9), script=[0.2, 0.5, 0.4, 0.3, 0.45, 0.6, 0.1, 0.2])
     result = trainer.train()
     assert trainer.begins[1] == trainer.bests[0]
-    assert trainer.bests[1] == fingerprint(trainer.model.network)  # the sixth validation, not the last
+    assert trainer.bests[1] == fingerprint(trainer.model.network.state_dict())  # the sixth validation, not the last
     validations = [entry for entry in result.history if entry["kind"] == "validation"]
     assert [entry["stage"] for entry in validations] == [1] * 4 + [2] * 4  # two without a better one end each stage
     assert result.valid == 0.6
@@ -130,11 +131,46 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_workers() -> None:
     for workers in (0, 2):
         model = make_model(dropout=0.1)
         Trainer(model, SPLIT, quick(epochs=1, workers=workers)).train()
-        prints.append(fingerprint(model.network))
+        prints.append(fingerprint(model.network.state_dict()))
     assert prints[0] == prints[1]
     model = make_model(dropout=0.1)
     Trainer(model, SPLIT, quick(epochs=1, seed=7)).train()
-    assert fingerprint(model.network) != prints[0]
+    assert fingerprint(model.network.state_dict()) != prints[0]
+
+
+class Interrupted(Trainer):
+    """Somebody presses Ctrl-C in the sixth step."""
+
+    def _step(self) -> None:
+        super()._step()
+        if self.state.step == 6:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_model_whose_training_was_interrupted_goes_on(tmp_path: Path) -> None:
+    """As when a cell of a notebook is run again: the model is the one that was stopped."""
+    settings, model = quick(max_steps=12, two_stage=False), make_model()
+    Trainer(undisturbed := make_model(), SPLIT, settings).train()
+    with pytest.raises(StoppedError, match="stopped after step 6"):
+        Interrupted(model, SPLIT, settings, tmp_path / "a.model").train()
+    with pytest.raises(GraphFormersError, match="other settings"):
+        Trainer(make_model(seed=5), SPLIT, settings, tmp_path / "a.model").train()
+    with pytest.raises(GraphFormersError, match="split"):  # though neither was saved
+        Trainer(model, make_split(seed=3), settings, tmp_path / "a.model").train()
+    result = Trainer(model, SPLIT, settings, tmp_path / "a.model").train()
+    assert "history" not in repr(result)
+    assert fingerprint(model.network.state_dict()) == fingerprint(undisturbed.network.state_dict())
+
+
+def test_numbers_of_numpy_and_folders(tmp_path: Path) -> None:
+    SPLIT.graph.save(tmp_path / "a.graph")
+    split = split_links(tmp_path / "a.graph", valid=30, test=30, candidates=20, seed=np.int64(3)).save(tmp_path / "a.split")
+    make_model().save_pretrained(tmp_path / "start.model")
+    settings = quick(batch_size=np.int64(32), learning_rate=np.float32(1e-3), max_steps=2)
+    assert type(settings.batch_size) is int
+    Trainer(tmp_path / "start.model", tmp_path / "a.split", settings, tmp_path / "a.model").train()
+    assert json.loads((tmp_path / "a.model" / "training.json").read_text())["steps"] == 2
+    assert split.settings.seed == 3
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -146,7 +182,7 @@ def test_threads_do_not_change_a_bit(pooling: str) -> None:
         for _ in range(3):
             model = make_model(hidden_size=256, num_heads=4, num_layers=2, pooling=pooling)
             Trainer(model, SPLIT, quick(batch_size=128, max_steps=4, workers=0)).train()
-            prints.add(fingerprint(model.network))
+            prints.add(fingerprint(model.network.state_dict()))
     finally:
         torch.set_num_threads(threads)
     assert len(prints) == 1
@@ -188,7 +224,7 @@ def test_the_output_is_a_model_with_its_history(tmp_path: Path) -> None:
     model = make_model()
     result = Trainer(model, SPLIT, quick(epochs=1), tmp_path / "a.model").train()
     again = GraphFormers.from_pretrained(tmp_path / "a.model", device="cpu")
-    assert fingerprint(again.network) == fingerprint(model.network)
+    assert fingerprint(again.network.state_dict()) == fingerprint(model.network.state_dict())
     made = json.loads((tmp_path / "a.model" / "training.json").read_text())
     assert made["valid"]["P@1"] == result.valid
     assert made["settings"]["learning_rate"] == QUICK["learning_rate"]
@@ -256,7 +292,7 @@ def test_a_best_model_of_a_run_that_was_never_saved_is_not_trusted(tmp_path: Pat
     stale.save_pretrained(run.folder / "best-000012")
     trainer = Watched(make_model(), SPLIT, quick(max_steps=24), tmp_path / "a.model", script=[0.5, 0.1, 0.1])
     trainer.train()
-    assert trainer.bests[0] == fingerprint(trainer.model.network) != fingerprint(stale.network)
+    assert trainer.bests[0] == fingerprint(trainer.model.network.state_dict()) != fingerprint(stale.network.state_dict())
 
 
 def test_foreign_files_beside_a_run_are_left_alone(tmp_path: Path) -> None:
@@ -280,9 +316,9 @@ def test_what_cannot_be_trained_is_said() -> None:
 
 def test_a_forecast_changes_nothing() -> None:
     model = make_model(dropout=0.1)
-    before = fingerprint(model.network)
+    before = fingerprint(model.network.state_dict())
     found = forecast(Trainer(model, SPLIT, quick()))
-    assert fingerprint(model.network) == before
+    assert fingerprint(model.network.state_dict()) == before
     assert found["steps_at_most"] == 2 * 3 * -(-len(SPLIT.train) // 32)
     assert found["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
     assert found["seconds_at_most"] > 0
