@@ -61,7 +61,7 @@ class Progress:
     def line(self, seconds: float) -> str:
         """Share, amount, rate and time left, in words."""
         rate = (self.done - self.found_done) / max(seconds, 1e-9)
-        parts = [f"{_amount(self.done, self.unit)}", f"{_amount(rate, self.unit)}/s"]
+        parts = [f"{amount(self.done, self.unit)}", f"{amount(rate, self.unit)}/s"]
         if self.records:
             parts.insert(0, f"{self.records:,} records")
         if self.total:
@@ -106,7 +106,8 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
-def _amount(value: float, unit: str) -> str:
+def amount(value: float, unit: str) -> str:
+    """As 1,234 nodes; bytes as 1.2 MB."""
     if unit != "B":
         return f"{value:,.0f} {unit}"
     for prefix in ("", "k", "M"):

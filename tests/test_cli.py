@@ -220,3 +220,9 @@ def test_texts_cannot_command_the_terminal(tables: Path) -> None:
     shown = run("info", "odd.graph", cwd=tables).stdout
     assert "\x1b" not in shown
     assert "[/bold]" in shown
+
+
+def test_arguments_that_are_no_text(tables: Path) -> None:
+    command = [sys.executable, "-m", "graphformers", "info", b"v\xff"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tables)
+    assert (done.returncode, done.stderr) == (1, "error: 'v\\udcff' given, which is no text in UTF-8\n")

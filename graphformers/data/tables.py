@@ -51,7 +51,7 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
         expected = ", ".join(f".{kind}" for kind in KINDS)
         drawn = "; what networkx reads, from_networkx takes, in Python" if kind in ("graphml", "gexf", "gml", "json") else ""
         raise InputError(
-            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); or choose one with --format{drawn}"
+            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); import can be told by --format{drawn}"
         )
     if kind == "parquet":
         return list(_open_parquet(path).schema_arrow.names)

@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
-from graphformers.embedding.vectors import KIND, VERSION, VectorStore
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.files import full_disk, write_whole
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import progress
+from graphformers.progress import amount, progress
 
 COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 CHECKERS = 4  # threads that compare checksums
@@ -155,7 +155,8 @@ class Workplace:
         draft.parents = {
             role: {"fingerprint": fingerprints[role], "path": _relative(source, output)} for role, source in sources.items()
         }
-        publish_artifact(draft, output, KIND, VERSION, force=force)
+        with unused(output):
+            publish_artifact(draft, output, KIND, VERSION, force=force)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -226,6 +227,13 @@ def check_output(output: Path, *, force: bool) -> None:
     if path.is_dir() and not (path / "folder").exists() and (output / MANIFEST).is_file():
         shutil.rmtree(path, ignore_errors=True)  # left by a kill in the moment after the result was put in place
     check_writable(output, KIND, force=force)
+    with unused(output):
+        pass
+
+
+def unused(output: Path) -> AbstractContextManager[Any]:
+    """The lock of a folder of vectors that is to be replaced: a server that takes changes, or an update, has it while it runs."""
+    return locked(output) if (output / MANIFEST).is_file() else nullcontext()
 
 
 def work_path(output: Path) -> Path:
@@ -241,7 +249,7 @@ def check_space(work: Workplace) -> None:
     free = shutil.disk_usage(work.path).free
     if needed > free:
         advice = "; --no-keep-states needs less" if plan.keep_states else ""
-        raise GraphFormersError(f"{work.path}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free{advice}")
+        raise GraphFormersError(f"{work.path}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free{advice}")
 
 
 def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings) -> None:

@@ -85,8 +85,10 @@ class ChangeLog:
         digest = hashlib.sha256(self._digest + payload).digest()
         prefix = len(payload).to_bytes(8, "little") + self._check(len(payload)) + digest
         begun = self.end
+        if begun and (not self.path.exists() or self.path.stat().st_size < begun):
+            raise ArtifactError(f"{self.path}: was removed or cut while it was in use; restore it, nothing more is written")
         try:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(self.path, os.O_RDWR | (0 if begun else os.O_CREAT), 0o666)
             try:
                 os.ftruncate(handle, begun)  # what a killed writer left
                 os.lseek(handle, begun, os.SEEK_SET)

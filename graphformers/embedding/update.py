@@ -73,6 +73,7 @@ class Updater:
             record, report = None, UpdateReport(already_so=_asked(changes))
         else:
             record, report = self._compute(changes, effect)
+            self._lock.check()
             store.log.append(record)
             store.absorb(record, effect.live)
         is_due = compact and compaction.is_due(store)

@@ -305,6 +305,11 @@ class FolderLock:
 
     follow = take
 
+    def check(self) -> None:
+        """Raises where the folder is no longer the one that was locked: whoever put another in its place did not ask."""
+        if not self.path.is_dir() or os.fstat(self._handle).st_ino != os.stat(self.path).st_ino:
+            raise ArtifactError(f"{self.path}: was replaced or moved while it was in use; nothing more is written to it")
+
     def release(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)

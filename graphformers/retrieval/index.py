@@ -150,7 +150,8 @@ class Index:
         if not np.isfinite(queries_QD).all():
             raise GraphFormersError("the query holds numbers that are not finite (NaN or inf)")
         if self.store.is_cosine:
-            queries_QD = unit_rows(queries_QD)
+            largest_Q1 = np.abs(queries_QD).max(axis=1, keepdims=True, initial=0)  # whose square a float32 may not hold
+            queries_QD = unit_rows(queries_QD / np.where(largest_Q1 > 0, largest_Q1, 1))
         k = min(k, len(self.store))
         if k < 1 or not len(queries_QD):
             return Hits(np.zeros((len(queries_QD), 0), dtype=np.int64), np.zeros((len(queries_QD), 0), dtype=np.float32))

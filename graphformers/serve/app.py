@@ -283,6 +283,8 @@ def _add_nodes(app: FastAPI, state: State) -> None:
 
 def _add_writing(app: FastAPI, state: State) -> None:
     async def write(change: Write) -> dict[str, Any]:
+        if not state.engine.is_writable:
+            raise HTTPException(403, "this server is read-only: its folder cannot be written to")
         return await state.engine.writes.do(change, state.limits.write_seconds)
 
     @app.put("/nodes/{id}", summary="Add or change a node; it is searchable when the answer comes", response_class=Response)

@@ -78,7 +78,10 @@ class Engine:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings, self._held = settings, ExitStack()
-        self.is_writable = settings.allows_writes
+        is_fixed = os.path.isdir(settings.vectors) and not os.access(settings.vectors, os.W_OK)  # as on a read-only disk
+        self.is_writable = settings.allows_writes and not is_fixed
+        if settings.allows_writes and is_fixed:
+            say(f"{settings.vectors}: cannot be written to, so this server takes no changes")
         try:
             self._lock = self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
             if self._lock is not None:

@@ -34,7 +34,14 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", POLICY.encode()),
 ]
-PASSED_ON = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")  # headers of proxies
+PASSED_ON = (
+    b"forwarded",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+    b"via",
+)  # headers of proxies
 MOST_ADDRESSES = 10_000
 KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy", 504: "timeout"}
 
@@ -93,6 +100,8 @@ class Gate:
             return
         started = time.perf_counter()
         status = 500
+        if scope["method"] == "HEAD":  # as GET; what is below leaves the body out
+            scope = dict(scope, method="GET")
 
         async def told(message: Message) -> None:
             nonlocal status
@@ -136,6 +145,8 @@ class Gate:
         if self._is_loopback and not is_this_machine(host) and without_port(host) not in self.settings.names:
             # a web page that has its own name point to 127.0.0.1 would otherwise be let in
             raise RefusalError(421, f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see --name")
+        if path == "/health":  # a server that has much to do is alive
+            return
         if self._open > self.limits.open_requests:
             raise RefusalError(
                 503, f"{self.limits.open_requests} requests are being answered already; try again", retry_after="1"
@@ -182,7 +193,7 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        break
+                        raise RefusalError(400, "the connection ended before the body did", connection="close")
                     pieces.append(message.get("body", b""))
                     size += len(pieces[-1])
                     if size > most:
@@ -222,7 +233,7 @@ async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) 
 
 def is_this_machine(host: str) -> bool:
     """Whether a Host header names the machine itself."""
-    return without_port(host) in ("127.0.0.1", "localhost", "[::1]", "")
+    return without_port(host).lower() in ("127.0.0.1", "localhost", "[::1]", "")
 
 
 def without_port(host: str) -> str:

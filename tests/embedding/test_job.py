@@ -217,7 +217,7 @@ def test_too_little_space_is_said_before(tmp_path: Path, monkeypatch: pytest.Mon
         free = 1000
 
     monkeypatch.setattr(job.shutil, "disk_usage", lambda path: Usage)
-    with pytest.raises(GraphFormersError, match=r"GB are needed, 0.0 GB are free; --no-keep-states needs less"):
+    with pytest.raises(GraphFormersError, match=r"B are needed, 1.0 kB are free; --no-keep-states needs less"):
         embed(make_model(), some_graph(), tmp_path / "some.vectors")
 
 

@@ -355,6 +355,8 @@ def test_two_writers_at_once_are_refused(tmp_path: Path) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
     with locked(store.path), pytest.raises(GraphFormersError, match="is being changed by another process"):
+        embed(model, some_graph(), store.path, force=True)
+    with locked(store.path), pytest.raises(GraphFormersError, match="is being changed by another process"):
         update(store, nodes={"new": "graph"}, model=model)
     assert update(store, nodes={"new": "graph"}, model=model).nodes == 61
 

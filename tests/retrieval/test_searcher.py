@@ -88,6 +88,15 @@ def test_vectors_of_a_model_that_has_no_folder(tmp_path: Path) -> None:
         search(store, "graph text", 3)
 
 
+def test_long_vectors_are_directions(tmp_path: Path) -> None:
+    model = make_model(similarity="cosine")
+    searcher = Searcher(embed(model, some_graph(), tmp_path / "a.vectors"), model)
+    query = model.encode(["graph text"])[0]
+    expected = [(match.id, pytest.approx(match.score, abs=1e-5)) for match in searcher.vector(query, 5)]
+    for length in (1e30, 1e-30):
+        assert [(match.id, match.score) for match in searcher.vector(query * np.float32(length), 5)] == expected
+
+
 def test_wrong_questions(place: Path) -> None:
     searcher = Searcher(place, make_model())
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody'"):

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import random
+import shutil
 import socket
 import threading
 import time
@@ -434,3 +435,41 @@ def test_a_server_that_cannot_start_says_why(place: Path, tmp_path: Path) -> Non
     assert "made with another model" in failed(str(place), "--model", str(tmp_path / "other.model"))
     (tmp_path / "short").write_text("short")
     assert "a writing token of 5 letters given" in failed(str(place), "--token-file", str(tmp_path / "short"))
+
+
+def test_a_folder_that_somebody_took_away_is_not_written_to(tmp_path: Path) -> None:
+    place = make_vectors(tmp_path)
+    with running(place) as server, server.client() as client:
+        assert client.put(path("a"), json={"text": "graph"}).status_code == 201
+        kept = (place / "changes.log").read_bytes()
+        (place / "changes.log").unlink()
+        assert client.put(path("b"), json={"text": "graph"}).status_code == 503
+        assert not (place / "changes.log").exists()
+        (place / "changes.log").write_bytes(kept)
+        assert client.put(path("b"), json={"text": "graph"}).status_code == 201
+        place.rename(tmp_path / "moved")
+        shutil.copytree(tmp_path / "moved", place)  # the same files in another folder
+        assert client.put(path("c"), json={"text": "graph"}).status_code == 503
+        assert client.get(path("a")).status_code == 200
+    assert {"a", "b"} <= set(VectorStore.load(place)) == set(VectorStore.load(tmp_path / "moved"))
+
+
+def test_a_body_that_breaks_off_changes_nothing(shared: Running) -> None:
+    host, port = shared.address.removeprefix("http://").split(":")
+    body = b'{"text": "graph"}'
+    head = "PUT /nodes/part HTTP/1.1\r\nHost: LOCALHOST\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with socket.create_connection((host, int(port)), 20) as connection:
+        connection.sendall(head.encode() + body)
+    with shared.client() as client:
+        for _ in range(20):
+            assert client.get("/nodes/part").status_code == 404
+            time.sleep(0.01)
+
+
+def test_heads_alone(shared: Running) -> None:
+    with shared.client() as client:
+        for place in ("/", "/health", path(VectorStore.load(Path(shared.place)).ids[3].as_py())):
+            found = client.head(place)
+            assert (found.status_code, found.content) == (200, b"")
+            assert int(found.headers["content-length"]) > 0
+        assert client.head("/nodes/nobody").status_code == 404
