@@ -275,13 +275,14 @@ def node_table(nodes: Any) -> pa.Table:
             strange = next((row for row in rows if not isinstance(row, Mapping)), None)
             if strange is not None:
                 raise InputError(f"the node {strange!r} given, expected a dict such as {{'id': 'p1', 'text': 'a title'}}")
-            names = dict.fromkeys(name for row in rows for name in row)
-            table = pa.table({name: make_column([row.get(name) for row in rows]) for name in names})
+            seen = dict.fromkeys(name for row in rows for name in row)
+            table = pa.table({name: make_column([row.get(name) for row in rows]) for name in seen})
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(
             f"nodes that are no table given ({error}); expected a table, a list of dicts or a dict of lists"
         ) from error
-    names = table.column_names
+    names = [name for name in table.column_names if not name.startswith("__index_level_")]  # the row labels of pandas
+    table = table.select(names) if len(names) < len(table.column_names) else table
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
         raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")

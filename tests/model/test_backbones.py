@@ -287,6 +287,8 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(GraphFormersError, match=r"no model setting 'max_token'; did you mean 'max_tokens'"):
         from_backbone(tmp_path, max_token=5)
+    with pytest.raises(GraphFormersError, match=r"num_heads=6 given, this language model was trained with 3"):
+        from_backbone(tmp_path, num_heads=6)
     big = make_tokenizer()
     big.add_tokens([f"extra{i}" for i in range(30)])
     (tmp_path / "tokenizer.json").write_text(big.to_str())
