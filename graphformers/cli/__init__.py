@@ -21,19 +21,12 @@ def _interrupt(signum: int, frame: Any) -> None:
     raise Interrupted
 
 
-def _is_text(word: str) -> bool:
-    """Whether an argument was readable: bytes that are no UTF-8 come as half characters, which nothing below can write."""
-    try:
-        return bool(word.encode()) or not word
-    except UnicodeEncodeError:
-        return False
-
-
 def main() -> None:
     """Runs the command line; an error the user can mend is one message, not a traceback."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        strange = next((word for word in sys.argv[1:] if not _is_text(word)), None)
+        # bytes that are no UTF-8 come as half characters, which nothing below can write
+        strange = next((word for word in sys.argv[1:] if any("\udc80" <= letter <= "\udcff" for letter in word)), None)
         if strange is not None:
             raise GraphFormersError(f"{strange!r} given, which is no text in UTF-8")
         app()

@@ -74,6 +74,11 @@ class GraphBuilder:
         self._locates.append((locate, kept))
         self._num_nodes += len(ids)
 
+    def add_table(self, table: pa.Table) -> None:
+        """Takes nodes from memory, as `node_table` gives them."""
+        columns = {name: one_chunk(table[name]) for name in table.column_names if name not in OURS}
+        self.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+
     def seal_nodes(self) -> None:
         """Says that all nodes are in, so that edges can be looked up as they come instead of being kept as strings."""
         ids = one_chunk(pa.chunked_array(self._ids, pa.large_string()))
@@ -256,10 +261,8 @@ def build_graph(
     if not len(sources) == len(targets) == len(sources if types is None else types):
         given = ", ".join(f"{len(each):,}" for each in (sources, targets, types) if each is not None)
         raise InputError(f"edges with {given} sources, targets and types given, expected as many of each")
-    table = node_table(nodes)
     builder = GraphBuilder(Problems(strict=not skip_bad))
-    columns = {name: one_chunk(table[name]) for name in table.column_names if name not in OURS}
-    builder.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+    builder.add_table(node_table(nodes))
     kinds = None if types is None else text_array(types)
     builder.add_edges(text_array(sources), text_array(targets), kinds, lambda i: (Path("edges"), f"row {i + 1}"))
     return builder.build()
@@ -268,8 +271,10 @@ def build_graph(
 def node_table(nodes: Any) -> pa.Table:
     """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id and text."""
     try:
-        if isinstance(nodes, Mapping) or hasattr(nodes, "__arrow_c_stream__"):
-            table = pa.table(nodes if not isinstance(nodes, Mapping) else {name: make_column(nodes[name]) for name in nodes})
+        if hasattr(nodes, "__arrow_c_stream__"):
+            table = pa.table(nodes)
+        elif isinstance(nodes, Mapping):
+            table = pa.table({name: make_column(values) for name, values in nodes.items()})
         else:
             rows = list(nodes)
             strange = next((row for row in rows if not isinstance(row, Mapping)), None)

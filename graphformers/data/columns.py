@@ -43,8 +43,10 @@ def is_missing(value: Any) -> bool:
 
 def as_text(value: Any) -> str | None:
     """A value as text: strings as they are, whole numbers without ".0", lists and the like as JSON; None where it is missing."""
-    if is_missing(value) or isinstance(value, str):
-        return value if isinstance(value, str) else None
+    if isinstance(value, str):
+        return value
+    if is_missing(value):
+        return None
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

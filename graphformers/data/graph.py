@@ -5,6 +5,7 @@ undirected neighbours in compressed rows (CSR): the neighbours of node v are `in
 once, never v itself.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -77,6 +78,26 @@ class TextGraph:
     @cached_property
     def _by_hash(self) -> Array:
         return np.argsort(self.id_hashes, kind="stable")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The folder's own, or a hash of what decides vectors where there is none."""
+        if self.artifact is not None:
+            return self.artifact.fingerprint
+        digest = hashlib.sha256(self.text_hash(0, self.num_nodes).encode())
+        for array in (self.id_hashes, self.indptr, self.indices, self.edges):
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def text_hash(self, start: int, stop: int) -> str:
+        """A hash of the texts of some consecutive nodes: of their lengths and their letters."""
+        texts = self.texts[start:stop]
+        _, offsets, letters = texts.buffers()
+        ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        digest = hashlib.sha256((ends - ends[0]).tobytes())
+        if letters is not None:
+            digest.update(memoryview(letters)[int(ends[0]) : int(ends[-1])])
+        return digest.hexdigest()
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
         """The row numbers of these ids, (len(ids),) int64."""

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import one_chunk
 from graphformers.data.builder import GraphBuilder, node_table
 from graphformers.data.formats.tables import read_edges, read_nodes
 from graphformers.data.problems import Locate, Place, Problems, words_for
@@ -125,8 +124,7 @@ def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
     table = node_table(given)
     if not len(table):
         return NO_NODES
-    columns = {name: one_chunk(table[name]) for name in table.column_names if name not in ("id", "text")}
-    builder.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+    builder.add_table(table)
     builder.seal_nodes()
     return builder.node_table()
 

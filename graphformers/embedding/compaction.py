@@ -8,7 +8,6 @@ changed that searching them, which happens one by one, takes about as long as se
 from graphformers.artifact import write_artifact
 from graphformers.data.arrays import save_array
 from graphformers.embedding.shards import bounds, shard_name
-from graphformers.embedding.states import text_hash
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 
 LEAST_BYTES = 64 << 20  # of a log that is worth compacting
@@ -36,7 +35,7 @@ def compact(store: VectorStore) -> VectorStore:
         for shard, (start, stop) in enumerate(bounds(len(nodes), size)):
             part = nodes[start:stop]
             arrays = store.raw(part).arrays() | ({} if store.states is None else {"states": store.states_of(part)})
-            hashes += [] if store.states is None else [text_hash(graph, start, stop)]
+            hashes += [] if store.states is None else [graph.text_hash(start, stop)]
             for kind, array in arrays.items():
                 draft.path(kind).mkdir(exist_ok=True)
                 save_array(draft.path(shard_name(kind, shard)), array)

@@ -26,7 +26,7 @@ from graphformers.data.sampling import NeighborSampler
 from graphformers.data.tokens import TokenCache
 from graphformers.embedding.plan import Plan
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
-from graphformers.embedding.states import states_dtype, text_hash
+from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, read_centers, read_texts
@@ -80,7 +80,7 @@ class Phases:
             return self._new_rows(start, stop) if self.table is None else self.table[start:stop]
 
         def write(shard: int, rows: Array) -> None:
-            about = {"text_hash": text_hash(self.graph, *self.plan.shards[shard])}
+            about = {"text_hash": self.graph.text_hash(*self.plan.shards[shard])}
             self.states.write(shard_name("states", shard), rows, about)
 
         self._run(1, shards, task, (rows_of, read_texts, write if is_written else None))

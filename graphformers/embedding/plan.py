@@ -1,6 +1,5 @@
 """What an embedding can be told, and the plan that follows: everything that decides the bytes of its result."""
 
-import hashlib
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.embedding import vectors
 from graphformers.embedding.shards import bounds
-from graphformers.embedding.states import StatesKey, states_dtype, text_hash
+from graphformers.embedding.states import StatesKey, states_dtype
 from graphformers.errors import GraphFormersError, require_types
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
 from graphformers.model.passes import MOST_PLACES, Passes
@@ -85,7 +84,7 @@ class Plan:
         asked = model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
         return Plan(
             key=StatesKey.of(model, settings.states_precision),
-            graph=graph_fingerprint(graph),
+            graph=graph.fingerprint,
             num_nodes=graph.num_nodes,
             method=model.config.method,
             similarity=model.config.similarity,
@@ -135,16 +134,6 @@ class Plan:
         own = _flat(self.to_json())
         theirs = _flat(other)
         return [f"{name} {_short(theirs.get(name))}, now {_short(own[name])}" for name in own if theirs.get(name) != own[name]]
-
-
-def graph_fingerprint(graph: TextGraph) -> str:
-    """A graph folder's own, or a hash of what decides vectors in a graph that has none."""
-    if graph.artifact is not None:
-        return graph.artifact.fingerprint
-    digest = hashlib.sha256(text_hash(graph, 0, graph.num_nodes).encode())
-    for array in (graph.id_hashes, graph.indptr, graph.indices, graph.edges):
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def fits_on_device(plan: Plan, device: torch.device) -> bool:

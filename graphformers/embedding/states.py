@@ -54,7 +54,7 @@ class LayerStates:
         """Refuses states of other texts than this graph's."""
         size = self.rows.size
         for shard, expected in enumerate(self.text_hashes):
-            if text_hash(graph, shard * size, min((shard + 1) * size, graph.num_nodes)) != expected:
+            if graph.text_hash(shard * size, min((shard + 1) * size, graph.num_nodes)) != expected:
                 raise ArtifactError(f"the states of shard {shard} were made from other texts than this graph's; embed it again")
 
     @staticmethod
@@ -81,17 +81,6 @@ def model_fingerprint(model: GraphFormers) -> str:
     for name, tensor in sorted(model.network.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def text_hash(graph: TextGraph, start: int, stop: int) -> str:
-    """A hash of the texts of some consecutive nodes: of their lengths and their letters."""
-    texts = graph.texts[start:stop]
-    _, offsets, letters = texts.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    digest = hashlib.sha256((ends - ends[0]).tobytes())
-    if letters is not None:
-        digest.update(memoryview(letters)[int(ends[0]) : int(ends[-1])])
     return digest.hexdigest()
 
 
