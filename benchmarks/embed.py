@@ -6,8 +6,8 @@
     python benchmarks/embed.py --papers arxiv9196                               # what adding 100 papers costs, MiniLM
     python benchmarks/embed.py --papers arxiv9196 --beside                      # beside sentence-transformers, MiniLM
 
-The graph is the one that benchmarks/graph_scale.py makes, with eight links a node; weights are random, speed does not depend on
-them. Variants:
+The graph is the one that benchmarks/graph_scale.py makes, with eight links a node (--links 64 where more neighbours are to be
+read than most nodes would have); weights are random, speed does not depend on them. Variants:
 
 - memory: states stay on the device between the two phases and are dropped;
 - written: states stay on the device and are written beside the vectors as well;
@@ -49,11 +49,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def made_graph(folder: Path, num_nodes: int, tokenizer: Tokenizer) -> TextGraph:
-    """A graph folder with its tokens."""
-    place = folder / f"made{num_nodes}.graph"
+def made_graph(folder: Path, num_nodes: int, links: int, tokenizer: Tokenizer) -> TextGraph:
+    """A graph folder with its tokens, of so many links a node."""
+    place = folder / f"made{num_nodes}x{links}.graph"
     if not place.is_dir():
-        nodes, edges = make_files(folder, num_nodes, 8 * num_nodes, "parquet")
+        nodes, edges = make_files(folder, num_nodes, links * num_nodes, "parquet")
         read_graph(nodes, edges).save(place)
     graph = TextGraph.load(place)
     graph_tokens(graph, tokenizer)
@@ -106,7 +106,7 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=tokenizer.vocab_size, max_positions=512, **SHAPES[shape])
     model = GraphFormers(config, tokenizer).eval().to(device)
-    graph = made_graph(folder, chosen.nodes, tokenizer)
+    graph = made_graph(folder, chosen.nodes, chosen.links, tokenizer)
     tokens = graph_tokens(graph, tokenizer)
     lengths = tokens.lengths(np.arange(graph.num_nodes), config.max_tokens)
     result: dict[str, Any] = {
@@ -114,11 +114,12 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "torch": torch.__version__,
         "shape": shape,
         "nodes": graph.num_nodes,
+        "links": graph.num_pairs,
         "mean_tokens": float(lengths.mean()),
         "ceiling_tflops": matmul_ceiling(device),
     }
     started = time.perf_counter()
-    small = made_graph(folder, min(chosen.nodes, 200_000 if on_gpu else 1000), tokenizer)
+    small = made_graph(folder, min(chosen.nodes, 300_000 if on_gpu else 1000), chosen.links, tokenizer)
     compiled = {"compile": on_gpu, "states": "memory"}
     time_embedding(model, small, folder, **compiled)
     result["warm_up_s"] = time.perf_counter() - started
@@ -137,7 +138,9 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     result["neighbours"] = []
     for count in chosen.neighbours:
         few = min(chosen.without, graph.num_nodes)
-        row = {"neighbours": count, "without_nodes_per_s": time_without_states(model, graph, tokens, count, few)}
+        read = float(np.minimum(np.diff(graph.indptr), count).mean())
+        row = {"neighbours": count, "read_on_average": read}
+        row |= {"without_nodes_per_s": time_without_states(model, graph, tokens, count, few)}
         with_states = VARIANTS["memory"] | {"num_neighbors": count, "compile": on_gpu}
         time_embedding(model, small, folder, **with_states)
         taken = time_embedding(model, graph, folder, **with_states)
@@ -246,6 +249,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), help="which variants to run")
     parser.add_argument("--neighbours", type=int, nargs="*", default=[], help="with against without states at these numbers")
+    parser.add_argument("--links", type=int, default=8, help="of the made graph, for each title")
     parser.add_argument("--without", type=int, default=50_000, help="nodes for the rate without states")
     parser.add_argument("--papers", type=Path, help="a folder with nodes.parquet and edges.parquet: measure an update instead")
     parser.add_argument("--beside", action="store_true", help="with --papers: beside sentence-transformers, on a CPU")

@@ -11,7 +11,15 @@ from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
 from graphformers.data.split import LinkSplit
-from graphformers.evaluation.metrics import METRICS, Difference, Ranks, Score, bootstrap, paired_difference, paired_over_seeds
+from graphformers.evaluation.metrics import (
+    METRICS,
+    Difference,
+    Ranks,
+    Score,
+    bootstrap_together,
+    paired_difference,
+    paired_over_seeds,
+)
 from graphformers.evaluation.slices import Slices, slices_of
 
 SURE = 0.05  # p-values below this are taken for a difference
@@ -38,8 +46,10 @@ class System:
 
     def score(self, metric: str = "P@1", condition: str = ASKED) -> Score:
         """The mean over seeds and questions; the interval is over questions."""
-        if (metric, condition) not in self._scores:
-            self._scores[metric, condition] = bootstrap(self.values(metric, condition))
+        if not self._scores:
+            asked = [(name, place) for place in self.ranks for name in METRICS]
+            values_KQ = np.stack([self.values(*each) for each in asked])
+            self._scores.update(zip(asked, bootstrap_together(values_KQ), strict=True))
         return self._scores[metric, condition]
 
     def mean(self, metric: str = "P@1", condition: str = ASKED) -> float:

@@ -6,8 +6,9 @@ tied, so that a model that scores everything equal gets exactly the chance level
 Shapes: Q questions, C candidates of each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from graphformers.errors import GraphFormersError
 
 RESAMPLES = 2000
 SIGN_DRAWS = 9999
+BLOCK = 4_000_000  # numbers that are drawn at a time
+KEPT = 40_000_000  # a drawing of questions up to this size is kept for who asks next
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,14 @@ def bootstrap(values: Array, seed: int = 0) -> Score:
     return Score(float(values.mean()), float(low), float(high))
 
 
+def bootstrap_together(values_KQ: Array, seed: int = 0) -> list[Score]:
+    """The same for several metrics of the same questions, which are drawn once for all: better where most values differ."""
+    total = values_KQ.shape[1]
+    means_RK = np.concatenate([weights_RQ @ (values_KQ / total).astype(np.float32).T for weights_RQ in _drawn(total, seed)])
+    low_K, high_K = np.percentile(means_RK, [2.5, 97.5], axis=0)
+    return [Score(*map(float, each)) for each in zip(values_KQ.mean(1), low_K, high_K, strict=True)]
+
+
 def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:
     """The mean of one - other over questions that both answered: bootstrap interval, and a test by random signs, two-sided.
 
@@ -142,11 +153,10 @@ def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Differen
     """
     draw, total = np.random.default_rng(seed), one_SQ.shape[1]
     drawn = []
-    for size in _blocks(RESAMPLES, total):
-        weights_RQ = draw.multinomial(total, np.full(total, 1 / total), size=size) / total
+    for weights_RQ in _drawn(total, seed):
         sides = []
         for values in (one_SQ, other_TQ):
-            means_RS = weights_RQ @ values.T
+            means_RS = weights_RQ @ (values / total).astype(np.float32).T
             sides.append(np.take_along_axis(means_RS, draw.integers(0, len(values), means_RS.shape), 1).mean(1))
         drawn.append(sides[0] - sides[1])
     differences = np.concatenate(drawn)
@@ -156,7 +166,23 @@ def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Differen
     return Difference(value, float(low), float(high), float(min(1.0, max(2 * against, 1 / RESAMPLES))))
 
 
+def _drawn(total: int, seed: int) -> Iterator[Array]:
+    """Blocks (R, Q) float32 of how often each question is in a resample."""
+    return iter([_kept(total, seed)]) if total * RESAMPLES <= KEPT else _draw(total, seed)
+
+
+@lru_cache(maxsize=1)
+def _kept(total: int, seed: int) -> Array:
+    return np.concatenate(list(_draw(total, seed)))
+
+
+def _draw(total: int, seed: int) -> Iterator[Array]:
+    draw = np.random.default_rng(seed)
+    for size in _blocks(RESAMPLES, total):
+        yield draw.multinomial(total, np.full(total, 1 / total), size=size).astype(np.float32)
+
+
 def _blocks(total: int, width: int) -> list[int]:
-    """How many draws at a time: a block has at most about four million numbers."""
-    size = max(1, 4_000_000 // max(width, 1))
+    """How many draws at a time."""
+    size = max(1, BLOCK // max(width, 1))
     return [min(size, total - start) for start in range(0, total, size)]

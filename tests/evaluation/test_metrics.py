@@ -9,6 +9,7 @@ from graphformers.evaluation.metrics import (
     METRICS,
     Ranks,
     bootstrap,
+    bootstrap_together,
     gain,
     hits_at,
     paired_difference,
@@ -85,6 +86,17 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         score = bootstrap((draw.random(200) < 0.3).astype(float), seed=trial)
         covered += score.low <= 0.3 <= score.high
     assert 0.90 <= covered / 300 <= 0.985
+
+
+@pytest.mark.parametrize("kept", [0, 10**9])
+def test_intervals_that_are_drawn_together_are_those_of_each(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphformers.evaluation.metrics.KEPT", kept)
+    monkeypatch.setattr("graphformers.evaluation.metrics.BLOCK", 100_000)
+    values = np.random.default_rng(3).random((3, 400)) ** np.array([[1], [2], [30]])
+    for together, alone in zip(bootstrap_together(values), [bootstrap(each) for each in values], strict=True):
+        assert together.value == pytest.approx(alone.value)
+        assert together.low == pytest.approx(alone.low, abs=0.005)
+        assert together.high == pytest.approx(alone.high, abs=0.005)
 
 
 def test_an_interval_is_the_same_for_the_same_seed() -> None:
