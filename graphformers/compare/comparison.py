@@ -86,7 +86,7 @@ def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retra
     elif table == "ablation":
         found.append(tables_of.ablation_table(results))
     elif table == "efficiency":
-        found.append(tables_of.efficiency_table(measure_efficiency(plan.source, plan.device)))
+        found.append(tables_of.efficiency_table(*measure_efficiency(plan.source, plan.device)))
     elif table is None:
         found.append(tables_of.system_table("Compared", (*results.trained, *results.untrained)))
     return found

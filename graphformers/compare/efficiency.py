@@ -18,13 +18,14 @@ TOKENS = 16  # of each text, special ones included
 COUNTS = {"cuda": (3, 5, 10, 20, 50, 100, 200), "cpu": (3, 5, 10, 20, 50)}
 
 
-def measure_efficiency(source: str, device: str | None = None, counts: Sequence[int] = ()) -> list[dict[str, Any]]:
-    """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them."""
+def measure_efficiency(source: str, device: str | None = None, counts: Sequence[int] = ()) -> tuple[list[dict[str, Any]], str]:
+    """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them; and the name of what computes."""
     place = chosen_device(device)
     models = {}
     for method in ("graphformers", "max"):
         models[method] = ready(GraphFormers.from_backbone(source, method, device=str(place), max_tokens=TOKENS))
-    return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"]))
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else f"{place.type}, {torch.get_num_threads()} threads"
+    return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"])), name
 
 
 def ready(model: GraphFormers) -> GraphFormers:
