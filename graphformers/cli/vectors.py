@@ -214,6 +214,9 @@ def serve_command(
             metavar="NUMBER", help="Requests a second from one address; by default 100, on 127.0.0.1 any number.", min=0
         ),
     ] = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="Print a line for every request: time, address, what, status, milliseconds.")
+    ] = False,
     device: Device = None,
 ) -> None:
     """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
@@ -240,7 +243,7 @@ def serve_command(
         from graphformers.errors import MissingExtraError
 
         raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
-    settings = ServeSettings(vectors, model, host, port, write, read, device, tuple(name or []))
+    settings = ServeSettings(vectors, model, host, port, write, read, device, log, tuple(name or []))
     if rate is None:
         rate = 0 if settings.is_loopback else 100
     serve(replace(settings, limits=Limits(rate=rate)), lambda address: print(f"serving {vectors} at {address}", flush=True))

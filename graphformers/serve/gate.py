@@ -8,10 +8,12 @@ import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from graphformers.progress import say
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.settings import ServeSettings
 
@@ -117,8 +119,10 @@ class Gate:
             await self._pass(scope, receive, told)
         finally:
             self._open -= 1
-            route = getattr(scope.get("route"), "path", "other")
-            self.metrics.request(scope["method"], route, status, time.perf_counter() - started)
+            taken = time.perf_counter() - started
+            self.metrics.request(scope["method"], getattr(scope.get("route"), "path", "other"), status, taken)
+            if self.settings.is_logged:
+                say(log_line(scope, status, taken))
 
     async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -229,6 +233,13 @@ async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) 
     fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *own]})
     await send({"type": "http.response.body", "body": body})
+
+
+def log_line(scope: MutableMapping[str, Any], status: int, seconds: float) -> str:
+    """When, who, what, how it ended. The path is as it was sent, so it holds no line breaks; what was asked for stays private."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    path = (scope.get("raw_path") or b"").split(b"?")[0].decode("ascii", "backslashreplace")
+    return f"{now} {(scope.get('client') or ('-',))[0]} {scope['method']} {path} {status} {1000 * seconds:.1f} ms"
 
 
 def is_this_machine(host: str) -> bool:

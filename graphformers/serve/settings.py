@@ -40,6 +40,7 @@ class ServeSettings:
     write_token: str | None = None
     read_token: str | None = None  # None: anybody who reaches the port may read
     device: str | None = None
+    is_logged: bool = False  # a line for every request
     names: tuple[str, ...] = ()  # under which a proxy on this machine passes requests on
     limits: Limits = Limits()
 

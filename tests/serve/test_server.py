@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import random
+import re
 import shutil
 import socket
 import threading
@@ -473,3 +474,20 @@ def test_heads_alone(shared: Running) -> None:
             assert (found.status_code, found.content) == (200, b"")
             assert int(found.headers["content-length"]) > 0
         assert client.head("/nodes/nobody").status_code == 404
+
+
+def test_the_log_has_a_line_for_every_request(place: Path) -> None:
+    with running(place, "--log") as server:
+        with server.client() as client:
+            client.get("/health")
+            client.post("/search", json={"text": "a secret question"})
+            client.get("/nodes/no%0Asuch%20one?key=hidden")
+        _, said = server.stop()
+    lines = [line.split(" ", 4) for line in said.splitlines() if " 127.0.0.1 " in line]
+    assert [(method, path, rest.split()[0]) for _, _, method, path, rest in lines] == [
+        ("GET", "/health", "200"),
+        ("POST", "/search", "200"),
+        ("GET", "/nodes/no%0Asuch%20one", "422"),
+    ]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", when) for when, *_ in lines)
+    assert "secret" not in said
