@@ -103,7 +103,9 @@ class Plan:
 
     def passes(self, model: GraphFormers) -> Passes:
         """How the model reads nodes, in the batches of this plan."""
-        return replace(model.passes(self.row_multiple, self.batch_tokens), most_places=self.most_places)
+        is_for_gpu = self.row_multiple > 1
+        passes = model.passes(self.row_multiple, self.batch_tokens, self.num_neighbors if is_for_gpu else 1)
+        return replace(passes, most_places=self.most_places)
 
     def counts(self, graph: TextGraph, nodes: Array) -> Array:
         """How many neighbours are sampled for each."""

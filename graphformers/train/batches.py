@@ -110,7 +110,8 @@ class BatchMaker:
             split,
             graph_tokens(split.graph, model.tokenizer),
             split.sampler(model.config.num_neighbors if model.config.reads_neighbors else 0, config.seed),
-            model.packer(row_multiple=8 if model.device.type == "cuda" else 1),  # cuDNN plans attention anew for every shape
+            # cuDNN plans attention anew for every number of rows, torch.compile layers for every width
+            model.packer(8, model.config.num_neighbors) if model.device.type == "cuda" else model.packer(),
             SpanMasking.of(model.tokenizer, config.mask_share, config.seed) if config.two_stage else None,
             config,
             not model.is_bidirectional,
@@ -191,7 +192,7 @@ class BatchMaker:
         chunks: list[PackedNeighborhoods | CenterChunk] = []
         for entry in neighborhoods:
             needed, index = np.unique(np.searchsorted(distinct, entry.neighbors), return_inverse=True)
-            index_BK, open_BK = ragged_index(entry.indptr, index)
+            index_BK, open_BK = ragged_index(entry.indptr, index, self.packer.width)
             centers = self.packer.pack(tokens, entry.centers, graph_tokens=self.packer.nested)
             chunks.append(CenterChunk(centers, *map(torch.from_numpy, (needed, index_BK, open_BK))))
         return chunks, [self.packer.pack(tokens, part) for part in parts]

@@ -28,9 +28,9 @@ def test_all_sizes_share_their_graphs(changes: dict[str, str], graphs: int) -> N
     model, compiled, counter = make_model(**changes), make_model(**changes), CompileCounter()
     compile_network(compiled.network, counter)
     tokens, draw, first = tokenize(make_texts(400), model.tokenizer), np.random.default_rng(0), 0
-    for centers in (300, 37, 180):
-        neighborhood = Neighborhood(np.arange(centers), np.arange(centers + 1) * 3, draw.integers(0, 400, 3 * centers))
-        batch = model.packer().pack_neighborhoods(tokens, neighborhood)
+    for centers, near in ((300, 3), (37, 2), (180, 3)):  # fewer neighbours make no narrower batch
+        neighborhood = Neighborhood(np.arange(centers), np.arange(centers + 1) * near, draw.integers(0, 400, near * centers))
+        batch = model.packer(width=3).pack_neighborhoods(tokens, neighborhood)
         with torch.no_grad():
             expected, found = model.network(batch), compiled.network(batch)
         assert (found - expected).abs().max() < 1e-5

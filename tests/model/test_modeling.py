@@ -95,12 +95,13 @@ def test_a_share_that_is_none_is_refused(changes: dict[str, float]) -> None:
     st.sampled_from([12, 16, 40, 100]),
     st.integers(1, 20),
     st.sampled_from([1, 5]),
+    st.sampled_from([1, 9]),
     st.sampled_from(["cls", "mean"]),
 )
 def test_packing_never_changes_a_vector(
-    seed: int, direction: str, row_width: int, slots: int, row_multiple: int, pooling: str
+    seed: int, direction: str, row_width: int, slots: int, row_multiple: int, width: int, pooling: str
 ) -> None:
-    """Whatever else is in the batch, in whatever order, rows of whatever width: a node's vector is its own."""
+    """Whatever else is in the batch, in whatever order, rows and neighbourhoods of whatever width: a node's vector is its own."""
     model = make_model(direction=direction, pooling=pooling)
     texts = make_texts(12, seed)
     neighbors = draw_neighbors(texts, seed)
@@ -110,7 +111,7 @@ def test_packing_never_changes_a_vector(
     tokens = tokenize([*(texts[i] for i in order), *flat], model.tokenizer)
     indptr = np.concatenate([[0], np.cumsum([len(neighbors[i]) for i in order])]).astype(np.int64)
     neighborhood = Neighborhood(np.arange(len(texts)), indptr, np.arange(len(flat)) + len(texts))
-    packer = Packer(12, 0, distinct=direction == "unidirectional", row_width=row_width, slots=slots, row_multiple=row_multiple)
+    packer = Packer(12, 0, direction == "unidirectional", row_width, slots, row_multiple, width)
     with torch.inference_mode():
         packed = model.network(packer.pack_neighborhoods(tokens, neighborhood)).numpy()
     assert np.abs(packed - alone[order]).max() <= CLOSE
@@ -151,6 +152,8 @@ def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monke
     monkeypatch.setitem(encoding.BATCH_TOKENS, "cpu", 60)
     monkeypatch.setattr(passes, "MOST_PLACES", 13)
     vectors = model.encode_nodes(graph, nodes)
+    monkeypatch.setattr(model, "_is_compiled", True)  # then neighbourhoods have one width
+    assert np.abs(vectors - model.encode_nodes(graph, nodes)).max() <= CLOSE
     monkeypatch.undo()
     sampler = encoding.NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, model.config.num_neighbors)
     neighborhood = sampler.sample(nodes)
