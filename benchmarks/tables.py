@@ -13,6 +13,7 @@ settings into `rates.json`; --rates reads them.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from graphformers.artifact import MANIFEST
 from graphformers.compare.comparison import check_folder
@@ -30,10 +32,12 @@ from graphformers.compare.variants import TITLES, ablations
 from graphformers.data.split import LinkSplit
 from graphformers.data.tokens import Tokenizer, graph_tokens
 from graphformers.model.backbones import find_backbone
+from graphformers.model.modeling import ModelConfig
 from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 
 GRAPHFORMERS = [sys.executable, "-m", "graphformers"]
 SHORTEST = 20  # seconds: no run is begun with less left
+PATIENCE = 10  # seconds that a run has for its last checkpoint
 
 
 @dataclass
@@ -43,13 +47,14 @@ class Job:
     name: str
     command: list[str]
     makes: list[Path]
+    conditions: int = 1  # under which each is scored
     weight: float = 1.0  # how long it takes beside others
     started: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def is_done(self) -> bool:
-        return all((place / MANIFEST).is_file() for place in self.makes)
+        return all((place / MANIFEST).is_file() and len(load_ranks(place)[0]) >= self.conditions for place in self.makes)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Place:
 
 
 def compare_command(place: Place, chosen: argparse.Namespace, folder: Path, *words: str) -> list[str]:
-    settings = [*chosen.set, *place.settings, *(json.loads(chosen.rates.read_text()) if chosen.rates else [])]
+    settings = [*chosen.set, *place.settings, *(json.loads(chosen.rates.read_text())["chosen"] if chosen.rates else [])]
     told = ["compare", str(place.split), "--from", chosen.source, "--config", chosen.config]
     return [*told, *(word for each in settings for word in ("--set", each)), "--no-keep-models", *words, "-o", str(folder)]
 
@@ -88,14 +93,21 @@ def table_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
             both = ("graphformers", "max")
             words = ("--table", "neighbours", "--seeds", seed)
             makes = [folder / "runs" / f"{name}-{seed}.scores" for name in both]
-            jobs.append(Job(f"{place.name} neighbours {seed}", compare_command(place, chosen, folder, *words), makes, 2.0))
+            command, scored = compare_command(place, chosen, folder, *words), 3 + _num_neighbors(place, chosen) - 1
+            jobs.append(Job(f"{place.name} neighbours {seed}", command, makes, scored, 2.0))
             left = [name for name in left if name not in both]
         for name in left:
             words = ("--method", name, "--seeds", seed)
             makes = [folder / "runs" / f"{name}-{seed}.scores"]
             weight = 1.5 if name == "graphformers.simplified" else 0.3 if name in ("plm", "tnve", "iftn") else 1.0
-            jobs.append(Job(f"{place.name} {name} {seed}", compare_command(place, chosen, folder, *words), makes, weight))
+            command = compare_command(place, chosen, folder, *words)
+            jobs.append(Job(f"{place.name} {name} {seed}", command, makes, weight=weight))
     return sorted(jobs, key=lambda job: -job.weight)
+
+
+def _num_neighbors(place: Place, chosen: argparse.Namespace) -> int:
+    settings = merge_settings(read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings]))
+    return int(settings.get("num_neighbors", ModelConfig.num_neighbors))
 
 
 def sweep_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
@@ -129,6 +141,11 @@ def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> bool:
         if left <= 0:
             for job in running:
                 assert job.process is not None
+                job.process.terminate()  # then it writes a checkpoint
+            for job in running:
+                assert job.process is not None
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.process.wait(PATIENCE)
                 job.process.kill()
             print(f"time is up: {len(running)} runs broken off, {len(waiting)} not begun", flush=True)
             return False
@@ -157,20 +174,21 @@ def prepare(place: Place, chosen: argparse.Namespace, folders: Sequence[Path]) -
         untrained(Plan(split, folder, chosen.source, settings))
 
 
-def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> list[str]:
-    """As settings: of each method the rate with the best valid P@1, on average over splits and seeds."""
-    found = []
+def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> dict[str, Any]:
+    """Of each method the rate with the best valid P@1, on average over splits and seeds, as settings; and all of them."""
+    found: dict[str, Any] = {"valid P@1": {}, "chosen": []}
     for name in chosen.method:
         values = {}
         for rate in chosen.sweep:
             folders = [chosen.output / f"{place.name}-{rate}" / "runs" for place in places]
             runs = [folder / f"{name}-{seed}.scores" for folder in folders for seed in chosen.seeds.split(",")]
-            valid = [load_ranks(run)[1]["valid"] for run in runs if (run / MANIFEST).is_file()]
-            if valid:
-                values[rate] = sum(valid) / len(valid)
-        if values:
-            print(json.dumps({"method": name, "valid P@1": values}), flush=True)
-            found.append(f"{name}.learning_rate={max(values, key=values.__getitem__)}")
+            valid = [load_ranks(run)[1]["valid"] for run in runs]
+            values[rate] = round(sum(valid) / len(valid), 4)
+        best = max(values, key=values.__getitem__)
+        found["valid P@1"][name] = values
+        found["chosen"].append(f"{name}.learning_rate={best}")
+        if len(values) > 1 and best in (chosen.sweep[0], chosen.sweep[-1]):
+            print(f"{name}: {best} is the last of the rates that were tried; a rate beyond it may be better", flush=True)
     return found
 
 
@@ -198,17 +216,19 @@ def main() -> None:
         own = [f"{place.name}-{rate}" for rate in chosen.sweep] if chosen.sweep else [place.name]
         prepare(place, chosen, [chosen.output / name for name in own])
         jobs += sweep_jobs(place, chosen) if chosen.sweep else table_jobs(place, chosen)
-    run_all(jobs, chosen)
-    if chosen.sweep:
+    is_all = run_all(jobs, chosen)
+    if chosen.sweep and is_all:
         (chosen.output / "rates.json").write_text(json.dumps(best_rates(places, chosen), indent=1))
-        return
     for place in places:
-        for table in () if chosen.runs_only else chosen.table:
+        for table in () if chosen.runs_only or chosen.sweep else chosen.table:
             words = ("--table", table, "--seeds", chosen.seeds)
             command = compare_command(place, chosen, chosen.output / place.name, *words)
             if all(job.is_done for job in jobs if job.name.startswith(f"{place.name} ")):
                 print(" ".join(["graphformers", *command]), flush=True)
                 subprocess.run([*GRAPHFORMERS, *command], check=True, stdout=subprocess.DEVNULL)
+    missing = [job.name for job in jobs if not job.is_done]
+    if missing:
+        sys.exit(f"not done: {', '.join(missing)}; the same command goes on, {chosen.output / 'logs'} tells what failed")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | No
     comparison finished is used.
     """
     check_folder(plan.folder)
+    _check_table(plan, table)
     most = _num_neighbors(plan)
     if table is not None and methods:
         raise GraphFormersError("a table by name and methods given, expected one of them: a table knows its methods")
@@ -64,6 +65,12 @@ def check_folder(folder: Path) -> None:
         write_whole(folder / MARK, b"made by graphformers compare\n")
 
 
+def _check_table(plan: Plan, table: str | None) -> None:
+    own = next((name for name in plan.settings or {} if name.endswith(".num_neighbors")), None)
+    if table == "neighbours" and own is not None:
+        raise GraphFormersError(f"{own} given, but this table gives all methods the same neighbours: set num_neighbors")
+
+
 def _num_neighbors(plan: Plan) -> int:
     _, changes = divide_settings(settings_for("graphformers", plan.settings or {}))
     return int(changes.get("num_neighbors", ModelConfig.num_neighbors))
@@ -86,7 +93,7 @@ def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retra
     elif table == "ablation":
         found.append(tables_of.ablation_table(results))
     elif table == "efficiency":
-        found.append(tables_of.efficiency_table(*measure_efficiency(plan.source, plan.device)))
+        found.append(tables_of.efficiency_table(*measure_efficiency(plan.source, plan.settings or {}, plan.device)))
     elif table is None:
         found.append(tables_of.system_table("Compared", (*results.trained, *results.untrained)))
     return found

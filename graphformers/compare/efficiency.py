@@ -12,18 +12,26 @@ from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import TokenCache
 from graphformers.model.encoding import GraphFormers, chosen_device
 from graphformers.progress import progress
+from graphformers.train.settings import divide_settings, settings_for
 
 CENTERS = 32
 TOKENS = 16  # of each text, special ones included
 COUNTS = {"cuda": (3, 5, 10, 20, 50, 100, 200), "cpu": (3, 5, 10, 20, 50)}
 
 
-def measure_efficiency(source: str, device: str | None = None, counts: Sequence[int] = ()) -> tuple[list[dict[str, Any]], str]:
-    """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them; and the name of what computes."""
+def measure_efficiency(
+    source: str, settings: Mapping[str, Any], device: str | None = None, counts: Sequence[int] = ()
+) -> tuple[list[dict[str, Any]], str]:
+    """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them; and the name of what computes.
+
+    Of the settings those of models count, but for the number of tokens, which is the paper's.
+    """
     place = chosen_device(device)
     models = {}
     for method in ("graphformers", "max"):
-        models[method] = ready(GraphFormers.from_backbone(source, method, device=str(place), max_tokens=TOKENS))
+        _, changes = divide_settings(settings_for(method, settings))
+        changes["max_tokens"] = TOKENS
+        models[method] = ready(GraphFormers.from_backbone(source, method, device=str(place), **changes))
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else f"{place.type}, {torch.get_num_threads()} threads"
     return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"])), name
 
@@ -66,8 +74,9 @@ def _measure(model: GraphFormers, count: int) -> dict[str, float]:
         return {"ms": 1000 * seconds(work, device, 3)}
     found = {"ms": 1000 * seconds(work, device, 20)}
     torch.cuda.reset_peak_memory_stats(device)
+    before, own = torch.cuda.memory_allocated(device), sum(each.nbytes for each in model.parameters())
     work()
-    found["gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+    found["gib"] = (own + torch.cuda.max_memory_allocated(device) - before) / 2**30  # other models do not count
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()

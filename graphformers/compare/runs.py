@@ -8,6 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,10 +27,11 @@ from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.files import checksum, write_whole
-from graphformers.model.backbones import find_backbone
+from graphformers.model.backbones import find_backbone, training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
+from graphformers.train.checkpoint import RunFolder
 from graphformers.train.runs import make_trainer
 from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, filled, settings_for
 
@@ -113,7 +115,7 @@ def finish_run(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str
     if not missing:
         return Run(variant, seed, ranks, facts)
     if not (model / MANIFEST).is_file():
-        say(f"{variant.title}, seed {seed}: training")
+        say(f"{variant.title}, seed {seed}: training{' again: its model was not kept' if ranks else ''}")
         make_trainer(plan.split, plan.source, model, variant.method, settings, plan.device).train()
         missing = list(dict.fromkeys([*ranks, *conditions]))  # another model than before, if there was one
         facts = {}
@@ -153,7 +155,9 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
     """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away when that is forced."""
     note = model.with_suffix(".json")
     others = [each for each in (model, Path(f"{model}.training"), model.with_suffix(".scores")) if each.exists()]
-    found = filled(json.loads(note.read_text(encoding="utf-8")), wanted) if note.is_file() else {}
+    found = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    if found:  # by an older version, perhaps, which did not know all settings
+        found = filled(found, [name for name in wanted if name not in MODEL_SETTINGS])
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not plan.force:
         name = differing[0]
@@ -161,15 +165,20 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
             f"{model}: made with {name}={found.get(name)!r}, now {name}={wanted.get(name)!r} is given; choose another output "
             "folder, or --force to train anew"
         )
-    for each in others if differing else ():
-        shutil.rmtree(each)
-    if differing:
+    if not differing:
+        return
+    run = RunFolder(model)
+    with run.held() if run.folder in others else nullcontext():  # not under another process that trains there
+        run.clear()
+        for each in others:
+            if each != run.folder:
+                shutil.rmtree(each)
         write_whole(note, json.dumps(wanted, indent=1).encode() + b"\n")
 
 
 def training_facts(model: Path) -> dict[str, Any]:
     """What a model folder says of its training."""
-    told = read_training(model)
+    told = training_of(model)
     parameters = open_artifact(model, "model", None).summary["parameters"]
     shown = ("stage", "epoch", "step", "loss", "P@1")
     history = [{name: entry[name] for name in shown} for entry in told["history"]]
@@ -180,11 +189,6 @@ def training_facts(model: Path) -> dict[str, Any]:
         "parameters": parameters,
         "history": history,
     }
-
-
-def read_training(model: Path) -> dict[str, Any]:
-    """How a model folder was made."""
-    return dict(json.loads((model / "training.json").read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.evaluation.metrics import Ranks, Score, rank_positives, summarize
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.model.backbones import training_of
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import progress
+from graphformers.progress import progress, say
 
 PROTOCOLS = ("saved", "in-batch", "full")
 BATCH = 300  # questions that the in-batch protocol puts together
@@ -79,6 +80,12 @@ def model_scores(
     sampler: NeighborSampler | None = None,
 ) -> VectorScores:
     """A model's vectors of the nodes that the questions ask about, of all nodes for the full protocol."""
+    learnt_from = training_of(model.source).get("settings", {}).get("split") if model.source else None
+    if learnt_from not in (None, split.fingerprint):
+        say(
+            f"{model.source}: was trained on another split than this one. If that was one of the same graph, it may have learnt "
+            "from links that are asked for here, and its scores would be too good"
+        )
     nodes = None if "full" in protocols else asked_nodes(questions)
     sampler = sampler or split.sampler(model.config.num_neighbors)
     vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)

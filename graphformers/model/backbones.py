@@ -258,12 +258,17 @@ def from_pretrained(path: str | Path) -> GraphFormers:
 
 def backbone_of(path: str | Path) -> str | None:
     """The backbone that a model folder was trained from, if it says so and it can still be found."""
-    file = Path(path) / "training.json"
-    name = json.loads(file.read_text(encoding="utf-8")).get("backbone") if file.is_file() else None
+    name = training_of(path).get("backbone")
     try:
         return str(name) if name and find_backbone(name) else None
     except GraphFormersError:
         return None
+
+
+def training_of(path: str | Path) -> dict[str, Any]:
+    """How a model folder was made, as far as it says so."""
+    file = Path(path) / "training.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 def convert(

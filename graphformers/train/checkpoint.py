@@ -117,6 +117,7 @@ class RunFolder:
         """What only an unfinished run needs goes, but for `keep`; the history stays."""
         if keep is None:
             shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+            self._best_written = -1
         for pattern in ("best-*", ".best-*", ".checkpoint.*"):
             for folder in self.folder.glob(pattern):
                 if folder != keep:

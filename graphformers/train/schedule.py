@@ -59,8 +59,10 @@ class Schedule:
     def learning_rate(self, state: TrainState) -> float:
         """Of the next step: it rises in the warm-up, then falls to nothing at the stage's limit, or stays."""
         config, (steps, seconds) = self.config, self.limits(state)
-        share = config.warmup if config.warmup < 1 else config.warmup / steps
         done = max(state.stage_step / steps, state.stage_seconds / seconds)
+        if config.warmup >= 1 and state.stage_step < config.warmup:
+            return config.learning_rate * (state.stage_step + 1) / (config.warmup + 1)
+        share = config.warmup if config.warmup < 1 else min(config.warmup * done / max(state.stage_step, 1), 1.0)
         if done < share:
             risen = max((state.stage_step + 1) / (math.floor(share * steps) + 1), done / share)
             return config.learning_rate * min(risen, 1.0)

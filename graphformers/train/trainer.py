@@ -98,11 +98,12 @@ class Trainer:
         The model holds the best weights afterwards. In several processes started by torchrun, every one calls this.
         """
         check_output(self.output, force=force)
-        self.state, self._best, self._signal, self._is_forced = TrainState(), {}, 0, force
+        self.state, self._best, self._start, self._signal, self._is_forced = TrainState(), {}, "", 0, force
         with joined(self.model.device) as self.world, own_random_numbers(), repeatable(self.model.device), self._held():
             self.set_up()
             try:
                 self._begin(force)
+                self._compile()
                 with self._signals():
                     while self.state.stage < len(self.config.stages):
                         self._run_stage()
@@ -132,6 +133,19 @@ class Trainer:
             self.journal.say(f"continuing an unfinished run at step {self.state.step:,}")
         self._saved_at = time.monotonic()
 
+    def _compile(self) -> None:
+        """Has the layers compiled by a step that changes nothing: what takes a minute once is not time spent on training."""
+        if not self._is_compiled or self.state.stage == len(self.config.stages):
+            return
+        started = time.perf_counter()
+        self.model.train()
+        self.stepper.run(self._next_batch(), seed=0)
+        self.model.zero_grad(set_to_none=True)
+        self._parcels = None  # the batch comes again
+        taken = time.perf_counter() - started
+        if taken > 5:
+            self.journal.say(f"layers compiled in {taken:.0f} s")
+
     def set_up(self) -> None:
         """All that is needed to make a step."""
         config, device = self.config, self.model.device
@@ -148,9 +162,10 @@ class Trainer:
         self.stepper = Stepper(self.model, config, self.world, self._remake)
         self.schedule = Schedule(config, self.maker.num_batches)
         self._pending: list[_Pending] = []
-        self._loss = math.nan
+        self._loss, self._pace = math.nan, 0.0
         self.journal = Journal(None, self.state, is_quiet=True)
-        if config.compile or (config.compile is None and device.type == "cuda"):
+        self._is_compiled = config.compile or (config.compile is None and device.type == "cuda")
+        if self._is_compiled:
             compile_network(self.model.network)
 
     def clean_up(self) -> None:
@@ -247,6 +262,7 @@ class Trainer:
             seconds = self.world.largest(seconds)
         state.seconds, state.stage_seconds = state.seconds + seconds, state.stage_seconds + seconds
         state.recent.seconds, state.recent.data_wait = state.recent.seconds + seconds, state.recent.data_wait + waited
+        self._pace = state.recent.counts.pairs / max(state.recent.seconds, 1e-9)
 
     def _next_batch(self) -> TrainBatch:
         state = self.state
@@ -285,8 +301,7 @@ class Trainer:
             if not math.isfinite(norm):
                 self._fail(done, f"the gradient of step {done.place[0]:,} is {norm} long")
             if done.place[0] % max(1, self.maker.num_batches // STEPS_PER_EPOCH) == 0:
-                pace = self.state.recent.counts.pairs / max(self.state.recent.seconds, 1e-9)
-                self.journal.step(done.place, self._loss, done.learning_rate, pace)
+                self.journal.step(done.place, self._loss, done.learning_rate, self._pace)
 
     def _fail(self, failed: "_Pending", what: str) -> None:
         ids = self.split.graph.ids_of(failed.pairs.flatten().cpu().numpy())

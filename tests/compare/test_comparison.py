@@ -16,8 +16,10 @@ from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, Shuffle
 from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
 from graphformers.compare.variants import variant, variants_of
 from graphformers.data.split import LinkSplit, split_links
-from graphformers.errors import GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.metrics import Ranks
+from graphformers.train.checkpoint import RunFolder
+from graphformers.train.settings import RECIPES, read_recipe
 from tests.train.conftest import make_model, make_topics
 
 SETTINGS = {"batch_size": 32, "learning_rate": 3e-3, "max_steps": 6, "workers": 0, "num_neighbors": 3, "max_tokens": 10}
@@ -127,6 +129,35 @@ def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) 
     compare(Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"), methods=["plm"])
 
 
+def test_force_waits_for_nobody_and_takes_nothing_from_anybody(folder: Path, tmp_path: Path) -> None:
+    """Another process that trains in the folder keeps it."""
+    plan = make_plan(folder, tmp_path / "report")
+    compare(plan, methods=["plm"])
+    other = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, "learning_rate": 1e-3}, device="cpu", force=True)
+    model = plan.place(variant("plm"), 42)
+    with RunFolder(model).held(), pytest.raises(ArtifactError, match="another process is training here"):
+        compare(other, methods=["plm"])
+    assert (model / "manifest.json").is_file()
+    compare(other, methods=["plm"])
+
+
+def test_a_note_of_an_older_version_serves(folder: Path, tmp_path: Path) -> None:
+    """It does not know the settings that came later."""
+    plan = make_plan(folder, tmp_path / "report")
+    compare(plan, methods=["plm"])
+    note = plan.place(variant("plm"), 42).with_suffix(".json")
+    told = json.loads(note.read_text())
+    for name in ("graph_start", "pooling", "popularity"):
+        del told[name]
+    note.write_text(json.dumps(told))
+    compare(plan, methods=["plm"])
+
+
+def test_recipes_serve_comparisons(folder: Path, tmp_path: Path) -> None:
+    for recipe in RECIPES.glob("*.toml"):
+        assert Plan(LinkSplit.load(folder / "t.split"), tmp_path, "minilm", read_recipe(recipe)).settings
+
+
 @pytest.mark.parametrize("change", [{"max_tokens": 7}, {"similarity": "cosine"}, {"num_neighbors": 2}])
 def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     """Also where it was trained and not yet scored, or is unfinished."""
@@ -218,6 +249,8 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
     assert "Time: GraphFormers" in shown
     with pytest.raises(GraphFormersError, match=r"no table 'overal'; .*overall"):
         app([*words, "--table", "overal"], standalone_mode=False)
+    with pytest.raises(GraphFormersError, match=r"max.num_neighbors given, but this table gives all methods the same neighbours"):
+        app([*words, "--table", "neighbours", "--set", "max.num_neighbors=2"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match="a table by name and methods given"):
         app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)
     with pytest.raises(Exception, match="expected different whole numbers such as 42,43,44"):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -20,8 +22,11 @@ from graphformers.evaluation.ranking import (
     rank_listed,
 )
 from graphformers.evaluation.scores import VectorScores
+from graphformers.train.settings import TrainConfig
+from graphformers.train.trainer import Trainer
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
+from tests.train.conftest import make_topics
 
 Array = np.ndarray  # type: ignore[type-arg]
 
@@ -158,3 +163,15 @@ def test_wrong_inputs() -> None:
         VectorScores(np.array([[1.0, np.nan]]))
     with pytest.raises(GraphFormersError, match=r"no protocol 'ful'; .*full"):
         rank(VectorScores(np.ones((split.graph.num_nodes, 2))), split.graph, split.test, "ful")
+
+
+def test_a_model_of_another_split_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = make_topics().save(tmp_path / "t.graph")
+    own, other = (split_links(graph, valid=20, test=20, candidates=10, seed=seed) for seed in (1, 2))
+    config = TrainConfig(two_stage=False, max_steps=1, batch_size=16, workers=0)
+    Trainer(make_model(), own.save(tmp_path / "own.split"), config, tmp_path / "t.model").train()
+    capsys.readouterr()
+    evaluate(tmp_path / "t.model", tmp_path / "own.split")
+    assert "another split" not in capsys.readouterr().err
+    evaluate(tmp_path / "t.model", other)
+    assert "t.model: was trained on another split than this one." in capsys.readouterr().err

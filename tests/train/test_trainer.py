@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +10,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from graphformers.artifact import open_artifact
 from graphformers.data.split import split_links
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.encoding import GraphFormers
-from graphformers.train.batches import BatchMaker
+from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
 from graphformers.train.runs import forecast
 from graphformers.train.schedule import Schedule
 from graphformers.train.settings import TrainConfig
+from graphformers.train.steps import Stepper
 from graphformers.train.trainer import Trainer
 from tests.train.conftest import make_model, make_split
 
@@ -343,3 +347,47 @@ def test_the_learning_rate_rises_and_falls() -> None:
     early, late = (timed.learning_rate(TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n)) for n in (25, 75))
     assert (early, late) == (pytest.approx(0.5), pytest.approx(0.5))
     assert states(Schedule(TrainConfig(learning_rate=1.0, warmup=3), 10), 4) == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    counted = Schedule(TrainConfig(learning_rate=1.0, warmup=3, max_seconds=100, two_stage=False, decay="linear"), 10**6)
+    places = [TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n) for n in (0, 1, 2, 3, 50, 99)]
+    assert [counted.learning_rate(place) for place in places] == pytest.approx([0.25, 0.5, 0.75, 1.0, 50 / 97, 1 / 97])
+
+
+def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done before the first step, by one that leaves no trace."""
+    plain, compiled = (Trainer(make_model(dropout=0.1), SPLIT, quick(max_steps=3)) for _ in range(2))
+    plain.train()
+    run, seconds = Stepper.run, []
+
+    def slow_at_first(self: Stepper, batch: TrainBatch, seed: int) -> Tensor:
+        if not seconds:
+            time.sleep(0.5)
+        seconds.append(compiled.state.seconds)
+        return run(self, batch, seed)
+
+    monkeypatch.setattr(Stepper, "run", slow_at_first)
+    monkeypatch.setattr("graphformers.train.trainer.compile_network", lambda network: None)
+    compiled.config = replace(compiled.config, compile=True)
+    result = compiled.train()
+    assert len(seconds) == 1 + 3
+    assert seconds[:2] == [0.0, 0.0]
+    for one, other in zip(plain.model.parameters(), compiled.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert result.steps == 3
+
+
+def test_a_trainer_that_trains_again_keeps_what_it_can_continue(tmp_path: Path) -> None:
+    trainer = Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model")
+    trainer.train()
+    trainer.model.load_state_dict(make_model().state_dict())
+    folder = tmp_path / "a.model.training"
+    saved: list[list[str]] = []
+    save = trainer.run.save  # type: ignore[union-attr]
+
+    def look(*arguments: Any) -> None:
+        save(*arguments)
+        saved.append(sorted(entry.name for entry in folder.glob("best-*")))
+
+    trainer.run.save = look  # type: ignore[union-attr, method-assign]
+    trainer.train(force=True)
+    assert saved
+    assert all(len(names) == 1 for names in saved)
