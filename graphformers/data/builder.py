@@ -5,7 +5,7 @@ appear twice, texts that are empty, edges to nodes that do not exist.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
-from graphformers.data.columns import OURS, as_strings, join_column, make_column, text_column
+from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, text_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.errors import InputError
@@ -32,9 +32,16 @@ class GraphBuilder:
     that is not in the data), counted and left aside.
     """
 
-    def __init__(self, problems: Problems, *, outside: bool = False) -> None:
+    def __init__(
+        self,
+        problems: Problems,
+        *,
+        outside: bool = False,
+        column_type: Callable[[str], pa.DataType | None] | None = None,
+    ) -> None:
         self.problems = problems
         self._outside = outside
+        self._column_type = column_type or (lambda name: None)  # what a column is known to hold, where it comes as plain text
         self._ids: list[pa.Array] = []
         self._texts: list[pa.Array] = []
         self._columns: list[dict[str, pa.Array]] = []
@@ -85,7 +92,10 @@ class GraphBuilder:
         texts = one_chunk(pa.chunked_array(self._texts, pa.large_string()))
         lengths = [len(batch) for batch in self._ids]
         names = dict.fromkeys(name for batch in self._columns for name in batch)
-        columns = {name: join_column([batch.get(name) for batch in self._columns], lengths, self._plain) for name in names}
+        columns = {}
+        for name in names:
+            chunks, known = [batch.get(name) for batch in self._columns], self._column_type(name)
+            columns[name] = join_column(chunks, lengths, self._plain, stays_text=known is not None and is_text(known))
         self._ids, self._texts, self._columns = [], [], []
         table = pa.table({"id": ids, "text": texts} | columns)
         hashes = np.concatenate([hash_strings(ids[i : i + HASH_ROWS].to_pylist()) for i in range(0, max(len(ids), 1), HASH_ROWS)])

@@ -80,14 +80,16 @@ def as_strings(column: pa.Array) -> pa.Array:
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
 
-def join_column(chunks: list[pa.Array | None], lengths: list[int], plain: list[bool]) -> pa.Array:
+def join_column(chunks: list[pa.Array | None], lengths: list[int], plain: list[bool], *, stays_text: bool = False) -> pa.Array:
     """One array from the chunks of a column; None where a file lacks it, `plain` where it came as untyped text.
+
+    `stays_text`: plain text is text, whatever it looks like.
 
     The type is that of all chunks together, however they were cut: numbers of both kinds are floats, types that differ otherwise
     are widened by Arrow's rules, and what has no common type becomes text.
     """
     blanks = [_without_blanks(chunk) if flag and chunk is not None else None for chunk, flag in zip(chunks, plain, strict=True)]
-    guessed = _guess_type([blank for blank in blanks if blank is not None])
+    guessed = pa.large_string() if stays_text else _guess_type([blank for blank in blanks if blank is not None])
     typed = [chunk if blank is None else _cast(blank, guessed) for chunk, blank in zip(chunks, blanks, strict=True)]
     kind = _common_type([chunk.type for chunk in typed if chunk is not None])
     if kind is not None:
@@ -114,7 +116,7 @@ def _cast(chunk: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds texts."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _as_text_column(chunk: pa.Array) -> pa.Array:
@@ -135,10 +137,10 @@ def _common_type(kinds: list[pa.DataType]) -> pa.DataType | None:
 
 
 def _enlarged(kind: pa.DataType) -> pa.DataType:
-    """With 64-bit offsets: chunks of strings with 32-bit ones cannot be joined beyond 2 GB."""
-    if pa.types.is_string(kind):
+    """With 64-bit offsets: chunks of strings with 32-bit ones cannot be joined beyond 2 GB; views cannot be taken."""
+    if is_text(kind):
         return pa.large_string()
-    if pa.types.is_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_binary_view(kind):
         return pa.large_binary()
     if pa.types.is_list(kind):
         return pa.large_list(_enlarged(kind.value_type))

@@ -1,6 +1,6 @@
 """Changes: what an update is given. New and changed nodes, new links, nodes and links to remove; from files or from Python."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,10 @@ def _typed(nodes: pa.Table, live: LiveGraph) -> pa.Table:
         kind, column = live.column_type(name), nodes[name]
         if kind is None or column.type == kind:
             continue
+        if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
+            more = next((field.name for field in column.type if kind.get_field_index(field.name) < 0), None)
+            if more is not None:
+                raise InputError(f"the column {name!r} holds {kind}, which has no {more!r}: it would be lost")
         try:
             column = column.cast(kind)
         except pa.ArrowException as error:
@@ -85,10 +89,14 @@ class _Collector:
         self.where: list[Place] = []
 
     def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
+        empty = np.asarray(pc.or_(pc.is_null(sources), pc.is_null(targets)))
+        self.problems.report("edge to an unknown node", empty, locate, lambda _: "an edge with an empty end, expected an id")
         kinds = [None] * len(sources) if types is None else types.to_pylist()
         ends = zip(sources.to_pylist(), targets.to_pylist(), kinds, strict=True)
-        self.links += [(str(one), str(other), None if kind is None else str(kind)) for one, other, kind in ends]
-        self.where += [locate(i) for i in range(len(sources))]
+        for i, (one, other, kind) in enumerate(ends):
+            if not empty[i]:
+                self.links.append((str(one), str(other), None if kind is None else str(kind)))
+                self.where.append(locate(i))
 
 
 def gather_changes(
@@ -97,22 +105,25 @@ def gather_changes(
     remove: str | Path | Iterable[str] | None = None,
     remove_edges: Links | None = None,
     settings: ImportSettings | None = None,
+    column_type: Callable[[str], pa.DataType | None] | None = None,
 ) -> Changes:
     """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
 
-    `remove` as a file holds one id a line.
+    `remove` as a file holds one id a line. `column_type` tells what a column of the graph holds.
     """
     settings = settings or ImportSettings()
     links, where = _links(edges, settings)
     unlinked, _ = _links(remove_edges, settings)
     removed = tuple(dict.fromkeys(_ids(remove)))
-    return Changes(_nodes(nodes, settings), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
+    return Changes(
+        _nodes(nodes, settings, column_type), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where)
+    )
 
 
-def _nodes(given: Nodes | None, settings: ImportSettings) -> pa.Table:
+def _nodes(given: Nodes | None, settings: ImportSettings, column_type: Callable[[str], pa.DataType | None] | None) -> pa.Table:
     if given is None:
         return NO_NODES
-    builder = GraphBuilder(Problems(strict=not settings.skip_bad))
+    builder = GraphBuilder(Problems(strict=not settings.skip_bad), column_type=column_type)
     if isinstance(given, str | Path):
         check_files([Path(given)])
         read_nodes([Path(given)], builder, settings)

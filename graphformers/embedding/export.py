@@ -1,6 +1,7 @@
 """Vectors for other programs: NumPy, Parquet, word2vec's text format; written beside their place and put there when whole."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,10 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
     check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
-    with put_in_place(path) as beside:
+    with put_in_place(path) as beside, put_in_place(written[0]) if path.suffix == ".npy" else nullcontext() as beside_ids:
+        if beside_ids is not None:
+            _ids(store, beside_ids)
         writers[path.suffix](store, beside)
-    if path.suffix == ".npy":
-        with put_in_place(written[0]) as beside:
-            _ids(store, beside)
 
 
 def _numpy(store: VectorStore, path: Path) -> None:

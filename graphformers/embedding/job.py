@@ -81,6 +81,9 @@ class Workplace:
             before = json.loads(place.read_text())
         except (OSError, ValueError):
             before = None
+        strange = foreign_entry(self.path)
+        if strange is not None:
+            raise GraphFormersError(f"{self.path}: holds {strange!r} and no embedding of ours; move it, or choose another output")
         differing = [] if before is None else self.plan.differences(before)
         if differing and not force:
             raise GraphFormersError(
@@ -224,7 +227,8 @@ def _say_cost(plan: Plan) -> None:
 def check_output(output: Path, *, force: bool) -> None:
     """Raises early what stands in the way of writing `output`."""
     path = work_path(output)
-    if path.is_dir() and not (path / "folder").exists() and (output / MANIFEST).is_file():
+    is_left = path.is_dir() and foreign_entry(path) is None
+    if is_left and not (path / "folder").exists() and (output / MANIFEST).is_file():
         shutil.rmtree(path, ignore_errors=True)  # left by a kill in the moment after the result was put in place
     check_writable(output, KIND, force=force)
     with unused(output):
@@ -237,8 +241,16 @@ def unused(output: Path) -> AbstractContextManager[Any]:
 
 
 def work_path(output: Path) -> Path:
-    """Where the embedding of `output` lies until it is finished."""
-    return output.with_name(f"{output.name}.embedding")
+    """Where the embedding of `output` lies until it is finished: on the same disk, also where `output` is a link."""
+    place = output.resolve() if output.is_symlink() else output
+    return place.with_name(f"{place.name}.embedding")
+
+
+def foreign_entry(path: Path) -> str | None:
+    """Something in a folder that we did not put there: one with a plan, or with nothing, is ours."""
+    if (path / "plan.json").exists():
+        return None
+    return next((entry.name for entry in sorted(path.iterdir()) if not entry.name.startswith(".plan.json")), None)
 
 
 def check_space(work: Workplace) -> None:

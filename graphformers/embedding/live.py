@@ -31,11 +31,12 @@ class LiveGraph:
         self._records: dict[int, tuple[pa.Table, int]] = {}  # where the id, text and columns of new and changed nodes stand
         self._rows: dict[int, Array] = {}  # neighbours of nodes that a change touched
         self._links: list[Link] = []  # added, in order
+        self._cut: set[tuple[int, int]] = set()  # pairs of the base that were parted: what is linked anew is a new link
 
     def fork(self) -> "LiveGraph":
         """A copy that can be changed without changing this one."""
         other = copy.copy(self)
-        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links"):
+        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links", "_cut"):
             setattr(other, name, copy.copy(getattr(self, name)))
         return other
 
@@ -138,9 +139,14 @@ class LiveGraph:
             values = values.cast(kind)
         except pa.ArrowException:  # a new node has words where the others have numbers
             own, values, kind = own.cast(pa.large_string()), values.cast(pa.large_string()), pa.large_string()
-        mask = np.zeros(total, dtype=bool)
+        whole, mask = pa.concat_arrays([own, pa.nulls(len(self._ids), kind)]), np.zeros(total, dtype=bool)
         mask[changed] = True
-        return pc.replace_with_mask(pa.concat_arrays([own, pa.nulls(len(self._ids), kind)]), pa.array(mask), values)
+        try:
+            return pc.replace_with_mask(whole, pa.array(mask), values)
+        except pa.ArrowNotImplementedError:  # lists and the like
+            places = np.arange(total)
+            places[changed] = total + np.arange(len(changed))
+            return pa.concat_arrays([whole, values]).take(pa.array(places))
 
     def row(self, node: int) -> Array:
         """The neighbours of a node, sorted."""
@@ -167,10 +173,13 @@ class LiveGraph:
         around: list[int] = self.row(node).tolist()
         for other in around:
             self._rows[other] = _without(self.row(other), node)
+        id = self.id(node)
+        if any(id in link[:2] for link in self._links):
+            self._links = [link for link in self._links if id not in link[:2]]  # another node may have the id one day
         self._gone.add(node)
         self._rows.pop(node, None)
         self._records.pop(node, None)
-        self._numbers.pop(self.id(node), None)
+        self._numbers.pop(id, None)
         return around
 
     def link(self, one: int, other: int, link: Link) -> bool:
@@ -191,6 +200,11 @@ class LiveGraph:
             return False
         self._rows[one] = _without(self.row(one), other)
         self._rows[other] = _without(self.row(other), one)
+        ends = {self.id(one), self.id(other)}
+        if any(set(link[:2]) == ends for link in self._links):
+            self._links = [link for link in self._links if set(link[:2]) != ends]
+        if max(one, other) < self.base.num_nodes:
+            self._cut.add((min(one, other), max(one, other)))
         return True
 
     def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
@@ -250,6 +264,10 @@ class LiveGraph:
     def _edges(self, places: Array, indptr: Array, indices: Array) -> tuple[Array, Array | None, tuple[str, ...]]:
         """The directed edges of pairs that are still linked, with their types."""
         old = places[np.asarray(self.base.edges)]
+        if self._cut:
+            cut = np.array(sorted(self._cut), dtype=np.int64).T
+            low, high = np.sort(np.asarray(self.base.edges, dtype=np.int64), axis=0)
+            old[:, np.isin(low * self.base.num_nodes + high, cut[0] * self.base.num_nodes + cut[1])] = -1
         types = np.full(old.shape[1], -1, dtype=np.int16) if self.base.edge_types is None else np.asarray(self.base.edge_types)
         names = {name: code for code, name in enumerate(self.base.type_names)}
         ends = self.find([end for link in self._links for end in link[:2]]).reshape(-1, 2).T

@@ -97,17 +97,17 @@ class ChangeLog:
                 os.fsync(handle)
                 _write_all(handle, END)
                 os.fsync(handle)
-                self.end = os.lseek(handle, 0, os.SEEK_CUR)
+                end = os.lseek(handle, 0, os.SEEK_CUR)
+                if not begun:
+                    sync(self.path.parent)
             except OSError:
                 os.ftruncate(handle, begun)
                 raise
             finally:
                 os.close(handle)
-            if not begun:
-                sync(self.path.parent)
         except OSError as error:
             raise full_disk(error, self.path) from error
-        self._digest = digest
+        self._digest, self.end = digest, end
 
     def _check(self, length: int) -> bytes:
         return hashlib.sha256(self._digest + length.to_bytes(8, "little")).digest()[:8]

@@ -28,8 +28,9 @@ from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import Record
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
-from graphformers.errors import ArtifactError
+from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
+from graphformers.progress import say
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,18 @@ class Updater:
             self._lock.check()
             store.log.append(record)
             store.absorb(record, effect.live)
-        is_due = compact and compaction.is_due(store)
-        if is_due:
-            self.store = compaction.compact(store)
-            self._lock.follow()
-        return replace(report, nodes=len(self.store), is_compacted=is_due)
+        is_compacted = compact and compaction.is_due(store) and self._compact()
+        return replace(report, nodes=len(self.store), is_compacted=is_compacted)
+
+    def _compact(self) -> bool:
+        """What was asked for is done; where this fails, the next update tries again."""
+        try:
+            self.store = compaction.compact(self.store)
+        except (GraphFormersError, OSError) as error:
+            say(f"{self.store.path}: the update is done, but its log could not be compacted: {error}")
+            return False
+        self._lock.follow()
+        return True
 
     def _compute(self, changes: Changes, effect: Effect) -> tuple[Record, UpdateReport]:
         started = time.perf_counter()
@@ -215,7 +223,7 @@ def update(
     with locked(path) as lock:
         sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)
-        changes = gather_changes(nodes, edges, remove, remove_edges, settings)
+        changes = gather_changes(nodes, edges, remove, remove_edges, settings, store.live.column_type)
         if model is None:
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):

@@ -29,6 +29,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 
 KIND = "vectors"
 VERSION = 1
+TRIES = 20  # to open a folder that is being replaced
 PRECISIONS = ("float32", "float16", "int8")
 
 
@@ -61,6 +62,15 @@ def to_precision(vectors: Array, precision: str) -> Raw:
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
+def _folder(path: str | Path) -> tuple[int, int] | None:
+    """Which folder stands at a path, whatever its name."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class VectorStore:
     """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`. Made by `embed` or `VectorStore.load`."""
 
@@ -81,8 +91,21 @@ class VectorStore:
 
     @staticmethod
     def load(path: str | Path) -> "VectorStore":
-        """Maps a folder of vectors into memory and reads its log."""
-        return VectorStore(open_artifact(path, KIND, VERSION))
+        """Maps a folder of vectors into memory and reads its log.
+
+        A compaction may put another folder in its place meanwhile: then what was opened belongs to both, and is opened again.
+        """
+        for _ in range(TRIES):
+            before = _folder(path)
+            try:
+                store = VectorStore(open_artifact(path, KIND, VERSION))
+            except Exception:
+                if _folder(path) == before:
+                    raise
+                continue
+            if _folder(path) == before:
+                return store
+        raise ArtifactError(f"{path}: another folder was put in its place again and again; try again later")
 
     def __repr__(self) -> str:
         return f"VectorStore({len(self):,} vectors of {self.size} numbers)"

@@ -44,6 +44,8 @@ def _one(live: LiveGraph, filter: str) -> Array:
     if name not in columns:
         raise GraphFormersError(f"the filter {filter!r}: no node column {name!r}; {nearest(name, columns)}")
     column = live.column(name)
+    if pa.types.is_float16(column.type):  # which Arrow stores, but does not compare
+        column = column.cast(pa.float32())
     try:
         value = pa.scalar(text).cast(column.type)
     except pa.ArrowException as error:
@@ -52,7 +54,10 @@ def _one(live: LiveGraph, filter: str) -> Array:
         ) from error
     if "<" in sign or ">" in sign:
         _check_order(column, text, f"the filter {filter!r}")
-    mark = COMPARE[sign](column, value)
+    try:
+        mark = COMPARE[sign](column, value)
+    except pa.ArrowException as error:
+        raise GraphFormersError(f"the filter {filter!r}: the column holds {column.type}, which cannot be compared") from error
     return np.asarray(pc.fill_null(mark, False), dtype=bool)
 
 

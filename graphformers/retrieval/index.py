@@ -12,6 +12,7 @@ Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 """
 
 import copy
+import errno
 import json
 import os
 import threading
@@ -256,10 +257,15 @@ def build_index(store: VectorStore) -> Index:
         index, recall = (other, recall_of_other) if recall_of_other > recall else (index, recall)
     say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     assert index.facts is not None, "a graph has its facts"
-    with put_in_place(store.path / FILE) as draft:
-        index._graph.graph.save(str(draft))
-        index.facts = replace(index.facts, checksum=checksum(draft))
-    write_whole(store.path / ABOUT, (json.dumps(asdict(index.facts), indent=1) + "\n").encode())
+    try:
+        with put_in_place(store.path / FILE) as draft:
+            index._graph.graph.save(str(draft))
+            index.facts = replace(index.facts, checksum=checksum(draft))
+        write_whole(store.path / ABOUT, (json.dumps(asdict(index.facts), indent=1) + "\n").encode())
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC):
+            raise
+        say(f"{store.path}: the index cannot be kept there ({error.strerror}); it will be built again the next time")
     return index
 
 

@@ -200,7 +200,7 @@ class Engine:
         before = updater.store.fork()
         try:
             store = compaction.compact(updater.store)
-        except (GraphFormersError, OSError) as error:  # nothing is lost by waiting
+        except Exception as error:  # whatever it is, nothing is lost by waiting
             say(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
@@ -311,6 +311,9 @@ class _Search:
                 found = self.view.index.search(queries, wanted, allowed=allowed, are_nodes=are_nodes)
             except GraphFormersError as error:
                 self.errors |= dict.fromkeys(group, RefusedError(str(error)))
+                continue
+            except Exception as error:  # of these questions; the others are asked
+                self.errors |= dict.fromkeys(group, error)
                 continue
             for row, i in enumerate(group):
                 nodes, scores = found.nodes_QK[row], found.scores_QK[row]

@@ -285,3 +285,28 @@ def test_a_fingerprint_is_of_what_decides_a_vector() -> None:
         other.network.load_state_dict(one.network.state_dict())
     assert model_fingerprint(loud) == model_fingerprint(one)
     assert model_fingerprint(mean) != model_fingerprint(one)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_of_somebody_else_is_left_alone(exists: bool, tmp_path: Path) -> None:
+    model, output, other = make_model(), tmp_path / "some.vectors", tmp_path / "some.vectors.embedding"
+    if exists:
+        embed(model, some_graph(), output, **EXACT)
+    other.mkdir()
+    (other / "mine.txt").write_text("precious")
+    with pytest.raises(GraphFormersError, match=r"exists already|holds 'mine.txt' and no embedding of ours"):
+        embed(model, some_graph(), output, **EXACT)
+    with pytest.raises(GraphFormersError, match=r"holds 'mine.txt' and no embedding of ours"):
+        embed(model, some_graph(), output, force=True, **EXACT)
+    assert (other / "mine.txt").read_text() == "precious"
+
+
+def test_the_work_lies_beside_what_a_link_points_to(tmp_path: Path) -> None:
+    """There is room for it, and it can be put in place by a rename."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link.vectors").symlink_to(tmp_path / "disk" / "some.vectors")
+    assert job.work_path(tmp_path / "link.vectors") == tmp_path / "disk" / "some.vectors.embedding"
+    store = embed(make_model(), some_graph(), tmp_path / "link.vectors", **EXACT)
+    assert len(store) == 60
+    assert (tmp_path / "link.vectors").is_symlink()
+    assert (tmp_path / "disk" / "some.vectors" / "manifest.json").is_file()

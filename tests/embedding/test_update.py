@@ -1,5 +1,6 @@
 """update: what a full embedding of the changed graph gives, with only the work that the changes cause."""
 
+import errno
 import resource
 import shutil
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
+from graphformers.data.settings import ImportSettings
 from graphformers.embedding import compaction, shards
 from graphformers.embedding.changes import gather_changes
 from graphformers.embedding.job import embed
@@ -20,6 +23,7 @@ from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
+from graphformers.retrieval.filters import allowed_nodes
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
 
@@ -391,4 +395,145 @@ def test_one_writer_for_many_changes_keeps_its_lock(tmp_path: Path, monkeypatch:
                 pass
         assert compactions >= 1
     found = VectorStore.load(path)
+    assert farthest(found, model, found.graph()) <= 1e-5
+
+
+def typed_base(folder: Path, model: GraphFormers, **columns: list[Any]) -> VectorStore:
+    """Three nodes with columns of any type."""
+    nodes = pa.table({"id": ["a", "b", "c"], "text": ["graph", "text", "node"], **columns})
+    return embed(model, build_graph(nodes, ["a", "b"], ["b", "c"], ["cites", "cites"]), folder / "typed.vectors", **EXACT)
+
+
+@pytest.mark.parametrize("values", [[["x"], [], ["y", "z"]], [{"n": 1}, None, {"n": 3}]])
+def test_columns_of_lists_and_objects_change_as_others_do(values: list[Any], tmp_path: Path) -> None:
+    model = make_model()
+    store = typed_base(tmp_path, model, odd=values)
+    update(
+        store, nodes=[{"id": "d", "text": "new", "odd": values[2]}, {"id": "a", "text": "graph", "odd": values[2]}], model=model
+    )
+    found = VectorStore.load(store.path)
+    assert found.live.column("odd").to_pylist() == [values[2], *values[1:], values[2]]
+    assert compaction.compact(found).graph().column("odd").to_pylist() == [values[2], *values[1:], values[2]]
+    with pytest.raises(GraphFormersError, match=r"which the column 'odd' holds|which cannot be compared"):
+        allowed_nodes(found.live, ["odd<[1]"])
+
+
+def test_text_stays_as_it_was_written(tmp_path: Path) -> None:
+    """Whatever it looks like: versions are no numbers."""
+    model = make_model()
+    store = typed_base(tmp_path, model, version=["1.0", "2.0-beta", "3"])
+    (tmp_path / "new.csv").write_text("id,text,version\na,graph,1.0\nb,text,1e5\nd,new,\n")
+    report = update(store, nodes=tmp_path / "new.csv", model=model)
+    assert report.changed_nodes == 1  # b: a has that version already
+    assert VectorStore.load(store.path).live.column("version").to_pylist() == ["1.0", "1e5", "3", None]
+
+
+def test_fields_of_an_object_are_not_lost(tmp_path: Path) -> None:
+    model = make_model()
+    store = typed_base(tmp_path, model, meta=[{"n": 1}, None, {"n": 3}])
+    with pytest.raises(GraphFormersError, match="has no 'm': it would be lost"):
+        update(store, nodes=[{"id": "a", "text": "graph", "meta": {"m": 5}}], model=model)
+
+
+def test_a_link_without_an_end_is_no_link_to_none(tmp_path: Path) -> None:
+    model = make_model()
+    store = typed_base(tmp_path, model)
+    update(store, nodes={"None": "text"}, model=model)
+    parquet.write_table(pa.table({"src": ["a", None], "dst": ["c", "a"]}), tmp_path / "links.parquet")
+    with pytest.raises(GraphFormersError, match="an edge with an empty end"):
+        update(store, edges=tmp_path / "links.parquet", model=model)
+    with pytest.raises(GraphFormersError, match="an edge with an empty end"):
+        update(store, remove_edges=tmp_path / "links.parquet", model=model)
+    report = update(store, edges=tmp_path / "links.parquet", model=model, settings=ImportSettings(skip_bad=True))
+    assert report.new_links == 1
+
+
+def test_links_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
+    model = make_model()
+    store = typed_base(tmp_path, model)
+
+    def links() -> set[tuple[str, str, str]]:
+        graph = VectorStore.load(store.path).graph()
+        ends = (graph.ids_of(side) for side in np.asarray(graph.edges))
+        return set(zip(*ends, [graph.type_names[kind] for kind in graph.edge_types], strict=True))
+
+    update(store, remove_edges=[("a", "b")], model=model)
+    update(store, edges=[("b", "a", "retracts")], model=model)
+    assert links() == {("b", "a", "retracts"), ("b", "c", "cites")}
+    update(store, remove_edges=[("a", "b")], model=model)
+    update(store, edges=[("a", "b", "likes")], model=model)
+    assert links() == {("a", "b", "likes"), ("b", "c", "cites")}
+    update(store, remove=["a"], model=model)
+    update(store, nodes={"a": "another"}, edges=[("a", "b", "knows")], model=model)
+    assert links() == {("a", "b", "knows"), ("b", "c", "cites")}
+    compaction.compact(VectorStore.load(store.path))
+    assert links() == {("a", "b", "knows"), ("b", "c", "cites")}
+
+
+def test_views_of_strings_are_strings(tmp_path: Path) -> None:
+    """As polars gives them."""
+    model = make_model()
+    venues = pa.array(["x", "y", "x"], pa.string_view())
+    store = typed_base(tmp_path, model, venue=venues)
+    update(store, nodes=[{"id": "d", "text": "new", "venue": "y"}], model=model)
+    found = compaction.compact(VectorStore.load(store.path))
+    assert found.graph().column("venue").to_pylist() == ["x", "y", "x", "y"]
+    assert allowed_nodes(found.live, ["venue=y"]).tolist() == [False, True, False, True]  # type: ignore[union-attr]
+
+
+def test_an_update_whose_compaction_fails_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+
+    def fail(store: VectorStore) -> VectorStore:
+        raise GraphFormersError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "is_due", lambda store: True)
+        patch.setattr(compaction, "compact", fail)
+        assert not update(store, nodes={"new": "graph"}, model=model).is_compacted
+    assert "the update is done, but its log could not be compacted: the disk is full" in capsys.readouterr().err
+    assert "new" in VectorStore.load(store.path)
+
+
+def test_a_log_whose_folder_cannot_be_synchronised_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("graphformers.embedding.log.sync", fail)
+        with pytest.raises((OSError, GraphFormersError)):
+            update(store, nodes={"refused": "graph"}, model=model)
+    update(store, nodes={"new": "graph"}, model=model)
+    found = VectorStore.load(store.path)
+    assert "new" in found
+    assert "refused" not in found
+
+
+def test_a_folder_that_is_exchanged_while_it_is_opened_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction between the manifest and the graph: both would be of different bases."""
+    model = make_model()
+    store = make_base(tmp_path, model)
+    first = store.ids[0].as_py()
+    update(store, remove=[first], nodes={"new": "graph"}, model=model)
+    load, calls = TextGraph.load, []
+
+    def exchange(path: Path) -> TextGraph:
+        calls.append(path)
+        if len(calls) == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(TextGraph, "load", load)
+                compaction.compact(VectorStore.load(store.path))
+        return load(path)
+
+    monkeypatch.setattr(TextGraph, "load", exchange)
+    found = VectorStore.load(store.path)
+    monkeypatch.undo()
+    assert len(calls) == 2
+    assert found.log.end == 0
     assert farthest(found, model, found.graph()) <= 1e-5

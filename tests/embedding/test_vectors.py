@@ -108,3 +108,13 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert {name: (array.dtype, array.tolist()) for name, array in record.arrays.items()} == {
             name: (array.dtype, array.tolist()) for name, array in arrays.items()
         }
+
+
+def test_an_export_that_fails_leaves_the_old_one(store: VectorStore, tmp_path: Path) -> None:
+    """Vectors and ids belong together."""
+    store.export(tmp_path / "out.npy")
+    before = (tmp_path / "out.npy").read_bytes(), (tmp_path / "out.ids.txt").read_bytes()
+    update(store, nodes={"two\nlines": "graph"}, model=make_model())
+    with pytest.raises(GraphFormersError, match="a line break"):
+        VectorStore.load(store.path).export(tmp_path / "out.npy", force=True)
+    assert ((tmp_path / "out.npy").read_bytes(), (tmp_path / "out.ids.txt").read_bytes()) == before

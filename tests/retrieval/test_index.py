@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,19 @@ def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
     assert again.search(queries, 5).nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
     assert made.facts is not None
     assert Trial.of(store).choose_width(again, LEAST_WIDTH) == (made.facts.search_width, made.facts.recall)
+
+
+def test_an_index_that_cannot_be_kept_serves(
+    tmp_path: Path, large: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    store = embed(make_model(), some_graph(), tmp_path / "v")
+    monkeypatch.setattr("graphformers.retrieval.index.put_in_place", refuse)
+    made = Index.open(store)
+    assert "the index cannot be kept there (Read-only file system)" in capsys.readouterr().err
+    assert (made.search(store.base_vectors(np.arange(3)), 1).nodes_QK >= 0).all()
 
 
 def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]) -> None:
