@@ -59,6 +59,8 @@ def embed_command(
     from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_embedding_forecast, print_vectors
 
+    if ray is None and (workers is not None or gpus_per_worker):
+        raise typer.BadParameter("is for --ray", param_hint="--gpus-per-worker" if workers is None else "--workers")
     settings = EmbedSettings(precision, states_precision, keep_states, states, neighbors, shard_size=shard_size)
     if not dry_run:
         check_output(output, force=force)

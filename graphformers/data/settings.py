@@ -1,7 +1,8 @@
 """What an import can be told: the format, which column plays which role, what to do with bad rows."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from graphformers.errors import GraphFormersError, InputError, require_types
 
@@ -12,15 +13,18 @@ class Format:
 
     about: str
     outside: bool = False
+    reads: tuple[str, ...] = ()  # the settings that it heeds, but for skip_bad, which all do
 
 
+TABLES = ("columns", "keep", "header", "quotes")
+VIEWS = ("window", "min_count", "max_views")
 FORMATS = {
-    "tables": Format("node and edge tables: .csv .tsv .jsonl .parquet, told apart by their columns"),
+    "tables": Format("node and edge tables: .csv .tsv .jsonl .parquet, told apart by their columns", reads=TABLES),
     "dblp": Format("dblp.v12.json: titles and references, one record per line", outside=True),
     "wikidata5m": Format("id<TAB>text and head<TAB>relation<TAB>tail files; the first sentence is the text"),
     "amazon": Format("SNAP's amazon-meta.txt: titles and similar items", outside=True),
     "debian": Format("Debian Packages files (.xz too): descriptions and dependencies", outside=True),
-    "sessions": Format("an item table and a log of user, time, item: items viewed together are linked"),
+    "sessions": Format("an item table and a log of user, time, item: items viewed together are linked", reads=(*TABLES, *VIEWS)),
     "pairs": Format("the TSV of the 2021 code: text|'|neighbour|'|…<TAB>text|'|…; equal texts are one node"),
     "python": Format(
         "Python itself: docstrings; member of, calls, inherits. The standard library, or installed packages by name"
@@ -48,6 +52,10 @@ class ImportSettings:
         require_types(self)
         if self.format not in FORMATS:
             raise GraphFormersError(f"no format {self.format!r}; there are: {', '.join(FORMATS)}")
+        chosen = [name for name in (*TABLES, *VIEWS) if getattr(self, name) != _usual(name)]
+        unread = next((name for name in chosen if name not in FORMATS[self.format].reads), None)
+        if unread is not None:
+            raise GraphFormersError(f"{unread}={getattr(self, unread)!r} given, but the format {self.format!r} has no use for it")
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
             raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
@@ -59,6 +67,11 @@ class ImportSettings:
             raise GraphFormersError(
                 f"window {self.window} and min_count {self.min_count} given, expected more than 0 minutes and at least 1 user"
             )
+
+
+def _usual(name: str) -> Any:
+    entry = ImportSettings.__dataclass_fields__[name]
+    return {} if entry.default is MISSING else entry.default
 
 
 ROLES = {  # role -> column names that mean it, the best first

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array
-from graphformers.data.columns import is_text, make_column, text_column
+from graphformers.data.columns import as_strings, is_text, make_column, text_column
 from graphformers.data.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
 from graphformers.data.problems import Locate, Place, Problems
 from graphformers.data.settings import ImportSettings
@@ -212,6 +212,6 @@ def _decode(column: pa.Array) -> tuple[pa.Array, Array]:
 
 def _numbers_as_text(path: Path, name: str, column: pa.Array) -> pa.Array:
     try:
-        return column.cast(pa.large_string())
+        return as_strings(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{path}: the column {name!r} holds values of type {column.type}, expected text or numbers") from error

@@ -14,6 +14,7 @@ import uvicorn
 from graphformers.errors import GraphFormersError
 from graphformers.progress import say
 from graphformers.serve.app import State, make_app
+from graphformers.serve.connection import Connection, most_connections
 from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
 
@@ -43,8 +44,10 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     failure: list[BaseException] = []
+    Connection.most = most_connections()
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -52,7 +55,6 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         proxy_headers=False,  # the rate is counted by the address that is really there
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        h11_max_incomplete_event_size=64 << 10,
     )
     server = Server(config)
 

@@ -193,7 +193,7 @@ def test_a_missing_column_lists_what_is_there(tmp_path: Path) -> None:
         match=r"no column for text \(looked for text or title or name\) among: number, words; name it with --column text=NAME",
     ):
         read_graph(path)
-    with pytest.raises(InputError, match=r"no column for id \(looked for nr\) among: number; name it"):
+    with pytest.raises(InputError, match=r"no column for id \(looked for nr\) among: number, words; name it"):
         read_graph(path, settings=ImportSettings(columns={"text": "words", "id": "nr"}))
 
 
@@ -268,7 +268,7 @@ def test_settings_are_checked() -> None:
     with pytest.raises(GraphFormersError, match="no column role 'txt'; there are: id, text"):
         ImportSettings(columns={"txt": "a"})
     with pytest.raises(GraphFormersError, match="window 0"):
-        ImportSettings(window=0)
+        ImportSettings(format="sessions", window=0)
 
 
 def test_many_bad_rows_are_counted_and_some_listed(tmp_path: Path) -> None:
@@ -410,3 +410,34 @@ def test_files_that_hold_only_edges_or_both_are_said(tmp_path: Path) -> None:
     both = write_csv(tmp_path / "b.csv", "id,title,source,target\na,A,x,y\n")
     with pytest.raises(InputError, match=r"both nodes and edges by its columns"):
         sort_inputs([both], ImportSettings())
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, [("a", "first"), ("b", "second")]),
+        ({"id": "name"}, [("a", "first"), ("b", "second")]),
+        ({"id": "name", "text": "name"}, [("a", "a"), ("b", "b")]),
+        ({"id": "description"}, [("first", "a"), ("second", "b")]),
+        ({"text": "description"}, [("a", "first"), ("b", "second")]),
+    ],
+)
+def test_a_name_may_be_the_id_or_the_text(columns: dict[str, str], expected: list[tuple[str, str]], tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("name,description\na,first\nb,second\n")
+    graph = read_graph(tmp_path / "n.csv", settings=ImportSettings(columns=columns))
+    assert list(zip(graph.ids.to_pylist(), graph.texts.to_pylist(), strict=True)) == expected
+
+
+def test_a_number_that_is_none_is_no_id(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"id": [1.0, float("nan")], "text": ["a", "b"]}), tmp_path / "n.parquet")
+    with pytest.raises(GraphFormersError, match=r"empty|missing"):
+        read_graph(tmp_path / "n.parquet")
+
+
+def test_what_a_format_does_not_ask_for_is_refused() -> None:
+    for changes in ({"columns": {"text": "abstract"}}, {"keep": ()}, {"header": False}, {"window": 5.0}):
+        with pytest.raises(GraphFormersError, match="but the format 'dblp' has no use for it"):
+            ImportSettings(format="dblp", **changes)  # type: ignore[arg-type]
+    with pytest.raises(GraphFormersError, match="min_count=3 given, but the format 'tables' has no use for it"):
+        ImportSettings(min_count=3)
+    assert ImportSettings(format="sessions", min_count=3, columns={"user": "who"}).min_count == 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import random
 import re
@@ -491,3 +492,29 @@ def test_the_log_has_a_line_for_every_request(place: Path) -> None:
     ]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", when) for when, *_ in lines)
     assert "secret" not in said
+
+
+def send(server: Running, data: bytes, seconds: float = 20) -> bytes:
+    """What a server answers to raw bytes until it closes the connection."""
+    host, port = server.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=seconds) as client:
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            client.sendall(data)
+            while piece := client.recv(65536):
+                found += piece
+        return found
+
+
+def test_heads_are_short(shared: Running) -> None:
+    """A head is read before anybody is asked for a token: it must not fill the memory."""
+    long = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 200_000
+    assert b"error" in send(shared, long)
+    many = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-More: 0123456789\r\n" * 20_000 + b"\r\n"
+    assert not send(shared, many).startswith(b"HTTP/1.1 200")
+    found = send(shared, b"what is this\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert b'{"error":{"message":"this is no HTTP request' in found
+    with shared.client() as client:
+        assert client.get("/health").status_code == 200
+        assert client.post("/search", json={"text": "x " * 4000}).status_code == 200

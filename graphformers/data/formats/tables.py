@@ -60,12 +60,7 @@ def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSetting
 
 def _read_node_file(path: Path, found: list[str], names: ColumnNames, builder: GraphBuilder, settings: ImportSettings) -> None:
     """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full stop."""
-    parts = settings.columns.get("text", "").split(",")
-    if len(parts) > 1:
-        texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
-    else:
-        texts = [require_column("text", found, settings, path)]
-    id_name = require_column("id", [name for name in found if name not in texts] or found, settings, path)
+    id_name, texts = _id_and_texts(found, settings, path)
     roles = list(dict.fromkeys([id_name, *texts]))
     only = None
     if settings.keep is not None:
@@ -78,6 +73,23 @@ def _read_node_file(path: Path, found: list[str], names: ColumnNames, builder: G
         columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
         text = _join([batch.columns[name] for name in texts])
         builder.add_nodes(batch.columns[id_name], text, columns, batch.locate, plain=is_plain(path))
+
+
+def _id_and_texts(found: list[str], settings: ImportSettings, path: Path) -> tuple[str, list[str]]:
+    """Which columns hold the id and the text. What the user named comes first; "name" may be either."""
+    parts = settings.columns.get("text", "").split(",")
+    if len(parts) > 1:
+        texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
+    else:
+        others = [name for name in found if name != settings.columns.get("id")]
+        texts = [guess_column("text", others, settings) or require_column("text", found, settings, path)]
+    if settings.columns.get("id") in texts:
+        return require_column("id", found, settings, path), texts
+    id_name = guess_column("id", [name for name in found if name not in texts] or found, settings)
+    if id_name is None and "text" not in settings.columns:
+        id_name = require_column("id", found, settings, path)
+        texts = [guess_column("text", [name for name in found if name != id_name], settings) or texts[0]]
+    return id_name or require_column("id", found, settings, path), texts
 
 
 def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
