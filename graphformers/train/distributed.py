@@ -6,6 +6,7 @@ chunks each process computes it in, and whether it has pairs in this batch or no
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from graphformers.progress import be_silent
 
 BUCKET_BYTES = 1 << 26  # of gradients that are summed in one message
 FAILURE_KEY = "graphformers/failed"
+LAST_WORDS = 2.0  # seconds that a process which fails leaves the others to say why they end, before torchrun ends them
 LONGEST_WAIT = timedelta(hours=2)  # of a process for the others: one may be tokenising or writing a checkpoint
 
 
@@ -157,14 +159,18 @@ def joined(device: torch.device) -> Iterator[World]:
     world = World(dist.get_rank(), dist.get_world_size(), control)
     if not world.is_first:
         be_silent()
+    is_first_to_fail = False
     try:
         yield world
     except Exception as error:
         reason = _failure(world, error)
+        is_first_to_fail = reason is None
         raise (reason or error) from (error if reason else None)
     finally:
         if is_ours:
             dist.destroy_process_group()
+            if is_first_to_fail:
+                time.sleep(LAST_WORDS)
 
 
 def _failure(world: World, error: Exception) -> GraphFormersError | None:
