@@ -13,7 +13,8 @@ from torch import Tensor
 from graphformers.data.arrays import Array
 from graphformers.errors import GraphFormersError
 
-BLOCK_BYTES = 1 << 28  # of candidates' vectors at a time
+BLOCK_BYTES = 1 << 28  # of vectors at a time
+LISTED_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}  # of candidates: what stays in a CPU's cache is ten times as fast
 ROUNDING = 2.0**-20  # of the product of two lengths: scores that are nearer to each other than this are the same
 
 
@@ -63,8 +64,10 @@ class VectorScores:
         """(…, D) float32 on the device, of length 1 where cosines are asked for."""
         if isinstance(self._vectors, Tensor):
             found = self._vectors[places if isinstance(places, slice) else torch.from_numpy(places).to(self.device)].float()
-        else:
+        elif isinstance(places, slice):
             found = torch.from_numpy(np.array(self._vectors[places], dtype=np.float32))
+        else:
+            found = torch.from_numpy(np.take(self._vectors, places, axis=0).astype(np.float32, copy=False))
         return F.normalize(found, dim=-1) if self.cosine else found
 
     def _places(self, nodes: Array) -> Array:
@@ -75,7 +78,8 @@ class VectorScores:
         return places
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
-        size = max(1, self._size // candidates_QC.shape[1])
+        most = LISTED_BYTES.get(self.device.type, LISTED_BYTES["cpu"])
+        size = max(1, most // (4 * max(self._vectors.shape[1], 1) * max(candidates_QC.shape[1], 1)))
         scores_QC = np.empty(candidates_QC.shape, dtype=np.float32)
         for start in range(0, len(candidates_QC), size):
             part = slice(start, start + size)
