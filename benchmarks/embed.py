@@ -70,7 +70,8 @@ def flops(lengths: np.ndarray[Any, Any], shape: str, num_layers: int) -> float:
 
 def time_embedding(model: GraphFormers, graph: TextGraph, folder: Path, **changes: Any) -> float:
     output = folder / "out.vectors"
-    shutil.rmtree(output, ignore_errors=True)
+    for left in (output, folder / "out.vectors.embedding"):
+        shutil.rmtree(left, ignore_errors=True)
     started = time.perf_counter()
     embed(model, graph, output, **changes)
     taken = time.perf_counter() - started

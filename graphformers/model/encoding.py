@@ -292,6 +292,7 @@ def _announce(value: Any) -> None:
     if isinstance(value, Tensor):
         if not hasattr(value, "_dynamo_weak_dynamic_indices"):  # most were announced for the layer before
             torch._dynamo.maybe_mark_dynamic(value, 0)
+            torch._dynamo.mark_static(value, list(range(1, value.dim())))  # else the next width would be compiled for any
     elif isinstance(value, list | tuple):
         for entry in value:
             _announce(entry)

@@ -37,3 +37,17 @@ def test_all_sizes_share_their_graphs(changes: dict[str, str], graphs: int) -> N
         assert counter.frame_count <= graphs
         first = first or counter.frame_count
         assert counter.frame_count == first
+
+
+def test_every_width_has_graphs_of_its_own() -> None:
+    """Not one for all widths: that is slower, and takes some compilers minutes."""
+    torch._dynamo.reset()
+    model, counter, counts = make_model(), CompileCounter(), []
+    compile_network(model.network, counter)
+    tokens = tokenize(make_texts(60), model.tokenizer)
+    for near in (2, 4, 6):
+        neighborhood = Neighborhood(np.arange(20), np.arange(21) * near, np.arange(20 * near) % 60)
+        with torch.no_grad():
+            model.network(model.packer().pack_neighborhoods(tokens, neighborhood))
+        counts.append(counter.frame_count)
+    assert counts[1] - counts[0] == counts[2] - counts[1] > 0
