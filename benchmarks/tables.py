@@ -21,18 +21,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphformers.artifact import MANIFEST
-from graphformers.compare.comparison import check_folder
+from graphformers.compare.comparison import check_folder, conditions_of, num_neighbors
 from graphformers.compare.runs import Plan, load_ranks, untrained
-from graphformers.compare.variants import TITLES, ablations
+from graphformers.compare.variants import Variant, variants, variants_of
 from graphformers.data.split import LinkSplit
 from graphformers.data.tokens import Tokenizer, graph_tokens
 from graphformers.model.backbones import find_backbone
-from graphformers.model.modeling import ModelConfig
 from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 
 GRAPHFORMERS = [sys.executable, "-m", "graphformers"]
@@ -40,21 +39,21 @@ SHORTEST = 20  # seconds: no run is begun with less left
 PATIENCE = 10  # seconds that a run has for its last checkpoint
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
-    """One process: its command, and the scores that it will have made."""
+    """One process: its command, and the scores that it makes, each with the conditions under which it ranks."""
 
     name: str
     command: list[str]
-    makes: list[Path]
-    conditions: int = 1  # under which each is scored
+    makes: dict[Path, list[str]]
     weight: float = 1.0  # how long it takes beside others
-    started: float = 0.0
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def is_done(self) -> bool:
-        return all((place / MANIFEST).is_file() and len(load_ranks(place)[0]) >= self.conditions for place in self.makes)
+        return all(
+            (place / MANIFEST).is_file() and set(conditions) <= set(load_ranks(place)[0])
+            for place, conditions in self.makes.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -82,49 +81,49 @@ def compare_command(place: Place, chosen: argparse.Namespace, folder: Path, *wor
 
 def table_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
     """All runs that the tables of one split need, seed by seed, the slow ones first."""
-    folder = chosen.output / place.name
-    methods: list[str] = list(TITLES) if "overall" in chosen.table else []
-    methods += [each.name for each in ablations().values()] if "ablation" in chosen.table else []
-    methods += chosen.method
+    plan = plan_of(place, chosen, chosen.output / place.name)
+    both = variants_of("neighbours") if "neighbours" in chosen.table else []  # scored under more conditions than others ask for
+    methods = [each.name for table in chosen.table if table != "neighbours" for each in variants_of(table)]
+    others = [each for each in variants([*methods, *chosen.method]) if each not in both]
     jobs = []
-    for seed in chosen.seeds.split(","):
-        left = list(dict.fromkeys(methods))
-        if "neighbours" in chosen.table:  # scored under more conditions than the other tables ask for
-            both = ("graphformers", "max")
-            words = ("--table", "neighbours", "--seeds", seed)
-            makes = [folder / "runs" / f"{name}-{seed}.scores" for name in both]
-            command, scored = compare_command(place, chosen, folder, *words), 3 + _num_neighbors(place, chosen) - 1
-            jobs.append(Job(f"{place.name} neighbours {seed}", command, makes, scored, 2.0))
-            left = [name for name in left if name not in both]
-        for name in left:
-            words = ("--method", name, "--seeds", seed)
-            makes = [folder / "runs" / f"{name}-{seed}.scores"]
-            weight = 1.5 if name == "graphformers.simplified" else 0.3 if name in ("plm", "tnve", "iftn") else 1.0
-            command = compare_command(place, chosen, folder, *words)
-            jobs.append(Job(f"{place.name} {name} {seed}", command, makes, weight=weight))
+    for seed in map(int, chosen.seeds.split(",")):
+        if both:
+            command = compare_command(place, chosen, plan.folder, "--table", "neighbours", "--seeds", str(seed))
+            jobs.append(Job(f"{place.name} neighbours {seed}", command, scores_of(plan, both, seed, "neighbours"), 2.0))
+        for each in others:
+            weight = 1.5 if each.name == "graphformers.simplified" else 1.0 if each.reads_neighbors else 0.3
+            command = compare_command(place, chosen, plan.folder, "--method", each.name, "--seeds", str(seed))
+            jobs.append(Job(f"{place.name} {each.name} {seed}", command, scores_of(plan, [each], seed), weight))
     return sorted(jobs, key=lambda job: -job.weight)
-
-
-def _num_neighbors(place: Place, chosen: argparse.Namespace) -> int:
-    settings = merge_settings(read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings]))
-    return int(settings.get("num_neighbors", ModelConfig.num_neighbors))
 
 
 def sweep_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
     jobs = []
     for rate in chosen.sweep:
-        folder = chosen.output / f"{place.name}-{rate}"
-        for name in chosen.method:
-            words = ("--set", f"{name}.learning_rate={rate}", "--method", name, "--seeds", chosen.seeds)
-            makes = [folder / "runs" / f"{name}-{seed}.scores" for seed in chosen.seeds.split(",")]
-            jobs.append(Job(f"{place.name} {name} {rate}", compare_command(place, chosen, folder, *words), makes))
+        plan = plan_of(place, chosen, chosen.output / f"{place.name}-{rate}")
+        for each in variants(chosen.method):
+            words = ("--set", f"{each.name}.learning_rate={rate}", "--method", each.name, "--seeds", chosen.seeds)
+            made = [scores_of(plan, [each], int(seed)) for seed in chosen.seeds.split(",")]
+            command = compare_command(place, chosen, plan.folder, *words)
+            jobs.append(Job(f"{place.name} {each.name} {rate}", command, {key: own[key] for own in made for key in own}))
     return jobs
 
 
-def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> bool:
-    """Runs what is not done, `at_once` at a time, until the limit; whether all is done."""
+def plan_of(place: Place, chosen: argparse.Namespace, folder: Path) -> Plan:
+    settings = merge_settings(read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings]))
+    return Plan(LinkSplit.load(place.split), folder, chosen.source, settings)
+
+
+def scores_of(plan: Plan, methods: Sequence[Variant], seed: int, table: str | None = None) -> dict[Path, list[str]]:
+    """Where a process leaves the scores of some methods, and under which conditions they are."""
+    most = num_neighbors(plan)
+    return {plan.place(each, seed).with_suffix(".scores"): conditions_of(each, table, most) for each in methods}
+
+
+def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> None:
+    """Runs what is not done, `at_once` at a time, until the limit."""
     waiting = [job for job in jobs if not job.is_done]
-    running: list[Job] = []
+    running: list[tuple[Job, subprocess.Popen[bytes], float]] = []
     logs = chosen.output / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     while waiting or running:
@@ -132,46 +131,35 @@ def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> bool:
         while waiting and len(running) < chosen.at_once and left > SHORTEST:
             job = waiting.pop(0)
             with (logs / re.sub(r"[^\w.=-]", "-", job.name)).open("ab") as log:
-                job.process = subprocess.Popen([*GRAPHFORMERS, *job.command], stdout=log, stderr=subprocess.STDOUT)
-            job.started = time.monotonic()
-            running.append(job)
-        for job in [each for each in running if each.process is not None and each.process.poll() is not None]:
-            running.remove(job)
-            _note(job, chosen)
-        if left <= 0:
-            for job in running:
-                assert job.process is not None
-                job.process.terminate()  # then it writes a checkpoint
-            for job in running:
-                assert job.process is not None
+                process = subprocess.Popen([*GRAPHFORMERS, *job.command], stdout=log, stderr=subprocess.STDOUT)
+            running.append((job, process, time.monotonic()))
+        for entry in [each for each in running if each[1].poll() is not None]:
+            running.remove(entry)
+            _note(*entry, chosen)
+        if left <= 0 or (waiting and not running and left <= SHORTEST):
+            for _, process, _ in running:
+                process.terminate()  # then it writes a checkpoint
+            for _, process, _ in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    job.process.wait(PATIENCE)
-                job.process.kill()
+                    process.wait(PATIENCE)
+                process.kill()
             print(f"time is up: {len(running)} runs broken off, {len(waiting)} not begun", flush=True)
-            return False
-        if not running and waiting and left <= SHORTEST:
-            print(f"time is up: {len(waiting)} runs not begun", flush=True)
-            return False
+            return
         time.sleep(0.2)
-    return all(job.is_done for job in jobs)
 
 
-def _note(job: Job, chosen: argparse.Namespace) -> None:
-    assert job.process is not None
-    told = {"run": job.name, "s": round(time.monotonic() - job.started, 1), "rc": job.process.returncode}
+def _note(job: Job, process: subprocess.Popen[bytes], started: float, chosen: argparse.Namespace) -> None:
+    told = {"run": job.name, "s": round(time.monotonic() - started, 1), "rc": process.returncode}
     with (chosen.output / "runs.jsonl").open("a") as file:
         file.write(json.dumps({**told, "command": " ".join(["graphformers", *job.command])}) + "\n")
     print(json.dumps(told | {"at": round(time.monotonic() - chosen.began)}), flush=True)
 
 
-def prepare(place: Place, chosen: argparse.Namespace, folders: Sequence[Path]) -> None:
+def prepare(plan: Plan) -> None:
     """What all runs of a split share is made once: its tokens, and the rankings that need no training."""
-    split = LinkSplit.load(place.split)
-    graph_tokens(split.graph, Tokenizer.from_folder(find_backbone(chosen.source)))
-    settings = merge_settings(read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings]))
-    for folder in folders:
-        check_folder(folder)
-        untrained(Plan(split, folder, chosen.source, settings))
+    graph_tokens(plan.split.graph, Tokenizer.from_folder(find_backbone(plan.source)))
+    check_folder(plan.folder)
+    untrained(plan)
 
 
 def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> dict[str, Any]:
@@ -211,24 +199,22 @@ def main() -> None:
     chosen.began = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "2")  # of each run
     places = [Place.of(given) for given in chosen.splits]
-    jobs = []
     for place in places:
-        own = [f"{place.name}-{rate}" for rate in chosen.sweep] if chosen.sweep else [place.name]
-        prepare(place, chosen, [chosen.output / name for name in own])
-        jobs += sweep_jobs(place, chosen) if chosen.sweep else table_jobs(place, chosen)
-    is_all = run_all(jobs, chosen)
-    if chosen.sweep and is_all:
+        for name in [f"{place.name}-{rate}" for rate in chosen.sweep] if chosen.sweep else [place.name]:
+            prepare(plan_of(place, chosen, chosen.output / name))
+    jobs = {place: sweep_jobs(place, chosen) if chosen.sweep else table_jobs(place, chosen) for place in places}
+    run_all([job for own in jobs.values() for job in own], chosen)
+    missing = {place: [job.name for job in own if not job.is_done] for place, own in jobs.items()}
+    if chosen.sweep and not any(missing.values()):
         (chosen.output / "rates.json").write_text(json.dumps(best_rates(places, chosen), indent=1))
-    for place in places:
-        for table in () if chosen.runs_only or chosen.sweep else chosen.table:
-            words = ("--table", table, "--seeds", chosen.seeds)
-            command = compare_command(place, chosen, chosen.output / place.name, *words)
-            if all(job.is_done for job in jobs if job.name.startswith(f"{place.name} ")):
-                print(" ".join(["graphformers", *command]), flush=True)
-                subprocess.run([*GRAPHFORMERS, *command], check=True, stdout=subprocess.DEVNULL)
-    missing = [job.name for job in jobs if not job.is_done]
-    if missing:
-        sys.exit(f"not done: {', '.join(missing)}; the same command goes on, {chosen.output / 'logs'} tells what failed")
+    for place in places if not (chosen.sweep or chosen.runs_only) else ():
+        for table in chosen.table if not missing[place] else ():
+            command = compare_command(place, chosen, chosen.output / place.name, "--table", table, "--seeds", chosen.seeds)
+            print(" ".join(["graphformers", *command]), flush=True)
+            subprocess.run([*GRAPHFORMERS, *command], check=True, stdout=subprocess.DEVNULL)
+    names = [name for own in missing.values() for name in own]
+    if names:
+        sys.exit(f"not done: {', '.join(names)}; the same command goes on, {chosen.output / 'logs'} tells what failed")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,13 @@ def put_in_place(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def foreign_entry(folder: Path, mark: str) -> str | None:
+    """Something in a folder that we did not put there. With our mark it is ours, and also where that was being written."""
+    if not folder.is_dir() or (folder / mark).is_file():
+        return None
+    return next((entry.name for entry in sorted(folder.iterdir()) if not entry.name.startswith(f".{mark}.")), None)
+
+
 def checksum(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:

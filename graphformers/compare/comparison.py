@@ -14,7 +14,7 @@ from graphformers.compare.results import Results
 from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, finish_run, untrained
 from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
 from graphformers.errors import GraphFormersError
-from graphformers.files import write_whole
+from graphformers.files import foreign_entry, write_whole
 from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
 from graphformers.train.settings import divide_settings, settings_for
@@ -40,7 +40,7 @@ def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | No
     """
     check_folder(plan.folder)
     _check_table(plan, table)
-    most = _num_neighbors(plan)
+    most = num_neighbors(plan)
     if table is not None and methods:
         raise GraphFormersError("a table by name and methods given, expected one of them: a table knows its methods")
     chosen = variants_of(table, retrain=retrain, most_neighbors=most) if table else variants(methods or DEFAULT)
@@ -58,10 +58,10 @@ def check_folder(folder: Path) -> None:
     """A report goes into a new folder, or into one that a comparison made."""
     if folder.is_file():
         raise GraphFormersError(f"{folder}: a file, expected a folder for the report")
+    strange = foreign_entry(folder, MARK)
+    if strange is not None:
+        raise GraphFormersError(f"{folder}: holds {strange!r} and no report of ours; choose another folder")
     if not (folder / MARK).is_file():
-        strange = next(iter(sorted(folder.iterdir())), None) if folder.is_dir() else None
-        if strange is not None:
-            raise GraphFormersError(f"{folder}: holds {strange.name!r} and no report of ours; choose another folder")
         write_whole(folder / MARK, b"made by graphformers compare\n")
 
 
@@ -71,7 +71,8 @@ def _check_table(plan: Plan, table: str | None) -> None:
         raise GraphFormersError(f"{own} given, but this table gives all methods the same neighbours: set num_neighbors")
 
 
-def _num_neighbors(plan: Plan) -> int:
+def num_neighbors(plan: Plan) -> int:
+    """As many as all methods read, where a table counts them."""
     _, changes = divide_settings(settings_for("graphformers", plan.settings or {}))
     return int(changes.get("num_neighbors", ModelConfig.num_neighbors))
 

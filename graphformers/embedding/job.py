@@ -30,11 +30,12 @@ from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import GraphFormersError
-from graphformers.files import full_disk, write_whole
+from graphformers.files import foreign_entry, full_disk, write_whole
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import amount, progress
 
 COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
+MARK = "plan.json"  # tells our unfinished folders from other people's
 CHECKERS = 4  # threads that compare checksums
 
 
@@ -76,12 +77,12 @@ class Workplace:
             os.close(handle)
 
     def _check_plan(self, force: bool) -> None:
-        place = self.path / "plan.json"
+        place = self.path / MARK
         try:
             before = json.loads(place.read_text())
         except (OSError, ValueError):
             before = None
-        strange = foreign_entry(self.path)
+        strange = foreign_entry(self.path, MARK)
         if strange is not None:
             raise GraphFormersError(f"{self.path}: holds {strange!r} and no embedding of ours; move it, or choose another output")
         differing = [] if before is None else self.plan.differences(before)
@@ -91,8 +92,7 @@ class Workplace:
                 "or start anew with --force (force=True)"
             )
         if before is None or differing:
-            for entry in self.path.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            clear_work(self.path)
             write_whole(place, json.dumps(self.plan.to_json(), indent=1).encode())
 
     def sweep(self) -> None:
@@ -160,7 +160,7 @@ class Workplace:
         }
         with unused(output):
             publish_artifact(draft, output, KIND, VERSION, force=force)
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_work(self.path)
 
 
 def store_settings(plan: Plan, text_hashes: list[str]) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def _say_cost(plan: Plan) -> None:
 def check_output(output: Path, *, force: bool) -> None:
     """Raises early what stands in the way of writing `output`."""
     path = work_path(output)
-    is_left = path.is_dir() and foreign_entry(path) is None
+    is_left = path.is_dir() and foreign_entry(path, MARK) is None
     if is_left and not (path / "folder").exists() and (output / MANIFEST).is_file():
-        shutil.rmtree(path, ignore_errors=True)  # left by a kill in the moment after the result was put in place
+        remove_work(path)  # left by a kill in the moment after the result was put in place
     check_writable(output, KIND, force=force)
     with unused(output):
         pass
@@ -246,11 +246,17 @@ def work_path(output: Path) -> Path:
     return place.with_name(f"{place.name}.embedding")
 
 
-def foreign_entry(path: Path) -> str | None:
-    """Something in a folder that we did not put there: one with a plan, or with nothing, is ours."""
-    if (path / "plan.json").exists():
-        return None
-    return next((entry.name for entry in sorted(path.iterdir()) if not entry.name.startswith(".plan.json")), None)
+def clear_work(path: Path) -> None:
+    """Empties an embedding's folder but for its mark: whatever a kill leaves of it can be told for ours."""
+    for entry in path.iterdir():
+        if entry.name != MARK:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def remove_work(path: Path) -> None:
+    """Removes an embedding's folder, its mark last."""
+    clear_work(path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def check_space(work: Workplace) -> None:

@@ -22,6 +22,7 @@ from graphformers.embedding.plan import EmbedSettings
 from graphformers.embedding.states import LayerStates, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.files import write_whole
 from graphformers.model.passes import Passes
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
@@ -310,3 +311,28 @@ def test_the_work_lies_beside_what_a_link_points_to(tmp_path: Path) -> None:
     assert len(store) == 60
     assert (tmp_path / "link.vectors").is_symlink()
     assert (tmp_path / "disk" / "some.vectors" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("left", [["plan.json"], ["plan.json", "notes"]])
+def test_what_a_kill_leaves_of_a_finished_embedding_is_removed(
+    left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark goes last, so that the rest is never taken for somebody else's."""
+    removed: list[str] = []
+    remove = job.shutil.rmtree
+
+    def watch(path: Path, **options: Any) -> None:
+        removed.append(Path(path).name)
+        assert (tmp_path / "some.vectors.embedding" / "plan.json").is_file()
+        remove(path, **options)
+
+    monkeypatch.setattr(job.shutil, "rmtree", watch)
+    embed(make_model(), some_graph(), tmp_path / "some.vectors", **EXACT)
+    assert removed[-1] == "some.vectors.embedding"
+    monkeypatch.undo()
+    for name in left:
+        place = tmp_path / "some.vectors.embedding" / name
+        place.mkdir(parents=True) if name == "notes" else write_whole(place, b"{}")
+    with pytest.raises(GraphFormersError, match="exists already"):
+        embed(make_model(), some_graph(), tmp_path / "some.vectors", **EXACT)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
