@@ -153,8 +153,8 @@ def _what_makes_it(plan: Plan, variant: Variant, settings: Mapping[str, Any]) ->
 
 def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
     """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away when that is forced."""
-    note = model.with_suffix(".json")
-    others = [each for each in (model, Path(f"{model}.training"), model.with_suffix(".scores")) if each.exists()]
+    note, run = model.with_suffix(".json"), RunFolder(model)
+    others = [each for each in (model, run.folder, model.with_suffix(".scores")) if each.exists()]
     found = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     if found:  # by an older version, perhaps, which did not know all settings
         found = filled(found, [name for name in wanted if name not in MODEL_SETTINGS])
@@ -167,7 +167,6 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
         )
     if not differing:
         return
-    run = RunFolder(model)
     with run.held() if run.folder in others else nullcontext():  # not under another process that trains there
         run.clear()
         for each in others:

@@ -168,7 +168,7 @@ class Packer:
     row_width: int = 128  # at least max_tokens
     slots: int = 16
     row_multiple: int = 1
-    width: int = 1  # of all neighbourhoods, at least: what compiles layers compiles them for one
+    width_multiple: int = 1  # of neighbourhoods: compiled layers are compiled for each width
     nested: bool = True  # centres have graph tokens (and, one copy per neighbourhood, neighbours too)
     named: bool = False  # batches tell whose texts they hold
 
@@ -193,7 +193,7 @@ class Packer:
         else:
             neighbors, index = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
             first = index
-        index_BK, open_BK = ragged_index(neighborhood.indptr, index, self.width)
+        index_BK, open_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
         places = np.flatnonzero(open_BK)[first]
         centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested)
         return PackedNeighborhoods(
@@ -215,10 +215,10 @@ def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     return PackedBatch(**rows, places_N=places_N, cls_N=cls_N, ids_N=ids_N)
 
 
-def ragged_index(indptr: Array, index: Array, width: int = 1) -> tuple[Array, Array]:
-    """Ragged rows as a rectangle at least `width` wide: (B, K) indices, 0 beyond a row's end, and whether there is one."""
+def ragged_index(indptr: Array, index: Array, multiple: int = 1) -> tuple[Array, Array]:
+    """Ragged rows as a rectangle, K a multiple: (B, K) indices, 0 beyond a row's end, and (B, K) whether there is one."""
     counts = np.diff(indptr)
-    open_BK = np.arange(max(int(counts.max(initial=0)), width)) < counts[:, None]
+    open_BK = np.arange(max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple) < counts[:, None]
     index_BK = np.zeros(open_BK.shape, dtype=np.int64)
     index_BK[open_BK] = index
     return index_BK, open_BK

@@ -1,8 +1,7 @@
 """What an import can be told: the format, which column plays which role, what to do with bad rows."""
 
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from graphformers.errors import GraphFormersError, InputError, require_types
 
@@ -52,7 +51,7 @@ class ImportSettings:
         require_types(self)
         if self.format not in FORMATS:
             raise GraphFormersError(f"no format {self.format!r}; there are: {', '.join(FORMATS)}")
-        chosen = [name for name in (*TABLES, *VIEWS) if getattr(self, name) != _usual(name)]
+        chosen = [name for name in (*TABLES, *VIEWS) if getattr(self, name) != getattr(ImportSettings, name, {})]
         unread = next((name for name in chosen if name not in FORMATS[self.format].reads), None)
         if unread is not None:
             raise GraphFormersError(f"{unread}={getattr(self, unread)!r} given, but the format {self.format!r} has no use for it")
@@ -67,11 +66,6 @@ class ImportSettings:
             raise GraphFormersError(
                 f"window {self.window} and min_count {self.min_count} given, expected more than 0 minutes and at least 1 user"
             )
-
-
-def _usual(name: str) -> Any:
-    entry = ImportSettings.__dataclass_fields__[name]
-    return {} if entry.default is MISSING else entry.default
 
 
 ROLES = {  # role -> column names that mean it, the best first

@@ -174,8 +174,7 @@ class LiveGraph:
         for other in around:
             self._rows[other] = _without(self.row(other), node)
         id = self.id(node)
-        if any(id in link[:2] for link in self._links):
-            self._links = [link for link in self._links if id not in link[:2]]  # another node may have the id one day
+        self._links = [link for link in self._links if id not in link[:2]]  # another node may have the id one day
         self._gone.add(node)
         self._rows.pop(node, None)
         self._records.pop(node, None)
@@ -201,8 +200,7 @@ class LiveGraph:
         self._rows[one] = _without(self.row(one), other)
         self._rows[other] = _without(self.row(other), one)
         ends = {self.id(one), self.id(other)}
-        if any(set(link[:2]) == ends for link in self._links):
-            self._links = [link for link in self._links if set(link[:2]) != ends]
+        self._links = [link for link in self._links if set(link[:2]) != ends]
         if max(one, other) < self.base.num_nodes:
             self._cut.add((min(one, other), max(one, other)))
         return True

@@ -18,6 +18,8 @@ from graphformers.model.passes import MOST_PLACES, Passes
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
 GPU_ROWS = 64  # rows of a batch are a multiple of this: cuDNN plans attention anew for every shape
+FEW_NEIGHBORS = 8  # neighbourhoods of up to so many have one width on a GPU
+WIDTHS = 4  # and larger ones so many
 GPU_TOKENS = 64_512  # 504 full rows of 128: packed, that is nearly always 512
 PLACES = ("auto", "memory", "disk")
 
@@ -103,9 +105,15 @@ class Plan:
 
     def passes(self, model: GraphFormers) -> Passes:
         """How the model reads nodes, in the batches of this plan."""
-        is_for_gpu = self.row_multiple > 1
-        passes = model.passes(self.row_multiple, self.batch_tokens, self.num_neighbors if is_for_gpu else 1)
+        passes = model.passes(self.row_multiple, self.batch_tokens, self.width_multiple)
         return replace(passes, most_places=self.most_places)
+
+    @property
+    def width_multiple(self) -> int:
+        """Of the batches' neighbourhoods: where layers are compiled there are few widths, none much wider than needed."""
+        if self.row_multiple == 1:
+            return 1
+        return self.num_neighbors if self.num_neighbors <= FEW_NEIGHBORS else -(-self.num_neighbors // WIDTHS)
 
     def counts(self, graph: TextGraph, nodes: Array) -> Array:
         """How many neighbours are sampled for each."""

@@ -62,10 +62,10 @@ def to_precision(vectors: Array, precision: str) -> Raw:
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
-def _folder(path: str | Path) -> tuple[int, int] | None:
-    """Which folder stands at a path, whatever its name."""
+def _folder(place: str | Path | int) -> tuple[int, int] | None:
+    """Which folder stands at a path, or is open under a handle, whatever its name."""
     try:
-        found = os.stat(path)
+        found = os.stat(place)
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -320,7 +320,7 @@ class FolderLock:
             if not lock_folder(handle):
                 os.close(handle)
                 raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
-            if os.fstat(handle).st_ino == os.stat(self.path).st_ino:
+            if _folder(handle) == _folder(self.path):
                 self.release()
                 self._handle = handle
                 return
@@ -330,7 +330,7 @@ class FolderLock:
 
     def check(self) -> None:
         """Raises where the folder is no longer the one that was locked: whoever put another in its place did not ask."""
-        if not self.path.is_dir() or os.fstat(self._handle).st_ino != os.stat(self.path).st_ino:
+        if _folder(self._handle) != _folder(self.path):
             raise ArtifactError(f"{self.path}: was replaced or moved while it was in use; nothing more is written to it")
 
     def release(self) -> None:

@@ -118,13 +118,13 @@ class GraphFormers(nn.Module):
             compile_network(self.network)
         return self
 
-    def packer(self, row_multiple: int = 1, width: int = 1) -> Packer:
-        """Packs batches as this model wants them; `width` as in Packer."""
+    def packer(self, row_multiple: int = 1, width_multiple: int = 1) -> Packer:
+        """Packs batches as this model wants them."""
         nested = self.config.method == "graphformers"
         distinct = not self.is_bidirectional
         sizes, named = (self.config.max_tokens, self.config.pad_token), self.config.is_classic
-        width = max(width, 1) if self.config.reads_neighbors else 1
-        return Packer(*sizes, distinct, nested=nested, row_multiple=row_multiple, width=width, named=named)
+        multiples = {"row_multiple": row_multiple, "width_multiple": max(width_multiple, 1) if self.config.reads_neighbors else 1}
+        return Packer(*sizes, distinct, nested=nested, named=named, **multiples)
 
     def know_nodes(self, id_hashes: Array, seed: int = 42) -> None:
         """Gives these nodes vectors of their own, where the method has such; those that have one keep it."""
@@ -174,12 +174,12 @@ class GraphFormers(nn.Module):
             sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)
         return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
 
-    def passes(self, row_multiple: int = 1, batch_tokens: int | None = None, width: int | None = None) -> Passes:
+    def passes(self, row_multiple: int = 1, batch_tokens: int | None = None, width_multiple: int | None = None) -> Passes:
         """How this model reads nodes, in batches that suit its device."""
         usual = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
-        if width is None:
-            width = self.config.num_neighbors if self._is_compiled else 1
-        return Passes(self.config, self.packer(row_multiple, width), batch_tokens or usual)
+        if width_multiple is None:
+            width_multiple = self.config.num_neighbors if self._is_compiled else 1
+        return Passes(self.config, self.packer(row_multiple, width_multiple), batch_tokens or usual)
 
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
         """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one."""

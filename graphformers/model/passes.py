@@ -82,7 +82,7 @@ class Passes:
 
     def counted_parts(self, tokens: TokenCache, centers: Array, counts: Array) -> Iterator[slice]:
         """The same from the numbers of neighbours alone, where centres are read without them."""
-        wide = np.maximum(counts, self.packer.width) if self.packer.width > 1 else counts
+        wide = -(-counts // self.packer.width_multiple) * self.packer.width_multiple
         return self._parts(tokens.lengths(centers, self.config.max_tokens) + int(self.packer.nested), wide)
 
     def pack_centers(
@@ -99,7 +99,7 @@ class Passes:
         if known is not None:
             needed = np.searchsorted(known, needed)
         centers = None if from_states else self.packer.pack(tokens, neighborhood.centers, graph_tokens=self.packer.nested)
-        index_BK, open_BK = map(torch.from_numpy, ragged_index(neighborhood.indptr, index, self.packer.width))
+        index_BK, open_BK = map(torch.from_numpy, ragged_index(neighborhood.indptr, index, self.packer.width_multiple))
         return CenterBatch(centers, torch.from_numpy(needed), len(near), index_BK, open_BK)
 
     def needed(self, neighborhood: Neighborhood) -> Array:

@@ -263,7 +263,7 @@ def build_index(store: VectorStore) -> Index:
             index.facts = replace(index.facts, checksum=checksum(draft))
         write_whole(store.path / ABOUT, (json.dumps(asdict(index.facts), indent=1) + "\n").encode())
     except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC):
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         say(f"{store.path}: the index cannot be kept there ({error.strerror}); it will be built again the next time")
     return index

@@ -32,7 +32,7 @@ class Connection(HttpToolsProtocol):
     most = MOST_CONNECTIONS
     _timer: asyncio.TimerHandle | None = None
     _is_in_head = True
-    _head = 0  # bytes of the head that is arriving
+    _head = 0  # bytes of it that came so far
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -49,23 +49,19 @@ class Connection(HttpToolsProtocol):
         if self._is_in_head:
             self._head += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head > HEAD_BYTES:  # one header may be longer than any that the parser has told of
+        if self._is_in_head and self._head > HEAD_BYTES:
             self._refuse(431, f"a head of more than {HEAD_BYTES:,} bytes", "invalid_request")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_in_head, self._head = True, 0
+        self._is_in_head = True
         self._wait()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value)
-        if self._head > HEAD_BYTES:
-            raise ValueError("too long a head")  # answered as no HTTP
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        self._is_in_head, self._head = False, 0
         self._stop_waiting()
+        if sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:  # it may have come in one piece
+            raise ValueError("too long a head")  # answered as no HTTP
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -192,7 +192,7 @@ class BatchMaker:
         chunks: list[PackedNeighborhoods | CenterChunk] = []
         for entry in neighborhoods:
             needed, index = np.unique(np.searchsorted(distinct, entry.neighbors), return_inverse=True)
-            index_BK, open_BK = ragged_index(entry.indptr, index, self.packer.width)
+            index_BK, open_BK = ragged_index(entry.indptr, index, self.packer.width_multiple)
             centers = self.packer.pack(tokens, entry.centers, graph_tokens=self.packer.nested)
             chunks.append(CenterChunk(centers, *map(torch.from_numpy, (needed, index_BK, open_BK))))
         return chunks, [self.packer.pack(tokens, part) for part in parts]

@@ -62,7 +62,7 @@ class Schedule:
         done = max(state.stage_step / steps, state.stage_seconds / seconds)
         if config.warmup >= 1 and state.stage_step < config.warmup:
             return config.learning_rate * (state.stage_step + 1) / (config.warmup + 1)
-        share = config.warmup if config.warmup < 1 else min(config.warmup * done / max(state.stage_step, 1), 1.0)
+        share = config.warmup if config.warmup < 1 else config.warmup * done / state.stage_step
         if done < share:
             risen = max((state.stage_step + 1) / (math.floor(share * steps) + 1), done / share)
             return config.learning_rate * min(risen, 1.0)

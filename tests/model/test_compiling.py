@@ -30,7 +30,7 @@ def test_all_sizes_share_their_graphs(changes: dict[str, str], graphs: int) -> N
     tokens, draw, first = tokenize(make_texts(400), model.tokenizer), np.random.default_rng(0), 0
     for centers, near in ((300, 3), (37, 2), (180, 3)):  # fewer neighbours make no narrower batch
         neighborhood = Neighborhood(np.arange(centers), np.arange(centers + 1) * near, draw.integers(0, 400, near * centers))
-        batch = model.packer(width=3).pack_neighborhoods(tokens, neighborhood)
+        batch = model.packer(width_multiple=3).pack_neighborhoods(tokens, neighborhood)
         with torch.no_grad():
             expected, found = model.network(batch), compiled.network(batch)
         assert (found - expected).abs().max() < 1e-5
