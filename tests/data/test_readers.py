@@ -1,8 +1,10 @@
 """Tables: every kind of file, and every kind of bad input with its file, its line and what was expected."""
 
+import bz2
 import csv
 import gzip
 import json
+import lzma
 import random
 import re
 from pathlib import Path
@@ -151,9 +153,20 @@ BAD_NODES = {
 
 
 @pytest.mark.parametrize("name", ["nodes.csv", "nodes.jsonl"])
-def test_compressed_data_under_a_plain_name_is_told_as_such(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(gzip.compress(b'{"id": "a", "text": "First"}\n'))
-    with pytest.raises(InputError, match="gzip"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        # The time in the header is a carriage return here, which a reader of CSV stumbles over first.
+        (gzip.compress(b'{"id": "a", "text": "First"}\n', mtime=13), "(gzip), expected UTF-8 text; .* call it ….gz"),
+        (bz2.compress(b'{"id": "a"}'), "(bzip2), expected UTF-8 text; .* call it ….bz2"),
+        (lzma.compress(b'{"id": "a"}'), "(xz), expected UTF-8 text; .* call it ….xz"),
+        (b"PK\x03\x04\x14\x00\x06\x00", "(zip, as Excel's workbooks are), expected UTF-8 text; .* save it as CSV"),
+        (b"PAR1\x15\x04\x15\x80", "(Parquet), expected UTF-8 text; give it the suffix .parquet"),
+    ],
+)
+def test_data_that_is_no_text_is_told_as_such(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
         read_graph(tmp_path / name)
 
 
