@@ -218,10 +218,16 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
         if one >= 0 and other >= 0 and live.unlink(one, other):
             unlinked.append(pair)
             touched.update((one, other))
-    for (one, other), link in zip(_pairs(live, changes.links), changes.links, strict=True):
+    links = list(dict.fromkeys(changes.links))
+    ends = _pairs(live, links)
+    for (one, other), link, is_there in zip(ends, links, live.have(links, ends), strict=True):
+        if is_there or one == other:
+            continue
         if live.link(one, other, link):
-            linked.append(link)
             touched.update((one, other))
+        elif link[2] is None:  # linked already, and nothing more is said
+            continue
+        linked.append(link)
     for node in reread:
         touched.add(node)
         touched.update(live.row(node).tolist())

@@ -46,7 +46,7 @@ class LiveGraph:
 
     @property
     def is_changed(self) -> bool:
-        return bool(self._ids or self._gone or self._records or self._rows)
+        return bool(self._ids or self._gone or self._records or self._rows or self._links)
 
     def nodes(self) -> Array:
         """The numbers of all nodes there are, in order."""
@@ -181,11 +181,29 @@ class LiveGraph:
         self._numbers.pop(id, None)
         return around
 
+    def have(self, links: Sequence[Link], ends: list[list[int]]) -> list[bool]:
+        """Whether there are these links, with direction and type; `ends` are the numbers of their nodes. No type: False."""
+        codes = {name: code for code, name in enumerate(self.base.type_names)}
+        own, found = set(self._links), set()
+        if self.base.edge_types is not None:
+            wanted = np.array([one for (one, _), link in zip(ends, links, strict=True) if link[2] in codes], dtype=np.int64)
+            places = np.flatnonzero(np.isin(self.base.edges[0], wanted)) if len(wanted) else wanted
+            edges = (*self.base.edges[:, places].tolist(), np.asarray(self.base.edge_types)[places].tolist())
+            found = {(one, other, code) for one, other, code in zip(*edges, strict=True) if not self._is_cut(one, other)}
+        return [
+            link[2] is not None and (link in own or (one, other, codes.get(link[2])) in found)
+            for (one, other), link in zip(ends, links, strict=True)
+        ]
+
     def link(self, one: int, other: int, link: Link) -> bool:
-        """Links two nodes; False where they were, or are the same."""
+        """Links two nodes; False where they were, which makes it one more link of theirs if it has a type, or are the same."""
         row = self.row(one)
         place = int(np.searchsorted(row, other))
-        if one == other or (place < len(row) and row[place] == other):
+        if one == other:
+            return False
+        if place < len(row) and row[place] == other:
+            if link[2] is not None:
+                self._links.append(link)
             return False
         self._rows[one] = np.insert(row, place, other).astype(np.int64)
         row = self.row(other)
@@ -204,6 +222,9 @@ class LiveGraph:
         if max(one, other) < self.base.num_nodes:
             self._cut.add((min(one, other), max(one, other)))
         return True
+
+    def _is_cut(self, one: int, other: int) -> bool:
+        return (min(one, other), max(one, other)) in self._cut
 
     def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
         """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and its neighbours alone."""

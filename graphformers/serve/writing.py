@@ -88,7 +88,8 @@ class Group:
         self._puts: dict[str, PutNode] = {}
         self._types: pa.Schema | None = None
         self._rows: list[pa.Table] = []
-        self._links: dict[frozenset[str], Link] = {}
+        self._links: dict[Link, None] = {}
+        self._pairs: set[frozenset[str]] = set()  # which these link
         self._unlinked: set[frozenset[str]] = set()
         self._removed: set[str] = set()
         self._ends: set[str] = set()
@@ -112,7 +113,7 @@ class Group:
     def changes(self) -> Changes:
         nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
         unlinked = sorted((min(pair), max(pair)) for pair in self._unlinked)
-        return Changes(nodes, tuple(self._links.values()), tuple(sorted(self._removed)), tuple(unlinked))
+        return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), tuple(unlinked))
 
     def _put(self, write: PutNode) -> Answer | None:
         row = pa.table(
@@ -142,7 +143,7 @@ class Group:
 
     def _unlink(self, write: RemoveEdge) -> Answer | None:
         pair = frozenset(write.ids)
-        if pair in self._links or pair in self._unlinked:
+        if pair in self._pairs or pair in self._unlinked:
             return None
         if not self._is_linked(write.one, write.other):
             raise NotFoundError(f"no link of {write.one!r} and {write.other!r}")
@@ -159,14 +160,19 @@ class Group:
             raise RefusedError(f"no node with the id {unknown!r} to link to; put it first")
 
     def _link(self, link: Link) -> bool:
-        """Notes a link; False where it is there already, or of a node to itself."""
+        """Notes a link; False where it is there already, or of a node to itself. A linked pair takes links of other types."""
         one, other = link[:2]
-        self._ends.update((one, other))
-        if one == other or frozenset((one, other)) in self._links:
+        pair = frozenset((one, other))
+        self._ends.update(pair)
+        if one == other or link in self._links:
             return False
-        if self._is_linked(one, other):
+        is_linked = self._is_linked(one, other)
+        if link[2] is None and (is_linked or pair in self._pairs):
             return False
-        self._links[frozenset((one, other))] = link
+        if is_linked and self._live.have([link], [[self._known[one], self._known[other]]])[0]:
+            return False
+        self._links[link] = None
+        self._pairs.add(pair)
         return True
 
     def _column(self, name: str, value: Value) -> pa.Array:

@@ -448,14 +448,39 @@ def test_a_link_without_an_end_is_no_link_to_none(tmp_path: Path) -> None:
     assert report.new_links == 1
 
 
+def links_of(store: VectorStore) -> list[tuple[str, str, str]]:
+    """As a reader of the folder finds them, sorted."""
+    graph = VectorStore.load(store.path).graph()
+    ends = (graph.ids_of(side) for side in np.asarray(graph.edges))
+    return sorted(zip(*ends, [graph.type_names[kind] for kind in graph.edge_types], strict=True))
+
+
+def test_a_linked_pair_takes_links_of_other_types(tmp_path: Path) -> None:
+    """Their neighbourhoods stay what they were, so nothing is computed."""
+    model = make_model()
+    store = typed_base(tmp_path, model)
+    more = [("a", "b", "extends"), ("b", "a", "cites")]
+    report = update(store, edges=[*more, *more, ("a", "b", "cites"), ("b", "a", None), ("a", "a", "cites")], model=model)
+    assert (report.new_links, report.forwards) == (2, 0)
+    expected = sorted([("a", "b", "cites"), *more, ("b", "c", "cites")])
+    assert links_of(store) == expected
+    assert update(VectorStore.load(store.path), edges=more, model=model).new_links == 0
+    compaction.compact(VectorStore.load(store.path))
+    assert links_of(store) == expected
+    found = VectorStore.load(store.path)
+    assert update(found, edges=[*more, ("c", "b", "extends")], model=model).new_links == 1
+    update(found, remove_edges=[("b", "a")], model=model)
+    assert links_of(store) == [("b", "c", "cites"), ("c", "b", "extends")]
+    assert update(found, edges=[("a", "b", "cites")], model=model).new_links == 1
+    assert farthest(found, model, found.graph()) <= 1e-5
+
+
 def test_links_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
     model = make_model()
     store = typed_base(tmp_path, model)
 
     def links() -> set[tuple[str, str, str]]:
-        graph = VectorStore.load(store.path).graph()
-        ends = (graph.ids_of(side) for side in np.asarray(graph.edges))
-        return set(zip(*ends, [graph.type_names[kind] for kind in graph.edge_types], strict=True))
+        return set(links_of(store))
 
     update(store, remove_edges=[("a", "b")], model=model)
     update(store, edges=[("b", "a", "retracts")], model=model)

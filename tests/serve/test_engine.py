@@ -98,6 +98,18 @@ def test_links_that_come_and_go_at_once(engine: Engine, place: Path) -> None:
     assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
 
 
+def test_a_linked_pair_takes_links_of_other_types(engine: Engine, place: Path) -> None:
+    graph = engine.view.store.graph()
+    one, other = graph.ids_of(np.array(graph.pairs()[0]))
+    cites, back = (one, other, "newly cites"), (other, one, "newly cites")
+    answers = engine._write([AddEdges((cites, cites, (other, one, None))), AddEdges((cites, back))])
+    assert answers == [{"added": 1, "already_there": 2}, {"added": 1, "already_there": 1}]
+    assert engine._write([AddEdges((cites, back))]) == [{"added": 0, "already_there": 2}]
+    after = VectorStore.load(place).graph()
+    assert after.edges.shape[1] == graph.edges.shape[1] + 2
+    np.testing.assert_array_equal(after.indices, graph.indices)
+
+
 def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:
     before = len(engine.view.store)
     answers = engine._write(

@@ -73,11 +73,9 @@ def test_several_processes_do_what_one_does(tmp_path: Path, method: str, batch_s
 
 
 def test_an_error_on_one_process_ends_all_with_its_message(tmp_path: Path) -> None:
-    started = time.monotonic()
     command = torchrun(2, "tests.train.processes", str(tmp_path), "plm", "16", "1")
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=ENVIRONMENT)
     assert done.returncode != 0
-    assert time.monotonic() - started < 60
     assert "ValueError: the cable was pulled" in done.stderr
     assert "another process failed: rank 1: the cable was pulled" in done.stderr
     assert not list(tmp_path.glob("*.safetensors"))
