@@ -146,9 +146,14 @@ def _open_parquet(path: Path) -> Any:
     import pyarrow.parquet as parquet
 
     try:
-        return parquet.ParquetFile(path, memory_map=True)
+        file = parquet.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
+    names = file.schema_arrow.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: the column {twice!r} stands twice in the file, expected each once")
+    return file
 
 
 def _read_parquet(path: Path, problems: Problems, only: list[str] | None, texts: Sequence[str]) -> Iterator[TableBatch]:

@@ -231,6 +231,13 @@ def test_a_truncated_gzip_is_named_or_read_as_far_as_it_goes(tmp_path: Path) -> 
         read_graph(json_path)
 
 
+def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
+    columns = [pa.array(["a"]), pa.array(["First"]), pa.array([1]), pa.array([2])]
+    parquet.write_table(pa.Table.from_arrays(columns, names=["id", "text", "year", "year"]), tmp_path / "n.parquet")
+    with pytest.raises(InputError, match=r"n.parquet: the column 'year' stands twice in the file, expected each once"):
+        read_graph(tmp_path / "n.parquet")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
