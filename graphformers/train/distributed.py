@@ -4,6 +4,7 @@ Gradients are summed here rather than by DistributedDataParallel: a step exchang
 chunks each process computes it in, and whether it has pairs in this batch or not.
 """
 
+import atexit
 import json
 import os
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,7 +24,9 @@ from graphformers.progress import be_silent
 
 BUCKET_BYTES = 1 << 26  # of gradients that are summed in one message
 FAILURE_KEY = "graphformers/failed"
-LAST_WORDS = 2.0  # seconds that a process which fails leaves the others to say why they end, before torchrun ends them
+HEARD_KEY = "graphformers/heard"
+LONGEST_HEARING = timedelta(seconds=15)  # that a process which failed waits until the others have noticed …
+LAST_WORDS = 2.0  # … and seconds that it leaves them then to say why they end
 LONGEST_WAIT = timedelta(hours=2)  # of a process for the others: one may be tokenising or writing a checkpoint
 
 
@@ -153,35 +157,44 @@ def joined(device: torch.device) -> Iterator[World]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # Imported later, by torch's optimizers, this module's functions would keep the group as their default, and with it the
+    # connections: those of a process that fails would stay open until it is gone, and the others ended before they could say why.
+    import_module("torch.distributed.nn.functional")
     if is_ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
     control = None if is_ours and dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
     world = World(dist.get_rank(), dist.get_world_size(), control)
     if not world.is_first:
         be_silent()
-    is_first_to_fail = False
+    store = dist.distributed_c10d._get_default_store()
     try:
         yield world
     except Exception as error:
-        reason = _failure(world, error)
-        is_first_to_fail = reason is None
+        reason = _failure(world, store, error)
+        if is_ours:
+            atexit.register(_stay, [] if reason else [rank for rank in range(world.size) if rank != world.rank], store)
         raise (reason or error) from (error if reason else None)
     finally:
         if is_ours:
             dist.destroy_process_group()
-            if is_first_to_fail:
-                time.sleep(LAST_WORDS)
 
 
-def _failure(world: World, error: Exception) -> GraphFormersError | None:
+def _stay(others: list[int], store: Any) -> None:
+    """What a process that failed does at its end, its error told: torchrun ends all as soon as one has ended."""
+    with suppress(Exception):
+        store.wait([f"{HEARD_KEY}/{rank}" for rank in others], LONGEST_HEARING)
+    time.sleep(LAST_WORDS)
+
+
+def _failure(world: World, store: Any, error: Exception) -> GraphFormersError | None:
     """The error of the process that left the others alone, if that is why this one fails; otherwise the others are told."""
-    store = dist.distributed_c10d._get_default_store()
     lost_the_others = isinstance(error, RuntimeError) and any(
         word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out", "socket")
     )
     if lost_the_others:
         with suppress(Exception):  # the store goes down with the first process
             store.wait([FAILURE_KEY], timedelta(seconds=5))
+            store.set(f"{HEARD_KEY}/{world.rank}", "")
             return GraphFormersError(f"stopped, because another process failed: {store.get(FAILURE_KEY).decode()}")
         return GraphFormersError(f"stopped, because another process is gone ({str(error).splitlines()[0]})")
     with suppress(Exception):
