@@ -185,9 +185,11 @@ class LiveGraph:
         """Whether there are these links, with direction and type; `ends` are the numbers of their nodes. No type: False."""
         codes = {name: code for code, name in enumerate(self.base.type_names)}
         own, found = set(self._links), set()
-        if self.base.edge_types is not None:
-            wanted = np.array([one for (one, _), link in zip(ends, links, strict=True) if link[2] in codes], dtype=np.int64)
-            places = np.flatnonzero(np.isin(self.base.edges[0], wanted)) if len(wanted) else wanted
+        starts = [one for (one, _), link in zip(ends, links, strict=True) if link[2] in codes and one < self.base.num_nodes]
+        if starts and self.base.edge_types is not None:
+            is_start = np.zeros(self.base.num_nodes, dtype=bool)
+            is_start[starts] = True
+            places = np.flatnonzero(is_start[self.base.edges[0]])
             edges = (*self.base.edges[:, places].tolist(), np.asarray(self.base.edge_types)[places].tolist())
             found = {(one, other, code) for one, other, code in zip(*edges, strict=True) if not self._is_cut(one, other)}
         return [

@@ -6,6 +6,7 @@ of the graph. One that touches what another of the group touches waits for the n
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -81,8 +82,9 @@ Answer = dict[str, Any]
 class Group:
     """Writes that can be one change of a graph."""
 
-    def __init__(self, live: LiveGraph, writes: Iterable[Write]) -> None:
+    def __init__(self, live: LiveGraph, writes: Sequence[Write]) -> None:
         self._live = live
+        self._asked = [link for write in writes if isinstance(write, AddEdges) for link in write.links]
         ids = list(dict.fromkeys(id for write in writes for id in write.ids))
         self._known = {id: node for id, node in zip(ids, live.find(ids).tolist(), strict=True) if node >= 0}
         self._puts: dict[str, PutNode] = {}
@@ -154,6 +156,13 @@ class Group:
     def _is_linked(self, one: str, other: str) -> bool:
         return one in self._known and other in self._known and self._known[other] in self._live.row(self._known[one])
 
+    @cached_property
+    def _there(self) -> set[Link]:
+        """Which of all the links asked for are there; looked up together, since each look reads all links of the graph."""
+        links = [link for link in self._asked if link[0] in self._known and link[1] in self._known]
+        found = self._live.have(links, [[self._known[link[0]], self._known[link[1]]] for link in links])
+        return {link for link, is_there in zip(links, found, strict=True) if is_there}
+
     def _require(self, ids: Iterable[str]) -> None:
         unknown = next((id for id in ids if id not in self._known and id not in self._puts), None)
         if unknown is not None:
@@ -169,7 +178,7 @@ class Group:
         is_linked = self._is_linked(one, other)
         if link[2] is None and (is_linked or pair in self._pairs):
             return False
-        if is_linked and self._live.have([link], [[self._known[one], self._known[other]]])[0]:
+        if is_linked and link in self._there:
             return False
         self._links[link] = None
         self._pairs.add(pair)
