@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
-from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, text_column
+from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, repeated, text_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.errors import InputError
@@ -301,8 +301,9 @@ def node_table(nodes: Any) -> pa.Table:
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
         raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")
-    if len(set(names)) < len(names):
-        raise InputError(f"the column {next(name for name in names if names.count(name) > 1)!r} stands twice in the nodes given")
+    twice = repeated(names)
+    if twice is not None:
+        raise InputError(f"the column {twice!r} stands twice in the nodes given")
     return table if not missing else pa.table({name: pa.array([], pa.large_string()) for name in OURS})
 
 

@@ -73,6 +73,11 @@ def make_column(values: Sequence[Any]) -> pa.Array:
         return text_column(values)
 
 
+def repeated(names: list[str]) -> str | None:
+    """The first name of a column that stands more than once."""
+    return next((name for name in names if names.count(name) > 1), None)
+
+
 def as_strings(column: pa.Array) -> pa.Array:
     """A column as strings with 64-bit offsets; NaN is no text."""
     if pa.types.is_floating(column.type):

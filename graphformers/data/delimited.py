@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from graphformers.data.arrays import Array
+from graphformers.data.columns import repeated
 from graphformers.data.problems import LateLine, Locate, Place, Problems, RowKey
 from graphformers.data.sources import BrokenStreamError, bad_bytes, file_kind, open_stream, report_broken
 from graphformers.errors import InputError
@@ -93,9 +94,9 @@ class TextTable:
         if any("\udc80" <= letter <= "\udcff" for letter in "".join(names)):
             wrong = bad_bytes(self.delimiter.join(first).encode(errors="surrogateescape"))
             raise InputError(f"{header}: the header: {wrong}")
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise InputError(f"{header}: the column {twice[0]!r} stands twice in the header, expected each once")
+        twice = repeated(names)
+        if twice is not None:
+            raise InputError(f"{header}: the column {twice!r} stands twice in the header, expected each once")
         return names, declared + reader.line_num
 
     def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:

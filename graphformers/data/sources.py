@@ -14,13 +14,15 @@ from graphformers.data.problems import Problems
 from graphformers.errors import InputError
 from graphformers.progress import Progress, progress
 
-BEGINNINGS = {  # of files that are not text, whatever their names say
-    b"\x1f\x8b": "gzip",
-    b"\xfd7zXZ\0": "xz",
-    b"BZh91AY&SY": "bzip2",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"PK\x03\x04": "zip, as Excel's workbooks are",
-    b"PAR1": "Parquet",
+RENAMED = "compressed files are known by their names, call it …"
+UNPACKED = "unpack it, or save it as CSV"
+BEGINNINGS = {  # of files that are not text, whatever their names say: what they are and what to do
+    b"\x1f\x8b": ("gzip", f"{RENAMED}.gz"),
+    b"\xfd7zXZ\0": ("xz", f"{RENAMED}.xz"),
+    b"BZh91AY&SY": ("bzip2", f"{RENAMED}.bz2"),
+    b"\x28\xb5\x2f\xfd": ("zstd", UNPACKED),
+    b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACKED),
+    b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 OPENERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
@@ -95,21 +97,14 @@ def _decompressed(path: Path, raw: "io.BufferedReader[TrackedFile]") -> IO[bytes
     if path.suffix in OPENERS:
         stream = io.BufferedReader(Decompressed(OPENERS[path.suffix](raw)), buffer_size=1 << 20)
     head = stream.peek(10)[:10]
-    found = next((name for beginning, name in BEGINNINGS.items() if head.startswith(beginning)), None)
-    if found:
-        raise InputError(f"{path}:1: not text ({found}), expected UTF-8 text; {_advice(found)}")
+    for beginning, (what, advice) in BEGINNINGS.items():
+        if head.startswith(beginning):
+            raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path.name}")
     if head[:3] == b"\xef\xbb\xbf":
         stream.read(3)
     return cast(IO[bytes], stream)
-
-
-def _advice(found: str) -> str:
-    suffix = {name: suffix for suffix, name in COMPRESSED.items()}.get(found)
-    if suffix:
-        return f"compressed files are known by their names, call it …{suffix}"
-    return "give it the suffix .parquet" if found == "Parquet" else "unpack it, or save it as CSV"
 
 
 def read_lines(path: Path, problems: Problems, title: str | None = None) -> Iterator[tuple[int, str]]:

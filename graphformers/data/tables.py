@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array
-from graphformers.data.columns import as_strings, is_text, make_column, text_column
+from graphformers.data.columns import as_strings, is_text, make_column, repeated, text_column
 from graphformers.data.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
 from graphformers.data.problems import Locate, Place, Problems
 from graphformers.data.settings import ImportSettings
@@ -149,8 +149,7 @@ def _open_parquet(path: Path) -> Any:
         file = parquet.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
-    names = file.schema_arrow.names
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = repeated(file.schema_arrow.names)
     if twice is not None:
         raise InputError(f"{path}: the column {twice!r} stands twice in the file, expected each once")
     return file

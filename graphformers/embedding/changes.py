@@ -221,13 +221,13 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     links = list(dict.fromkeys(changes.links))
     ends = _pairs(live, links)
     for (one, other), link, is_there in zip(ends, links, live.have(links, ends), strict=True):
-        if is_there or one == other:
+        is_linked = live.is_linked(one, other)
+        if is_there or one == other or (is_linked and link[2] is None):  # without a type it says nothing more
             continue
-        if live.link(one, other, link):
-            touched.update((one, other))
-        elif link[2] is None:  # linked already, and nothing more is said
-            continue
+        live.link(one, other, link)
         linked.append(link)
+        if not is_linked:
+            touched.update((one, other))
     for node in reread:
         touched.add(node)
         touched.update(live.row(node).tolist())

@@ -153,6 +153,12 @@ class LiveGraph:
         found = self._rows.get(node)
         return self.base.neighbors_of(node) if found is None else found
 
+    def is_linked(self, one: int, other: int) -> bool:
+        """Whether two nodes are neighbours."""
+        row = self.row(one)
+        place = int(np.searchsorted(row, other))
+        return place < len(row) and bool(row[place] == other)
+
     def put(self, table: pa.Table) -> list[int]:
         """Adds or changes nodes, with the columns id, text and whatever else; their numbers."""
         ids = table["id"].to_pylist()
@@ -191,42 +197,30 @@ class LiveGraph:
             is_start[starts] = True
             places = np.flatnonzero(is_start[self.base.edges[0]])
             edges = (*self.base.edges[:, places].tolist(), np.asarray(self.base.edge_types)[places].tolist())
-            found = {(one, other, code) for one, other, code in zip(*edges, strict=True) if not self._is_cut(one, other)}
+            found = {(one, other, code) for one, other, code in zip(*edges, strict=True) if _pair(one, other) not in self._cut}
         return [
             link[2] is not None and (link in own or (one, other, codes.get(link[2])) in found)
             for (one, other), link in zip(ends, links, strict=True)
         ]
 
-    def link(self, one: int, other: int, link: Link) -> bool:
-        """Links two nodes; False where they were, which makes it one more link of theirs if it has a type, or are the same."""
-        row = self.row(one)
-        place = int(np.searchsorted(row, other))
-        if one == other:
-            return False
-        if place < len(row) and row[place] == other:
-            if link[2] is not None:
-                self._links.append(link)
-            return False
-        self._rows[one] = np.insert(row, place, other).astype(np.int64)
-        row = self.row(other)
-        self._rows[other] = np.insert(row, int(np.searchsorted(row, one)), one).astype(np.int64)
+    def link(self, one: int, other: int, link: Link) -> None:
+        """Links two nodes, not one to itself. To those that are linked it is one more link: `have` tells whether it is new."""
         self._links.append(link)
-        return True
+        if not self.is_linked(one, other):
+            self._rows[one] = _with(self.row(one), other)
+            self._rows[other] = _with(self.row(other), one)
 
     def unlink(self, one: int, other: int) -> bool:
         """Parts two nodes, whatever links they had; False where they had none."""
-        if not np.isin(other, self.row(one)).any():
+        if not self.is_linked(one, other):
             return False
         self._rows[one] = _without(self.row(one), other)
         self._rows[other] = _without(self.row(other), one)
         ends = {self.id(one), self.id(other)}
         self._links = [link for link in self._links if set(link[:2]) != ends]
         if max(one, other) < self.base.num_nodes:
-            self._cut.add((min(one, other), max(one, other)))
+            self._cut.add(_pair(one, other))
         return True
-
-    def _is_cut(self, one: int, other: int) -> bool:
-        return (min(one, other), max(one, other)) in self._cut
 
     def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
         """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and its neighbours alone."""
@@ -331,6 +325,14 @@ class LiveGraph:
             for name in columns
         }
         return pa.table(joined).take(pa.array(np.argsort(np.concatenate(order)))).combine_chunks()
+
+
+def _pair(one: int, other: int) -> tuple[int, int]:
+    return min(one, other), max(one, other)
+
+
+def _with(row: Array, node: int) -> Array:
+    return np.insert(row, int(np.searchsorted(row, node)), node).astype(np.int64)
 
 
 def _without(row: Array, node: int) -> Array:

@@ -154,7 +154,7 @@ class Group:
         return {"source": write.one, "target": write.other, "is_removed": True}
 
     def _is_linked(self, one: str, other: str) -> bool:
-        return one in self._known and other in self._known and self._known[other] in self._live.row(self._known[one])
+        return one in self._known and other in self._known and self._live.is_linked(self._known[one], self._known[other])
 
     @cached_property
     def _there(self) -> set[Link]:
