@@ -69,6 +69,7 @@ class PackedNeighborhoods:
     index_BK: "Tensor"  # int64: into the M neighbours, 0 where there is none
     open_BK: "Tensor"  # bool: whether there is one
     places_M: "Tensor"  # int64: where among the B * K places each neighbour is first used
+    line_N: "Tensor"  # int64: everyone's [CLS] in a line of all tokens of the centres' rows and the slots of the others'
 
     @property
     def centers(self) -> PackedBatch:
@@ -196,13 +197,15 @@ class Packer:
         index_BK, open_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
         places = np.flatnonzero(open_BK)[first]
         centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested)
+        others = self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct)
         return PackedNeighborhoods(
-            _stack(centers, self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct)),
+            _stack(centers, others),
             len(neighborhood),
             len(centers.tokens_RW),
             torch.from_numpy(index_BK),
             torch.from_numpy(open_BK),
             torch.from_numpy(places),
+            torch.cat([centers.cls_N, others.places_N + centers.tokens_RW.numel()]),
         )
 
 

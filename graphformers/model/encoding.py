@@ -182,8 +182,18 @@ class GraphFormers(nn.Module):
         return Passes(self.config, self.packer(row_multiple, width_multiple), batch_tokens or usual)
 
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
-        """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one."""
-        known = self.passes().needed(neighborhood)
+        """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one.
+
+        So do a few nodes on a GPU: what they take is launching, and one pass launches half as much. (Compiled layers would be
+        compiled once more for it.)
+        """
+        passes = self.passes()
+        if self.device.type == "cuda" and not self._is_compiled and passes.fit_together(tokens, neighborhood):
+            batch = to_device(self.packer().pack_neighborhoods(tokens, neighborhood), self.device)
+            with self.reading() as network:
+                vectors_BD: Tensor = network(batch)
+            return vectors_BD.cpu().numpy()
+        known = passes.needed(neighborhood)
         return self.read_centers(tokens, neighborhood, self.read_texts(tokens, known), known)
 
     def read_texts(self, tokens: TokenCache, nodes: Array) -> Tensor:

@@ -9,9 +9,12 @@ Shapes, as suffixes of tensor names:
     L layers, D hidden, H heads, d = D / H
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -443,14 +446,20 @@ class Sight(nn.Module):
     """
 
     def forward(
-        self, text: TextEncoder, gnn: nn.ModuleList, batch: PackedNeighborhoods, everyone: bool
-    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-        """index_BN, the mask of tokens and that of the first layer, and the mask of each graph attention."""
+        self, text: TextEncoder, gnn: nn.ModuleList, batch: PackedNeighborhoods, everyone: bool, at_once: bool
+    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """index_BN, the mask of tokens and that of the first layer, and the mask of each graph attention.
+
+        And with `at_once` where [CLS] states of neighbourhoods stand among the tokens (B, N), where in the line before the last
+        layer, and where graph tokens (B,).
+        """
         index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
         num_queries = index_BN.shape[1] if everyone else 1
         masks = [attention.mask(batch.open_BK, num_queries) for attention in gnn if isinstance(attention, GraphAttention)]
         mask = text.mask(batch.nodes)
-        return index_BN, mask, without_graph_tokens(mask, batch.nodes), masks
+        cls_N = batch.nodes.cls_N
+        places = [cls_N[index_BN], batch.line_N[index_BN], cls_N[: len(index_BN)] - 1] if at_once else []
+        return index_BN, mask, without_graph_tokens(mask, batch.nodes), masks, places
 
 
 class GraphFormersNetwork(nn.Module):
@@ -477,7 +486,7 @@ class GraphFormersNetwork(nn.Module):
         """(B, D) float32: centres read in the light of their neighbours' states, known from before (eq. 5, g = x)."""
         nobody_M = index_BK.new_zeros(0)
         return self.forward(
-            PackedNeighborhoods(batch, batch.num_nodes, len(batch.tokens_RW), index_BK, open_BK, nobody_M), states
+            PackedNeighborhoods(batch, batch.num_nodes, len(batch.tokens_RW), index_BK, open_BK, nobody_M, nobody_M), states
         )
 
     def forward(self, batch: PackedNeighborhoods, near: list[Tensor] | None = None) -> Tensor:
@@ -488,7 +497,8 @@ class GraphFormersNetwork(nn.Module):
         """
         nodes, rows, last, layers = batch.nodes, batch.center_rows, self.config.num_layers - 1, self.text.layers
         everyone = self.config.direction == "bidirectional" and near is None
-        index_BN, mask, first_mask, masks = self.sight(self.text, self.gnn, batch, everyone)
+        at_once = near is None and not everyone and self._can_write_at_once(batch)
+        index_BN, mask, first_mask, masks, places = self.sight(self.text, self.gnn, batch, everyone, at_once)
         links, pool = (index_BN, nodes.cls_N, batch.places_M if everyone else None), self.text.pool(nodes)
         # (graph attention, mask) before each of the layers 1..L-1
         attentions = [*zip(self.gnn, masks, strict=True)] * (last if self.config.share_gnn else 1)
@@ -499,20 +509,48 @@ class GraphFormersNetwork(nn.Module):
             cls_RC = nodes.cls_RC[rows:] if is_cut and layer == last - 1 else None
             if layer == 0:
                 hidden = layers[layer](hidden, first_mask, cls_RC)
+            elif at_once:
+                self._write_at_once(hidden.flatten(0, 1), places[0], places[2], *attentions[layer - 1])
+                hidden = layers[layer](hidden, mask, cls_RC)
             else:
                 gnn, graph_mask = attentions[layer - 1]
                 hidden = self.nested(gnn, layers[layer], hidden, (mask, graph_mask), links, pool, known[layer - 1], cls_RC)
-        if last > 0:
+        if at_once and last > 0:
+            line_TD = hidden if is_cut else hidden.flatten(0, 1)
+            self._write_at_once(line_TD, places[1 if is_cut else 0], places[2], *attentions[last - 1])
+            hidden = self._center_tokens(line_TD, batch)
+        elif last > 0:
             hidden, states_ND = self._apart(hidden, batch) if is_cut else (hidden, node_states(hidden, *pool))
             gnn, graph_mask = attentions[last - 1]
             hidden = write_graph_tokens(gnn, hidden, states_ND, known[last - 1], graph_mask, (*links[:2], None))
         return self._last(hidden, mask if last > 0 else first_mask, batch, pool[1])
 
+    def _can_write_at_once(self, batch: PackedNeighborhoods) -> bool:
+        """Whether there is one kernel for a whole graph aggregation: on a GPU, in bfloat16, without gradients, of [CLS] states.
+
+        It projects a neighbour for every centre that has it, so most must have few.
+        """
+        weight, (count, width) = self.text.embedding.norm.weight, batch.index_BK.shape
+        if not weight.is_cuda or weight.dtype != torch.bfloat16 or torch.is_grad_enabled() or self.config.pooling != "cls":
+            return False
+        kernels = kernels_on(weight.device)
+        fits = kernels is not None and kernels.fits(self.config.hidden_size, self.config.num_heads, 1 + width)
+        return bool(fits) and count * (1 + width) <= 2 * batch.nodes.num_nodes
+
+    def _write_at_once(self, tokens_TD: Tensor, rows_BN: Tensor, places_B: Tensor, gnn: nn.Module, mask_BHQN: Tensor) -> None:
+        projection: Any = gnn.query_key_value
+        kernels_on(tokens_TD.device).write_at_once(
+            tokens_TD, rows_BN, places_B, mask_BHQN[:, :, 0], projection.weight, projection.bias, self.config.num_heads
+        )
+
+    def _center_tokens(self, line_TD: Tensor, batch: PackedNeighborhoods) -> Tensor:
+        """(R, W, D): the tokens of the centres' rows, which come first in a line."""
+        rows, width = batch.center_rows, batch.nodes.tokens_RW.shape[1]
+        return line_TD[: rows * width].view(rows, width, -1)
+
     def _apart(self, line_TD: Tensor, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor]:
         """The centres' tokens (R, W, D), and everyone's [CLS] states, of a layer computed for neighbours' [CLS] alone."""
-        nodes, rows, count, width = batch.nodes, batch.center_rows, batch.num_centers, batch.nodes.tokens_RW.shape[1]
-        places_N = torch.cat([nodes.cls_N[:count], nodes.places_N[count:] + rows * (width - nodes.num_slots)])
-        return line_TD[: rows * width].view(rows, width, -1), line_TD[places_N]
+        return self._center_tokens(line_TD, batch), line_TD[batch.line_N]
 
     def _last(self, hidden: Tensor, mask: Tensor, batch: PackedNeighborhoods, own_RCW: Tensor | None) -> Tensor:
         """The last layer, of the centres alone."""
@@ -521,3 +559,15 @@ class GraphFormersNetwork(nn.Module):
             return node_states(layer(hidden[:rows], mask[:rows]), places_B, own_RCW[:rows]).float()
         last_TD: Tensor = layer(hidden[:rows], mask[:rows], batch.nodes.cls_RC[:rows])
         return last_TD[places_B].float()
+
+
+@cache
+def kernels_on(device: torch.device) -> Any:
+    """The module of GPU kernels; None where it does not work."""
+    try:
+        from graphformers.model import kernels
+
+        return kernels if kernels.works_on(device) else None
+    except Exception as error:  # no Triton, no compiler, a GPU that it does not know: whatever it is, there is another way
+        logging.getLogger(__name__).debug("graph tokens in several steps: %s", error)
+        return None

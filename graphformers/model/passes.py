@@ -102,6 +102,15 @@ class Passes:
         index_BK, open_BK = map(torch.from_numpy, ragged_index(neighborhood.indptr, index, self.packer.width_multiple))
         return CenterBatch(centers, torch.from_numpy(needed), len(near), index_BK, open_BK)
 
+    def fit_together(self, tokens: TokenCache, neighborhood: Neighborhood) -> bool:
+        """Whether some centres and their neighbours are a batch."""
+        if not self.num_states or len(neighborhood) == 0:
+            return False
+        widest = int(np.diff(neighborhood.indptr).max()) + 1
+        nodes = np.concatenate([neighborhood.centers, np.unique(neighborhood.neighbors)]).astype(np.int64)
+        is_small = tokens.lengths(nodes, self.config.max_tokens).sum() + len(neighborhood) <= self.batch_tokens
+        return bool(is_small) and len(neighborhood) * widest <= (self.most_places or MOST_PLACES)
+
     def needed(self, neighborhood: Neighborhood) -> Array:
         """The nodes whose states the second pass asks for, sorted."""
         if not self.num_states:

@@ -1,5 +1,7 @@
 """On a GPU: bfloat16 next to float32, compiled next to not."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ import torch
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import tokenize
-from graphformers.model.encoding import compile_network
+from graphformers.model.encoding import GraphFormers, compile_network
+from graphformers.model.passes import Passes
 from tests.model.conftest import make_model, make_texts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -38,6 +41,46 @@ def test_compiled_equals_not_compiled(relative_buckets: int) -> None:
     found = model.compile_layers().encode(texts, neighbors)
     assert model._inference_network().text.layers[0]._compiled_call_impl is not None
     assert cosines(found, expected).min() > 0.999
+
+
+def calm_model(**changes: Any) -> GraphFormers:
+    """One whose weights are small enough for bfloat16 to come close: larger ones make much of little differences."""
+    model = make_model(hidden_size=128, num_heads=4, **changes)
+    with torch.no_grad():
+        for name, parameter in model.network.named_parameters():
+            if not name.endswith("norm.weight"):
+                parameter.mul_(0.5)
+    return model.cuda()
+
+
+@pytest.mark.parametrize("most", [1, 5, 40, 100])
+@pytest.mark.parametrize("share_gnn", [True, False])
+def test_graph_tokens_written_by_one_kernel(most: int, share_gnn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = calm_model(num_layers=4, share_gnn=share_gnn)
+    texts, counts = make_texts(2000), np.maximum(most - np.arange(40) % 3, 0)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    neighborhood = Neighborhood(np.arange(40), indptr, np.arange(indptr[-1]) % 1900 + 40)
+    batch = to_device(model.packer().pack_neighborhoods(tokenize(texts, model.tokenizer), neighborhood), model.device)
+    with torch.inference_mode():
+        expected = model.eval().network(batch).cpu().numpy()
+        model.to(torch.bfloat16)
+        assert model.network._can_write_at_once(batch) == (most < 64)  # else the other way, which the next lines take again
+        found = model.network(batch).cpu().numpy()
+        monkeypatch.setattr(type(model.network), "_can_write_at_once", lambda *_: False)
+        other = model.network(batch).cpu().numpy()
+    assert cosines(found, expected).min() > 0.9997
+    assert np.abs(found - expected).mean() < 1.3 * np.abs(other - expected).mean()
+
+
+@pytest.mark.parametrize("method", ["graphformers", "gat", "max"])
+def test_few_nodes_in_one_pass_equal_two(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, texts = calm_model(method=method), make_texts(60)
+    neighbors = [texts[i : i + i % 6] for i in range(50)]
+    found = model.encode(texts[:50], neighbors)
+    monkeypatch.setattr(Passes, "fit_together", lambda *_: False)
+    two = model.encode(texts[:50], neighbors)
+    assert cosines(found, two).min() > 0.999
+    assert np.abs(found - two).max() > 0  # they were computed in different ways
 
 
 def test_gradients_of_a_batch_large_enough_for_the_compiler_to_join_reductions() -> None:
