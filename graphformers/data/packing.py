@@ -69,7 +69,7 @@ class PackedNeighborhoods:
     index_BK: "Tensor"  # int64: into the M neighbours, 0 where there is none
     open_BK: "Tensor"  # bool: whether there is one
     places_M: "Tensor"  # int64: where among the B * K places each neighbour is first used
-    line_N: "Tensor"  # int64: everyone's [CLS] in a line of all tokens of the centres' rows and the slots of the others'
+    line_N: "Tensor"  # int64: where everyone's [CLS] stands in a line of the centres' rows, whole, and the others' slots
 
     @property
     def centers(self) -> PackedBatch:

@@ -184,12 +184,12 @@ class GraphFormers(nn.Module):
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
         """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one.
 
-        So do a few nodes on a GPU: what they take is launching, and one pass launches half as much. (Compiled layers would be
-        compiled once more for it.)
+        A few nodes on a GPU gain by one: most of their time is launching, and one pass launches half as much. (Compiled layers
+        would have to be compiled once more for it.)
         """
         passes = self.passes()
         if self.device.type == "cuda" and not self._is_compiled and passes.fit_together(tokens, neighborhood):
-            batch = to_device(self.packer().pack_neighborhoods(tokens, neighborhood), self.device)
+            batch = to_device(passes.packer.pack_neighborhoods(tokens, neighborhood), self.device)
             with self.reading() as network:
                 vectors_BD: Tensor = network(batch)
             return vectors_BD.cpu().numpy()

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -439,6 +439,14 @@ class NestedLayer(nn.Module):
         return result
 
 
+class Places(NamedTuple):
+    """Where a kernel finds the states of neighbourhoods, and where it writes graph tokens."""
+
+    states_BN: Tensor  # among all tokens
+    line_BN: Tensor  # in the line of tokens before the last layer (`TransformerLayer._part`)
+    graph_B: Tensor  # in either
+
+
 class Sight(nn.Module):
     """Who sees whom, made once for all layers.
 
@@ -447,18 +455,14 @@ class Sight(nn.Module):
 
     def forward(
         self, text: TextEncoder, gnn: nn.ModuleList, batch: PackedNeighborhoods, everyone: bool, at_once: bool
-    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """index_BN, the mask of tokens and that of the first layer, and the mask of each graph attention.
-
-        And with `at_once` where [CLS] states of neighbourhoods stand among the tokens (B, N), where in the line before the last
-        layer, and where graph tokens (B,).
-        """
+    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor], Places | None]:
+        """index_BN, the masks of tokens, of the first layer and of each graph attention; and places, if asked for."""
         index_BN = neighborhood_index(batch.index_BK, batch.open_BK)
         num_queries = index_BN.shape[1] if everyone else 1
         masks = [attention.mask(batch.open_BK, num_queries) for attention in gnn if isinstance(attention, GraphAttention)]
         mask = text.mask(batch.nodes)
         cls_N = batch.nodes.cls_N
-        places = [cls_N[index_BN], batch.line_N[index_BN], cls_N[: len(index_BN)] - 1] if at_once else []
+        places = Places(cls_N[index_BN], batch.line_N[index_BN], cls_N[: len(index_BN)] - 1) if at_once else None
         return index_BN, mask, without_graph_tokens(mask, batch.nodes), masks, places
 
 
@@ -509,15 +513,15 @@ class GraphFormersNetwork(nn.Module):
             cls_RC = nodes.cls_RC[rows:] if is_cut and layer == last - 1 else None
             if layer == 0:
                 hidden = layers[layer](hidden, first_mask, cls_RC)
-            elif at_once:
-                self._write_at_once(hidden.flatten(0, 1), places[0], places[2], *attentions[layer - 1])
+            elif places is not None:
+                self._write_at_once(hidden.view(-1, hidden.shape[-1]), places.states_BN, places.graph_B, *attentions[layer - 1])
                 hidden = layers[layer](hidden, mask, cls_RC)
             else:
                 gnn, graph_mask = attentions[layer - 1]
                 hidden = self.nested(gnn, layers[layer], hidden, (mask, graph_mask), links, pool, known[layer - 1], cls_RC)
-        if at_once and last > 0:
-            line_TD = hidden if is_cut else hidden.flatten(0, 1)
-            self._write_at_once(line_TD, places[1 if is_cut else 0], places[2], *attentions[last - 1])
+        if places is not None and last > 0:
+            states_BN, line_TD = places.line_BN if is_cut else places.states_BN, hidden.view(-1, hidden.shape[-1])
+            self._write_at_once(line_TD, states_BN, places.graph_B, *attentions[last - 1])
             hidden = self._center_tokens(line_TD, batch)
         elif last > 0:
             hidden, states_ND = self._apart(hidden, batch) if is_cut else (hidden, node_states(hidden, *pool))
@@ -531,11 +535,12 @@ class GraphFormersNetwork(nn.Module):
         It projects a neighbour for every centre that has it, so most must have few.
         """
         weight, (count, width) = self.text.embedding.norm.weight, batch.index_BK.shape
-        if not weight.is_cuda or weight.dtype != torch.bfloat16 or torch.is_grad_enabled() or self.config.pooling != "cls":
+        if not weight.is_cuda or weight.dtype != torch.bfloat16 or self.config.pooling != "cls":
+            return False
+        if self.training or torch.is_grad_enabled() or count * (1 + width) > 2 * batch.nodes.num_nodes:
             return False
         kernels = kernels_on(weight.device)
-        fits = kernels is not None and kernels.fits(self.config.hidden_size, self.config.num_heads, 1 + width)
-        return bool(fits) and count * (1 + width) <= 2 * batch.nodes.num_nodes
+        return kernels is not None and kernels.fits(self.config.hidden_size, self.config.num_heads, 1 + width)
 
     def _write_at_once(self, tokens_TD: Tensor, rows_BN: Tensor, places_B: Tensor, gnn: nn.Module, mask_BHQN: Tensor) -> None:
         projection: Any = gnn.query_key_value
@@ -569,5 +574,5 @@ def kernels_on(device: torch.device) -> Any:
 
         return kernels if kernels.works_on(device) else None
     except Exception as error:  # no Triton, no compiler, a GPU that it does not know: whatever it is, there is another way
-        logging.getLogger(__name__).debug("graph tokens in several steps: %s", error)
+        logging.getLogger(__name__).info("graph tokens in several steps: %s", error)
         return None

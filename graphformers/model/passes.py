@@ -24,6 +24,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.model.modeling import ModelConfig
 
 MOST_TOGETHER = 4000  # neighbours of one centre in a bidirectional model, whose attention grows with their square
+FEW_TOKENS, FEW_NEIGHBORS = 8192, 63  # of what is read in one pass on a GPU
 MOST_PLACES = 65_536  # centres times neighbours of a batch: a centre with 10,000 neighbours comes with few others
 
 
@@ -103,13 +104,17 @@ class Passes:
         return CenterBatch(centers, torch.from_numpy(needed), len(near), index_BK, open_BK)
 
     def fit_together(self, tokens: TokenCache, neighborhood: Neighborhood) -> bool:
-        """Whether some centres and their neighbours are a batch."""
-        if not self.num_states or len(neighborhood) == 0:
+        """Whether a GraphFormers had better read some centres and their neighbours in one pass on a GPU.
+
+        That is so as long as what takes time is launching, and with few neighbours: to many, known states are cheaper to attend.
+        """
+        if self.config.method != "graphformers" or self.is_joint or len(neighborhood) == 0:
             return False
-        widest = int(np.diff(neighborhood.indptr).max()) + 1
+        widest = int(np.diff(neighborhood.indptr).max())
+        if widest > FEW_NEIGHBORS or len(neighborhood) * (1 + widest) > FEW_TOKENS:
+            return False
         nodes = np.concatenate([neighborhood.centers, np.unique(neighborhood.neighbors)]).astype(np.int64)
-        is_small = tokens.lengths(nodes, self.config.max_tokens).sum() + len(neighborhood) <= self.batch_tokens
-        return bool(is_small) and len(neighborhood) * widest <= (self.most_places or MOST_PLACES)
+        return int(tokens.lengths(nodes, self.config.max_tokens).sum()) + len(neighborhood) <= FEW_TOKENS
 
     def needed(self, neighborhood: Neighborhood) -> Array:
         """The nodes whose states the second pass asks for, sorted."""

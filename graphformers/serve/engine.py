@@ -109,8 +109,12 @@ class Engine:
         self.writes.after = self._compact_if_due
 
     def _warm_up(self) -> None:
-        """Does once what is slow the first time: files that are mapped are read when they are first touched."""
-        self._read([Reading("warm", ("up",))] * 16)
+        """Does once what is slow the first time: files that are mapped are read when they are first touched.
+
+        On a GPU a kernel is compiled for each power of two that the number of neighbours is below.
+        """
+        for power in range(1, 1 + max(self.model.config.num_neighbors, 1).bit_length()):
+            self._read([Reading("warm", tuple(map(str, range(2**power - 1))))])
         nodes = self.view.store.live.nodes()
         some = np.random.default_rng(0).choice(nodes, min(len(nodes), WARM_SEARCHES), replace=False)
         for start in range(0, len(some), MOST_SEARCHES):

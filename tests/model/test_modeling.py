@@ -2,7 +2,6 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -162,17 +161,19 @@ def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monke
     assert np.abs(vectors - model.encode(graph.texts_of(nodes), around)).max() <= CLOSE
 
 
-@pytest.mark.parametrize(("changes", "can_wait"), [({}, True), ({"method": "max"}, True), ({"method": "plm"}, False)])
-def test_centres_and_neighbours_are_together_up_to_a_batch(changes: dict[str, Any], can_wait: bool) -> None:
-    model = make_model(**changes)
+def test_few_centres_and_neighbours_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
     tokens = tokenize(make_texts(9), model.tokenizer)
     neighborhood = Neighborhood(np.array([0, 1]), np.array([0, 3, 4]), np.array([3, 4, 5, 4]))  # 4 is asked for twice, read once
     size = int(tokens.lengths(np.array([0, 1, 3, 4, 5]), model.config.max_tokens).sum()) + 2  # with a graph token for each centre
-    for most_tokens, most_places, expected in [(size, 8, True), (size - 1, 8, False), (size, 7, False)]:
-        limited = replace(model.passes(batch_tokens=most_tokens), most_places=most_places)
-        assert limited.fit_together(tokens, neighborhood) == (expected and can_wait)
+    for few_tokens, few_neighbors, expected in [(size, 3, True), (size - 1, 3, False), (size, 2, False), (7, 3, False)]:
+        monkeypatch.setattr(passes, "FEW_TOKENS", few_tokens)
+        monkeypatch.setattr(passes, "FEW_NEIGHBORS", few_neighbors)
+        assert model.passes().fit_together(tokens, neighborhood) == expected
+    monkeypatch.undo()
     assert not model.passes().fit_together(tokens, Neighborhood(np.zeros(0, int), np.zeros(1, int), np.zeros(0, int)))
-    assert not make_model(direction="bidirectional").passes().fit_together(tokens, neighborhood)  # they are together anyway
+    for changes in ({"direction": "bidirectional"}, {"method": "max"}, {"method": "plm"}):
+        assert not make_model(**changes).passes().fit_together(tokens, neighborhood)
 
 
 def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
