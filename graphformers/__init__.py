@@ -88,6 +88,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'graphformers' has no attribute {name!r}")

@@ -25,6 +25,12 @@ class ArtifactError(GraphFormersError):
     """One of our own folders is missing, damaged, of another kind, or made from something else than what it is used with."""
 
 
+class UnknownIdError(GraphFormersError, KeyError):
+    """An id that no node has: a KeyError, as a dict would raise."""
+
+    __str__ = Exception.__str__  # a KeyError would show the message as a key
+
+
 class MissingExtraError(GraphFormersError):
     """A part that is installed separately is not there."""
 

@@ -52,6 +52,8 @@ def print_graph(graph: TextGraph, as_json: bool) -> None:
         return
     facts: dict[str, Any] = {name: f"{found[name]:,}" for name in ("nodes", "pairs", "edges", "isolated", "mean_degree")}
     facts |= {what: f"{number:,}" for what, number in (found["left_aside"] | found["skipped"]).items()}
+    if found["edge_columns_not_kept"]:
+        facts["not kept of the edges"] = ", ".join(found["edge_columns_not_kept"])
     facts["node columns"] = ", ".join(f"{name} ({type})" for name, type in found["columns"].items()) or "none"
     types = sorted(found["edge_types"].items(), key=lambda item: -item[1])
     facts["edge types"] = (

@@ -190,6 +190,14 @@ def test_another_kind_or_format_is_refused(tmp_path: Path) -> None:
         open_artifact(tmp_path, "graph", 1)
 
 
+def test_what_is_not_finished_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.model.training").mkdir()
+    with pytest.raises(ArtifactError, match=r"a\.model: not finished, the command .* goes on from .*a\.model\.training"):
+        open_artifact(tmp_path / "a.model", "model", 1)
+    with pytest.raises(ArtifactError, match=r"a\.model\.training: kept by work that makes .*a\.model; use that"):
+        open_artifact(tmp_path / "a.model.training", "model", 1)
+
+
 def test_mixing_names_both(tmp_path: Path) -> None:
     write(tmp_path / "a.graph", "a")
     write(tmp_path / "b.graph", "b")

@@ -12,6 +12,7 @@ def test_every_public_name_is_there_and_documented() -> None:
     for name in graphformers.__all__:
         assert getattr(graphformers, name).__doc__, name
     assert graphformers.__all__ == sorted(graphformers.__all__)
+    assert set(graphformers.__all__) <= set(dir(graphformers))  # what a prompt completes
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

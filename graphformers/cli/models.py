@@ -69,9 +69,9 @@ def evaluate_command(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of any system: .npz with ids and vectors, .npy with .ids.txt beside it, .parquet with id and vector, "
-            "or word2vec's .txt. Repeatable. If they were made from the whole graph, as `embed` does, they know the links that "
-            "are asked for.",
+            help="Vectors of any system: a folder as `embed` makes it, .npz with ids and vectors, .npy with .ids.txt beside it, "
+            ".parquet with id and vector, or word2vec's .txt. Repeatable. If they were made from the whole graph, as `embed` "
+            "does, they know the links that are asked for.",
         ),
     ] = None,
     cosine: Annotated[bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")] = False,

@@ -29,6 +29,7 @@ def describe_graph(graph: TextGraph) -> dict[str, Any]:
         "edge_types": {} if types is None else dict(zip(graph.type_names, types.tolist(), strict=True)),
         "self_loops": graph.summary.get("self_loops", 0),
         "left_aside": graph.summary.get("left_aside", {}),
+        "edge_columns_not_kept": graph.summary.get("edge_columns_not_kept", []),
         "skipped": graph.summary.get("skipped", {}),
         "skipped_examples": graph.summary.get("skipped_examples", []),
         "samples": [_sample(graph, int(node)) for node in _sample_nodes(graph)],

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from graphformers.artifact import Artifact, open_artifact, write_artifact
 from graphformers.data.arrays import Array, hash_strings, load_array, load_table, one_chunk, save_array, save_table
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, UnknownIdError
 
 KIND = "graph"
 VERSION = 1
@@ -104,7 +104,7 @@ class TextGraph:
         found = self.find_nodes(ids)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
-            raise GraphFormersError(f"no node with the id {ids[int(unknown[0])]!r} in this graph of {self.num_nodes:,} nodes")
+            raise UnknownIdError(f"no node with the id {ids[int(unknown[0])]!r} in this graph of {self.num_nodes:,} nodes")
         return found
 
     def find_nodes(self, ids: Sequence[str]) -> Array:

@@ -25,7 +25,7 @@ from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.shards import load_rows, lock_folder
 from graphformers.embedding.states import LayerStates, StatesKey
-from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 
 KIND = "vectors"
 VERSION = 1
@@ -158,14 +158,14 @@ class VectorStore:
         nodes = self.live.find(ids)
         unknown = np.flatnonzero(nodes < 0)
         if len(unknown):
-            raise GraphFormersError(f"no vector with the id {ids[int(unknown[0])]!r} among the {len(self):,} of {self.path}")
+            raise UnknownIdError(f"no vector with the id {ids[int(unknown[0])]!r} among the {len(self):,} of {self.path}")
         return self.raw(nodes).floats()
 
     def text(self, id: str) -> str:
         """The text of a node."""
         nodes = self.live.find([id])
         if nodes[0] < 0:
-            raise GraphFormersError(f"no node with the id {id!r} among the {len(self):,} of {self.path}")
+            raise UnknownIdError(f"no node with the id {id!r} among the {len(self):,} of {self.path}")
         return self.live.texts_of(nodes)[0]
 
     def blocks(self) -> Iterator[tuple[list[str], Array]]:

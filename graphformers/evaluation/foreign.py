@@ -8,20 +8,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from graphformers.artifact import MANIFEST
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.scores import VectorScores
 
 EXPECTED = (
-    "expected .npz with arrays ids and vectors, .npy with a line for each id in .ids.txt beside it, .parquet with columns id and "
-    "vector, or .txt as word2vec writes it"
+    "expected a folder of vectors, .npz with arrays ids and vectors, .npy with a line for each id in .ids.txt beside it, "
+    ".parquet with columns id and vector, or .txt as word2vec writes it"
 )
 
 
 def read_vectors(path: str | Path) -> tuple[list[str], Array]:
     """ids, and (len(ids), D) float32 vectors."""
     path = Path(path)
+    if (path / MANIFEST).is_file():
+        store = VectorStore.load(path)
+        own = store.ids.to_pylist()
+        return own, store.vectors(own)
     readers = {
         ".npz": _read_numpy,
         ".npy": _read_array,
@@ -35,7 +41,7 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
         ids, vectors = readers[path.suffix](path)
         vectors = vectors.astype(np.float32, copy=False)
     except OSError as error:
-        raise GraphFormersError(f"{path}: {error.strerror or error}; {EXPECTED}") from error
+        raise GraphFormersError(f"{error.filename or path}: {error.strerror or error}; {EXPECTED}") from error
     except (ValueError, KeyError, TypeError, BadZipFile, pa.ArrowException) as error:
         raise GraphFormersError(f"{path}: {error}; {EXPECTED}") from error
     if vectors.ndim != 2 or len(vectors) != len(ids):

@@ -17,7 +17,7 @@ from graphformers.data import delimited, tables
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.printing import print_import
+from graphformers.printing import print_graph, print_import
 
 NODES = [("p1", "Attention, is all", 2017), ("p2", 'A "quoted" title', 2018), ("p3", "Two\nlines", 2019), ("p4", "Ünïcode", 2020)]
 EDGES = [("p1", "p2", "cites"), ("p2", "p3", "cites"), ("p3", "p1", "extends"), ("p3", "p3", "cites")]
@@ -96,6 +96,8 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path, capsys: pytest.Ca
         "  of 5 edges repeated or turned round: 2, from a node to itself: 1",
         "  not kept of the edges: weight; links have a type at most",
     ]
+    print_graph(graph.save(tmp_path / "a.graph"), False)
+    assert "not kept of the edges  weight" in capsys.readouterr().out
 
 
 def test_a_column_that_one_file_lacks_is_null_there(tmp_path: Path) -> None:

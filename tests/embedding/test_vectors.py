@@ -11,6 +11,7 @@ from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore, to_precision
 from graphformers.errors import GraphFormersError
+from graphformers.evaluation.foreign import read_vectors
 from tests.embedding.conftest import EXACT, make_model, some_graph
 
 
@@ -35,7 +36,7 @@ def test_vectors_by_id(store: VectorStore) -> None:
     together = [(id, vector) for names, vectors in store.blocks() for id, vector in zip(names, vectors, strict=True)]
     assert [id for id, _ in together] == ids
     assert all(np.array_equal(vector, store[id]) for id, vector in together)
-    with pytest.raises(GraphFormersError, match="no vector with the id 'nobody' among the 60"):
+    with pytest.raises(KeyError, match=r"^no vector with the id 'nobody' among the 60"):
         store["nobody"]
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody' among the 60"):
         store.text("nobody")
@@ -58,6 +59,9 @@ def test_exports_say_the_same(store: VectorStore, tmp_path: Path) -> None:
     first, *lines = (tmp_path / "out.txt").read_text().splitlines()
     assert first == "60 24"
     assert [line.split(" ")[0] for line in lines] == ids
+    own = read_vectors(store.path)  # the folder itself
+    assert own[0] == ids
+    assert np.array_equal(own[1], vectors)
     assert np.array_equal(np.array([line.split(" ")[1:] for line in lines], dtype=np.float32), vectors)
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
