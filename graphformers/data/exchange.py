@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import networkx
     import torch_geometric.data
 
+PYG_NAMES = ("edge_index", "edge_attr", "edge_weight", "edge_type", "type_names", "num_nodes")  # of attributes of graphs
+
 
 def to_networkx(graph: TextGraph) -> "networkx.MultiDiGraph":
     """The directed, typed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have a `type`."""
@@ -49,20 +51,40 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
     return build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types)
 
 
-def to_pyg(graph: TextGraph) -> "torch_geometric.data.Data":
-    """A PyG `Data` with `edge_index` (both directions, no duplicates), `num_nodes`, and lists `id` and `text`."""
+def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data.Data":
+    """A PyG `Data` with `edge_index`, `num_nodes`, lists `id` and `text`, and the other columns, numbers as tensors.
+
+    Edges are what models see, both directions of every linked pair once; with `directed` they are those that were given, with
+    their types, where they have some, as `edge_type`: numbers into the list `type_names`.
+    """
     data = _import("torch_geometric.data", "a PyG Data object")
     import torch
 
     sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
-    edge_index = torch.from_numpy(np.stack([sources, graph.indices.astype(np.int64)]))
-    return data.Data(edge_index=edge_index, num_nodes=graph.num_nodes, id=graph.ids.to_pylist(), text=graph.texts.to_pylist())
+    edges = graph.edges.astype(np.int64) if directed else np.stack([sources, graph.indices.astype(np.int64)])
+    found: dict[str, Any] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
+    found |= {f"{name}_" if name in PYG_NAMES else name: _as_tensor(graph.column(name)) for name in graph.column_names}
+    if directed and graph.edge_types is not None:
+        found |= {"edge_type": torch.from_numpy(graph.edge_types.astype(np.int64)), "type_names": list(graph.type_names)}
+    return data.Data(edge_index=torch.from_numpy(edges), num_nodes=graph.num_nodes, **found)
+
+
+def _as_tensor(column: pa.Array) -> Any:
+    """Numbers and truth values as a tensor where there is one for each node, all else as a list."""
+    import torch
+
+    kind = column.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not is_number or column.null_count:
+        return column.to_pylist()
+    return torch.tensor(column.to_numpy(zero_copy_only=False))
 
 
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
     """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or the one given.
 
-    `id` names the nodes and `edge_type` the kinds of edges, where there; other attributes are left out.
+    `id` names the nodes and `edge_type` the kinds of edges, where there (by `type_names`, if it has that list). Attributes with
+    one value for each node become columns; others, such as a matrix of features, are left out.
     """
     if hasattr(data, "node_types"):
         raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")
@@ -80,9 +102,21 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
     if len(wrong):
         raise InputError(f"an edge of node {wrong[0]} in edge_index, expected 0 to {len(ids) - 1}")
     kinds = getattr(data, "edge_type", None)
-    types = None if kinds is None else [str(kind) for kind in kinds.tolist()]
+    names = getattr(data, "type_names", None)
+    types = None if kinds is None else [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
     sources, targets = ([ids[node] for node in row] for row in edges.tolist())
-    return build_graph({"id": ids, "text": [as_text(each) for each in texts]}, sources, targets, types)
+    nodes = pa.table({"id": ids, "text": [as_text(each) for each in texts], **_node_columns(data)})
+    return build_graph(nodes, sources, targets, types)
+
+
+def _node_columns(data: Any) -> dict[str, pa.Array]:
+    """The attributes of a PyG `Data` that are lists or one-dimensional tensors with a value for each node."""
+    found = {}
+    for name, value in data.to_dict().items():
+        is_flat = isinstance(value, list) or getattr(value, "ndim", 0) == 1
+        if name not in (*PYG_NAMES, "id", "text") and is_flat and len(value) == data.num_nodes:
+            found[name] = make_column(value.tolist() if hasattr(value, "tolist") else value)
+    return {kept: found[name] for name, kept in ColumnNames(found).items()}
 
 
 def _import(module: str, purpose: str) -> Any:
