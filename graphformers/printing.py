@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from graphformers.retrieval.searcher import Match
     from graphformers.train.trainer import TrainResult
 
+LONG_SECONDS = 1800.0  # of training on a CPU, from which on there is advice
+
 
 def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
     summary = {"nodes": graph.num_nodes, "pairs": graph.num_pairs, "edges": graph.edges.shape[1]}
@@ -106,6 +108,8 @@ def print_forecast(found: dict[str, Any], as_json: bool) -> None:
         "a validation": f"{found['seconds_per_validation']:.0f} s",
         "time": f"{clock(found['seconds_at_most'])} at most, measured on {found['steps_tried']} steps",
     }
+    if found["device"] == "cpu" and found["seconds_at_most"] > LONG_SECONDS:
+        rows["for less"] = "--set batch_size=64, --set num_neighbors=5, --set neighbor_gradients=false, --set max_steps=200"
     print_rows(list(rows.items()))
 
 

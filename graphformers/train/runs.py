@@ -15,12 +15,14 @@ from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.model.backbones import backbone_of, own_random_numbers
 from graphformers.model.encoding import GraphFormers
+from graphformers.progress import progress
 from graphformers.train.distributed import joined, own_device
 from graphformers.train.optimizer import set_learning_rate
 from graphformers.train.settings import divide_settings, settings_for
 from graphformers.train.trainer import Trainer
 
 TRIED_STEPS = 4
+TRIED_SECONDS = 20.0  # after which two steps are enough
 TRIED_NODES = 1000
 
 
@@ -70,27 +72,30 @@ def forecast(trainer: Trainer) -> dict[str, Any]:
 def _measure(trainer: Trainer) -> dict[str, Any]:
     model, device, config = trainer.model, trainer.model.device, trainer.config
     set_learning_rate(trainer.optimizer, 0.0)
-    seconds = []
+    seconds: list[float] = []
     model.train()
     parcels = trainer.loader.epoch(0, is_polluted=config.two_stage)
-    for _ in range(min(TRIED_STEPS, trainer.schedule.num_batches)):
-        started = time.perf_counter()
-        trainer.stepper.run(next(parcels).open(device), seed=0)
-        trainer.update_weights()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
+    count = min(TRIED_STEPS, trainer.schedule.num_batches)
+    with progress("Trying", count, "steps") as task:
+        while len(seconds) < count and (len(seconds) < 2 or trainer.world.size > 1 or sum(seconds) < TRIED_SECONDS):
+            started = time.perf_counter()
+            trainer.stepper.run(next(parcels).open(device), seed=0)
+            trainer.update_weights()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+            task.advance()
     per_step = float(np.median(seconds[1:] or seconds))
     steps = trainer.schedule.most_steps()
     validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches))
     per_validation = _seconds_of_validation(trainer)
     training = min(steps * per_step, config.max_seconds or math.inf)
-    count = sum(parameter.numel() for parameter in model.network.parameters())
+    size = sum(parameter.numel() for parameter in model.network.parameters())
     return {
         "method": model.config.method,
         "device": str(device),
         "processes": trainer.world.size,
-        "parameters": count,
+        "parameters": size,
         "pairs": len(trainer.split.train),
         "steps_per_epoch": trainer.schedule.num_batches,
         "steps_at_most": steps,
@@ -100,7 +105,7 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
         "seconds_at_most": training + validations * per_validation,
         "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "checkpoint_gib": 4 * 4 * count / 2**30,  # weights, two averages of Adam's, the best weights
+        "checkpoint_gib": 4 * 4 * size / 2**30,  # weights, two averages of Adam's, the best weights
     }
 
 

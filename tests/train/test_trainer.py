@@ -17,6 +17,7 @@ from graphformers.data.split import split_links
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.encoding import GraphFormers
+from graphformers.printing import print_forecast
 from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
 from graphformers.train.runs import forecast
@@ -326,6 +327,19 @@ def test_a_forecast_changes_nothing() -> None:
     assert found["steps_at_most"] == 2 * 3 * -(-len(SPLIT.train) // 32)
     assert found["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
     assert found["seconds_at_most"] > 0
+
+
+def test_a_forecast_of_slow_steps_is_short_and_has_advice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert forecast(Trainer(make_model(), SPLIT, quick()))["steps_tried"] == 4
+    monkeypatch.setattr("graphformers.train.runs.TRIED_SECONDS", 0.0)
+    found = forecast(Trainer(make_model(), SPLIT, quick()))
+    assert found["steps_tried"] == 2
+    print_forecast(found, False)
+    assert "for less" not in capsys.readouterr().out
+    print_forecast(found | {"seconds_at_most": 3600.0}, False)
+    assert "for less      --set batch_size=64" in capsys.readouterr().out
 
 
 def states(schedule: Schedule, steps: int) -> list[float]:
