@@ -32,7 +32,7 @@ from graphformers.errors import ArtifactError
 from graphformers.files import checksum, full_disk, sync
 
 MANIFEST = "manifest.json"
-UNFINISHED = (".training", ".embedding")  # behind the name of a folder: what the work that makes it keeps
+TRAINING, EMBEDDING = ".training", ".embedding"  # behind the name of a folder: what the work that makes it keeps
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 # files inside an artifact that come or grow after it was written and have checksums of their own
@@ -290,7 +290,7 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
 def _why_missing(path: Path) -> str:
     if path.exists():
         return "a file, expected one of our folders"
-    work = next((place for suffix in UNFINISHED if (place := path.with_name(path.name + suffix)).is_dir()), None)
+    work = next((place for suffix in (TRAINING, EMBEDDING) if (place := path.with_name(path.name + suffix)).is_dir()), None)
     return f"not finished, the command that makes it goes on from {work}" if work else "no such folder"
 
 
@@ -298,12 +298,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise ArtifactError(f"{path}: {_why_missing(path)}")
     if not (path / MANIFEST).is_file():
-        is_work = path.suffix in UNFINISHED
-        raise ArtifactError(
-            f"{path}: kept by work that makes {path.with_suffix('')}; use that when it is finished"
-            if is_work
-            else f"{path}: not one of our folders, it has no {MANIFEST}"
-        )
+        if path.suffix in (TRAINING, EMBEDDING):
+            raise ArtifactError(f"{path}: kept by work that makes {path.with_suffix('')}; use that when it is finished")
+        raise ArtifactError(f"{path}: not one of our folders, it has no {MANIFEST}")
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         stated = manifest.pop("manifest_sha256", None)

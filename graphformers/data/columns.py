@@ -21,13 +21,14 @@ MOST_DIGITS = 15  # significant ones that a 64-bit float keeps
 class ColumnNames(dict[str, str]):
     """The names under which users' columns are kept: none is called like ours, nor like another. New ones may turn up late."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), ours: Sequence[str] = OURS) -> None:
         super().__init__()
-        for name in sorted(dict.fromkeys(names), key=lambda name: name in OURS):  # a column already called id_ stays that
+        self.ours = ours
+        for name in sorted(dict.fromkeys(names), key=lambda name: name in ours):  # a column already called id_ stays that
             self[name]
 
     def __missing__(self, name: str) -> str:
-        kept = f"{name}_" if name in OURS else name
+        kept = f"{name}_" if name in self.ours else name
         while kept in self.values():
             kept += "_"
         self[name] = kept

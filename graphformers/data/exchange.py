@@ -63,7 +63,7 @@ def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data
     sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
     edges = graph.edges.astype(np.int64) if directed else np.stack([sources, graph.indices.astype(np.int64)])
     found: dict[str, Any] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
-    found |= {f"{name}_" if name in PYG_NAMES else name: _as_tensor(graph.column(name)) for name in graph.column_names}
+    found |= {kept: _as_tensor(graph.column(name)) for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items()}
     if directed and graph.edge_types is not None:
         found |= {"edge_type": torch.from_numpy(graph.edge_types.astype(np.int64)), "type_names": list(graph.type_names)}
     return data.Data(edge_index=torch.from_numpy(edges), num_nodes=graph.num_nodes, **found)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphformers.artifact import MANIFEST, Draft, check_writable, publish_artifact
+from graphformers.artifact import EMBEDDING, MANIFEST, Draft, check_writable, publish_artifact
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.phases import Phases
@@ -243,7 +243,7 @@ def unused(output: Path) -> AbstractContextManager[Any]:
 def work_path(output: Path) -> Path:
     """Where the embedding of `output` lies until it is finished: on the same disk, also where `output` is a link."""
     place = output.resolve() if output.is_symlink() else output
-    return place.with_name(f"{place.name}.embedding")
+    return place.with_name(place.name + EMBEDDING)
 
 
 def clear_work(path: Path) -> None:

@@ -23,6 +23,7 @@ from graphformers.embedding.update import Updater, check_model, load_model
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
+from graphformers.model.passes import FEW_NEIGHBORS
 from graphformers.progress import say
 from graphformers.retrieval.filters import allowed_nodes
 from graphformers.retrieval.index import Index, load_index
@@ -111,9 +112,10 @@ class Engine:
     def _warm_up(self) -> None:
         """Does once what is slow the first time: files that are mapped are read when they are first touched.
 
-        On a GPU a kernel is compiled for each power of two that the number of neighbours is below.
+        On a GPU a kernel is compiled for each power of two that a small number of neighbours is below.
         """
-        for power in range(1, 1 + max(self.model.config.num_neighbors, 1).bit_length()):
+        most = min(max(self.model.config.num_neighbors, 1), FEW_NEIGHBORS)
+        for power in range(1, 1 + most.bit_length()):
             self._read([Reading("warm", tuple(map(str, range(2**power - 1))))])
         nodes = self.view.store.live.nodes()
         some = np.random.default_rng(0).choice(nodes, min(len(nodes), WARM_SEARCHES), replace=False)

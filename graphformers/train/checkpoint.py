@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from graphformers.artifact import bring_back, open_artifact, write_artifact
+from graphformers.artifact import TRAINING, bring_back, open_artifact, write_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
@@ -76,7 +76,7 @@ class RunFolder:
     """Writes and reads the folder of a run."""
 
     def __init__(self, output: str | Path) -> None:
-        self.folder = Path(f"{Path(output)}.training")
+        self.folder = Path(f"{Path(output)}{TRAINING}")
         self._best_written = -1  # the step of the best model on disk
 
     @property

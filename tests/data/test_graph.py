@@ -130,19 +130,34 @@ def test_pyg_there_and_back(graph: TextGraph) -> None:
 def test_pyg_keeps_columns_directions_and_types() -> None:
     import torch
 
-    nodes = pa.table({"id": ["a", "b", "c"], "text": ["x", "y", "z"], "year": [1, 2, 3], "edge_attr": ["p", None, "q"]})
+    nodes = pa.table(
+        {
+            "id": ["a", "b", "c"],
+            "text": ["x", "y", "z"],
+            "year": [1, 2, 3],
+            "edge_attr": ["p", None, "q"],
+            "edge_attr_": [4, 5, 6],
+        }
+    )
     nodes = nodes.append_column("known", pa.array([True, False, True])).append_column("part", pa.array([0.5, None, 1.0]))
     typed = build_graph(nodes, ["a", "a", "c"], ["b", "c", "a"], ["cites", "likes", "cites"])
     data = to_pyg(typed, directed=True)
     assert data.validate()
     assert data.year.tolist() == [1, 2, 3]
     assert data.known.dtype == torch.bool
-    assert (data.part, data["edge_attr_"]) == ([0.5, None, 1.0], ["p", None, "q"])
+    assert (data.part, data["edge_attr__"]) == ([0.5, None, 1.0], ["p", None, "q"])
+    assert data["edge_attr_"].tolist() == [4, 5, 6]
     back = from_pyg(data)
     assert np.array_equal(back.edges, typed.edges)
     assert [back.type_names[code] for code in back.edge_types] == ["cites", "likes", "cites"]
     kept = {name: back.column(name).to_pylist() for name in back.column_names}
-    assert kept == {"year": [1, 2, 3], "known": [True, False, True], "part": [0.5, None, 1.0], "edge_attr_": ["p", None, "q"]}
+    assert kept == {
+        "year": [1, 2, 3],
+        "known": [True, False, True],
+        "part": [0.5, None, 1.0],
+        "edge_attr_": [4, 5, 6],
+        "edge_attr__": ["p", None, "q"],
+    }
     data.x = torch.zeros(3, 8)
     assert from_pyg(data).column_names == back.column_names  # a matrix is no column
 

@@ -36,8 +36,9 @@ def test_vectors_by_id(store: VectorStore) -> None:
     together = [(id, vector) for names, vectors in store.blocks() for id, vector in zip(names, vectors, strict=True)]
     assert [id for id, _ in together] == ids
     assert all(np.array_equal(vector, store[id]) for id, vector in together)
-    with pytest.raises(KeyError, match=r"^no vector with the id 'nobody' among the 60"):
+    with pytest.raises(KeyError, match=r"^no vector with the id 'nobody' among the 60") as unknown:
         store["nobody"]
+    assert isinstance(unknown.value, GraphFormersError)
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody' among the 60"):
         store.text("nobody")
     with pytest.raises(GraphFormersError, match="ids are strings"):

@@ -61,7 +61,7 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
         "d.csv": b"",
     }.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(GraphFormersError, match=f"{name}: .*expected .*.npz with arrays ids and vectors"):
+        with pytest.raises(GraphFormersError, match=f"{name}: .*expected a folder of vectors, .npz with arrays ids and vectors"):
             read_vectors(tmp_path / name)
     with pytest.raises(GraphFormersError, match="No such file"):
         read_vectors(tmp_path / "missing.npz")
