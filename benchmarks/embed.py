@@ -20,6 +20,7 @@ for [CLS] alone.
 """
 
 import argparse
+import faulthandler
 import json
 import shutil
 import tempfile
@@ -257,11 +258,18 @@ def main() -> None:
     parser.add_argument("--added", type=int, default=100, help="papers that the update adds")
     parser.add_argument("--output", type=Path, help="a file for what has been measured so far, written after each part")
     parser.add_argument("--folder", type=Path, help="where to work; kept (by default a temporary folder)")
+    parser.add_argument("--make", type=int, nargs="+", help="make graphs of so many titles in --folder, and no more")
+    parser.add_argument("--stacks", type=float, help="seconds between two looks at where the program stands, on stderr")
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="embed"))
     folder.mkdir(parents=True, exist_ok=True)
+    if chosen.stacks:
+        faulthandler.dump_traceback_later(chosen.stacks, repeat=True)
     try:
-        if chosen.papers and chosen.beside:
+        if chosen.make:
+            for count in chosen.make:
+                made_graph(folder, count, chosen.links, Tokenizer.from_file(chosen.tokenizer))
+        elif chosen.papers and chosen.beside:
             print(json.dumps(measure_beside(chosen.papers, folder, chosen.nodes), indent=1))
         elif chosen.papers:
             print(json.dumps(measure_update(chosen.papers, folder, chosen.added, chosen.nodes), indent=1))

@@ -1,11 +1,14 @@
 """What the documents say is what the program does."""
 
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +87,83 @@ def write_papers(folder: Path) -> None:
     (folder / "new.csv").write_text("id,title\nq1,A study of a new topic\np5,Another title\n")
     (folder / "links.csv").write_text("source,target\nq1,p7\n")
     (folder / "gone.txt").write_text("p9\n")
+
+
+def figures() -> Iterator[str]:
+    """Sentences and rows of tables of the README, with the figures that results/ holds."""
+
+    def result(name: str) -> Any:
+        return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+    encode = result("encode_h200")["result"]
+    padding = encode["padding"]
+    ceiling = f" ({encode['packed_share_of_ceiling']:.0%} of a measured {encode['ceiling_tflops']:.0f})".replace("%", " %")
+    for words, name, more in (
+        ("packed", "packed", ceiling),
+        ("padded to the longest of the batch", "padded", ""),
+        ("sorted by length, then padded", "sorted", ""),
+    ):
+        yield f"| {words} | {padding[name]['nodes_per_s']:,.0f} | {padding[name]['useful_tflops']:.0f}{more} |"
+    rows = {row["neighbours"]: row for row in encode["table_5"]}
+    for title, name in (("GraphFormers", "graphformers"), ("PLM+Max", "max")):
+        yield f"| {title} | " + " | ".join(f"{rows[count][f'{name}_graph_ms']:.3g}" for count in (5, 50, 200)) + " |"
+    train = {(row["graph"][:5], row["shape"]): row for row in result("train_h200")["result"]}
+    for graph, words in (("arxiv", "arXiv titles, 16 tokens"), ("debia", "Debian descriptions, 46 tokens")):
+        ours = train[graph, "base"]
+        theirs = ours["reference"]
+        pace = f"{ours['pairs_per_s']:,.0f} | {ours['peak_gib']:.1f} GiB | {theirs['pairs_per_s']:,.0f}"
+        yield f"| {words} | {pace} | {theirs['peak_gib']:.1f} GiB | {ours['times_reference']:.1f} × |"
+    yield f"MiniLM, batches of 512, arXiv titles: {train['arxiv', 'small']['pairs_per_s']:,.0f} pairs/s"
+    embedded = result("embed_h200")
+    for words, part, variant in (
+        ("1 million titles, states on the GPU", "one million", "memory"),
+        ("1 million titles, states also written to disk (17 GB)", "one million", "written"),
+        ("1 million titles, states on disk alone, read back from there", "one million", "disk"),
+        ("5 million titles, the size of the paper's DBLP, in one go", "five million", "memory"),
+    ):
+        row = embedded[part][variant]
+        yield f"| {words} | {row['nodes_per_s']:,.0f} | {100 * row['share_of_ceiling']:.0f} % |"
+    saved = [row["times_faster"] for row in embedded["with and without states"]["neighbours"]]
+    yield f"{saved[0]:.1f} × with 5 neighbours"
+    yield f"{saved[1]:.1f} × with 20, {saved[2]:.0f} × with 50"
+    grown = result("embed_update")["result"]
+    yield f"{grown['update_forwards']} forwards instead of {grown['full_forwards']:,}, {grown['update_s']:.1f} s"
+    beside = result("embed_cpu")["result"]
+    yield f"{beside['sentence_transformers_nodes_per_s']:.0f} texts/s theirs"
+    yield f"{beside['plain_states_nodes_per_s']:.0f} ours without, {beside['graph_vectors_nodes_per_s']:.0f} with five neighbours"
+    seeds = result("arxiv9196_seeds")["runs"][0]
+    means = {name: f"{value:.3f}".lstrip("0") for name, value in seeds["mean"].items()}
+    yield f"in {means['graphformers']} of the test questions, PLM+Max with as many steps in {means['max']}"
+    few, many = result("search")["result"]
+    yield f"recall@10 is {recall(few)} queries/s"
+    yield f"{recall(many)} queries/s, from an index of {many['index_gb']:.2f} GB"
+    yield f"among five million nodes takes a minute and {result('ranking')['result']['own_memory_gib']:.1f} GiB"
+    yield f"100,000 anchors take {result('ranking_h200')['result']['ranking_s']:.0f} s"
+    served = result("serve")["result"]
+    answers = served["id"]["answers"]["id"]
+    yield f"search by id {answers['requests_per_second']:,.0f} a second"
+    yield f"99 % within {answers['p99_ms']:.0f} ms"
+    scale = result("graph_scale")["result"]
+    yield f"| import from CSV ({scale['files_gb']:.1f} GB) | {scale['import_s']:.0f} s, {scale['import_peak_gb']:.1f} GB peak |"
+
+
+def recall(found: Any) -> str:
+    row = next(row for row in found["widths"] if row["width"] == found["chosen_width"])
+    return f"{row['recall@10']:.3f} at {row['queries_per_s_one_by_one']:,.0f}".lstrip("0")
+
+
+def test_figures_of_the_readme_are_those_of_the_results() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    missing = [words for words in figures() if words not in readme]
+    assert not missing
+
+
+def test_the_paper_table_of_the_readme_is_that_of_the_results() -> None:
+    made = (ROOT / "results" / "tables" / "arxiv9196" / "overall.md").read_text()
+    titles, row = re.search(r"\| P@1 \| (.*) \|\n.*\n\| arXiv 1991–96 \| (.*) \|", (ROOT / "README.md").read_text()).groups()  # type: ignore[union-attr]
+    for title, quoted in zip(titles.split(" | "), row.replace("*", "").split(" | "), strict=True):
+        (found,) = re.findall(rf"^\| {re.escape(title)} \| \**([\d.]+)", made, re.MULTILINE)
+        assert f"{float(found):.3f}".lstrip("0") == quoted, title
 
 
 def test_contributing_is_short() -> None:

@@ -1,0 +1,187 @@
+"""Every figure that the README quotes from a GPU, measured again: runs the other benchmarks, writes results/*_GPU.json.
+
+    python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src     # on any machine: what the parts need
+    python benchmarks/gpu.py run FOLDER --commit "$(git rev-parse --short HEAD)" -o results --limit 570
+    python benchmarks/gpu.py run FOLDER --part encode --part train -o results
+
+FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and what the 2021 code reached on the
+same GPU as reference.jsonl (see train.py). A part that is done at this commit is not done again, and none is begun that would not
+end within the limit, so that the same command goes on another time. While the tests run, which need little of the CPU, the graphs
+of millions of titles are made.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+STACKS = "45"  # seconds between two looks at where a benchmark stands
+MADE = ("300000", "1000000", "5000000")  # titles of the graphs that parts embed
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some commands, and where their JSON goes: a key of a file of results, or the whole of it."""
+
+    file: str
+    key: str
+    words: tuple[str, ...]
+    seconds: int  # that it takes on an H200, at most
+
+    def command(self, folder: Path) -> list[str]:
+        return [sys.executable, *(str(folder / word[1:]) if word.startswith("@") else word for word in self.words)]
+
+    def shown(self) -> str:
+        return " ".join(["python", *(word.removeprefix("@") for word in self.words)])
+
+
+TOKENIZER = ("--tokenizer", "@tokenizer.json")
+REFERENCE = ("--reference", "@reference.jsonl")
+EMBED = ("benchmarks/embed.py", *TOKENIZER, "--folder", "@made", "--stacks", STACKS)
+PARTS = {
+    "tests": Part("tests", "result", ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"), 240),
+    "encode": Part("encode", "result", ("benchmarks/encode.py", "--texts", "@arxiv9196/nodes.parquet", *TOKENIZER), 150),
+    "train": Part(
+        "train",
+        "result",
+        ("benchmarks/train.py", "@arxiv9196.split", "@debian_src.split", *TOKENIZER, *REFERENCE, "--warmup", "40"),
+        240,
+    ),
+    "million": Part("embed", "one million", EMBED, 180),
+    "neighbours": Part(
+        "embed",
+        "with and without states",
+        (*EMBED, "--nodes", "150000", "--links", "64", "--only", "--neighbours", "5", "20", "50", "--without", "10000"),
+        180,
+    ),
+    "five million": Part("embed", "five million", (*EMBED, "--nodes", "5000000", "--only", "memory"), 150),
+    "ranking": Part("ranking", "result", ("benchmarks/ranking.py", "--anchors", "100000"), 90),
+}
+
+
+def make(folder: Path, graphs: Sequence[Path]) -> None:
+    """What all parts need, but for the reference; small enough to be sent around."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from graphformers.model.backbones import find_backbone
+
+    folder.mkdir(parents=True, exist_ok=True)
+    backbone = find_backbone("minilm")
+    shutil.copy(backbone / "tokenizer.json", folder)
+    (folder / "minilm").mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "modules.json"):
+        if (backbone / name).is_file():
+            shutil.copy(backbone / name, folder / "minilm")
+    weights = {name: tensor for name, tensor in load_file(backbone / "model.safetensors").items() if "pooler" not in name}
+    half = {name: tensor.half() if tensor.dtype == torch.float32 else tensor for name, tensor in weights.items()}
+    save_file(half, folder / "minilm" / "model.safetensors")
+    for source in graphs:
+        shutil.copytree(source, folder / source.name, dirs_exist_ok=True)
+
+
+def make_splits(folder: Path) -> None:
+    """Graphs and splits of all tables there are; they are made in seconds and five times as large."""
+    from graphformers import read_graph, split_links
+
+    for nodes in folder.glob("*/nodes.parquet"):
+        place = nodes.parent.with_suffix(".split")
+        if not place.is_dir() and nodes.parent.name != "made":
+            graph = read_graph(nodes, nodes.with_name("edges.parquet")).save(place.with_suffix(".graph"), force=True)
+            split_links(graph).save(place)
+
+
+def run(folder: Path, chosen: argparse.Namespace) -> list[str]:
+    """Runs the chosen parts one after the other; gives those that are not done."""
+    import torch
+
+    began = time.monotonic()
+    os.environ["PYTHONPATH"] = str(HERE.parent)
+    make_splits(folder)
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    machine = f"{device}, {os.cpu_count()} CPU cores, torch {torch.__version__}"
+    missing = [name for name in chosen.part or PARTS if not is_done(chosen.output, PARTS[name], chosen.commit)]
+    making = None
+    for name in list(missing):
+        part = PARTS[name]
+        if chosen.limit - (time.monotonic() - began) < part.seconds:
+            print(f"{name}: no time left", flush=True)
+            continue
+        if name == "tests" and {"million", "five million"} & set(missing):
+            making = subprocess.Popen([*PARTS["million"].command(folder), "--make", *MADE], cwd=HERE.parent)
+        elif making is not None:
+            making.wait()
+        started = time.monotonic()
+        with (chosen.output / f"{name.replace(' ', '-')}.log").open("w") as log:
+            done = subprocess.run(part.command(folder), cwd=HERE.parent, stdout=subprocess.PIPE, stderr=log, text=True)
+            log.write(done.stdout)
+        taken = time.monotonic() - started
+        print(json.dumps({"part": name, "s": round(taken, 1), "rc": done.returncode}), flush=True)
+        if done.returncode == 0:
+            missing.remove(name)
+            keep(chosen.output, part, done.stdout, {"machine": machine, "commit": chosen.commit})
+    return missing
+
+
+def place_of(output: Path, part: Part) -> Path:
+    return output / f"{part.file}_h200.json"
+
+
+def is_done(output: Path, part: Part, commit: str) -> bool:
+    place = place_of(output, part)
+    found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
+    return found.get("measured at", {}).get(part.key) == commit and part.key in found
+
+
+def keep(output: Path, part: Part, printed: str, made: dict[str, str]) -> None:
+    """Puts what a part printed into its file, beside what other parts have put there."""
+    place = place_of(output, part)
+    found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
+    found["commands"] = found.get("commands", {}) | {part.key: part.shown()}
+    found["machine"] = made["machine"]
+    found["measured at"] = found.get("measured at", {}) | {part.key: made["commit"]}
+    found[part.key] = parsed(printed)
+    place.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def parsed(printed: str) -> Any:
+    """One JSON value, JSON values line by line, or the last line of what was printed."""
+    try:
+        return json.loads(printed)
+    except json.JSONDecodeError:
+        lines = printed.splitlines()
+        return [json.loads(line) for line in lines] if lines[0].startswith("{") else lines[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    making = commands.add_parser("make", help="makes what the parts need")
+    making.add_argument("folder", type=Path)
+    making.add_argument("--graphs", type=Path, nargs="+", required=True, help="folders with nodes.parquet and edges.parquet")
+    running = commands.add_parser("run", help="measures")
+    running.add_argument("folder", type=Path)
+    running.add_argument("--part", action="append", choices=list(PARTS), help="by default all that are not done at this commit")
+    running.add_argument("--commit", required=True, help="what is measured")
+    running.add_argument("-o", "--output", type=Path, required=True)
+    running.add_argument("--limit", type=float, default=float("inf"), help="seconds within which everything ends")
+    chosen = parser.parse_args()
+    if chosen.command == "make":
+        make(chosen.folder, chosen.graphs)
+        return
+    missing = run(chosen.folder, chosen)
+    if missing:
+        sys.exit(f"not done: {', '.join(missing)}; the same command goes on")
+
+
+if __name__ == "__main__":
+    main()
