@@ -119,13 +119,13 @@ def print_training(result: "TrainResult", output: Path, as_json: bool) -> None:
     history = [{name: entry[name] for name in shown} for entry in result.history if entry["kind"] == "validation"]
     if as_json:
         summary = {"output": str(output), "valid_P@1": result.valid, "steps": result.steps, "seconds": round(result.seconds, 1)}
-        print(json.dumps(summary | {"history": history}))
+        print(json.dumps(summary | {"start_P@1": result.start, "history": history}))
         return
     rows = [tuple(f"{value:.4f}" if isinstance(value, float) else f"{value:,}" for value in entry.values()) for entry in history]
     print_rows(rows, [name.replace("_per_", "/").replace("second", "s") for name in shown])
-    print(
-        f"\n{output}: the model of the best validation, P@1 {result.valid:.4f}; {result.steps:,} steps in {clock(result.seconds)}"
-    )
+    before = "" if result.start is None else f" ({result.start:.4f} before training)"
+    took = f"{result.steps:,} steps in {clock(result.seconds)}"
+    print(f"\n{output}: the model of the best validation, P@1 {result.valid:.4f}{before}; {took}")
 
 
 def print_embedding_forecast(found: dict[str, Any], as_json: bool) -> None:

@@ -78,6 +78,7 @@ class Plan:
         would have had less of it.
         """
         settings = settings_for(variant.method, self.settings or {}) | dict(variant.settings) | {"seed": seed}
+        settings.setdefault("validate_start", False)  # the untrained backbone has a row of its own
         if settings.get("max_seconds") is not None:
             return settings | {"max_steps": None, "epochs": NEVER, "patience": NEVER}
         config, _ = divide_settings(settings)

@@ -59,7 +59,8 @@ class TrainState:
     stage_epoch: int = 0  # the same three since the stage began
     stage_step: int = 0
     stage_seconds: float = 0.0
-    best: float = -1.0  # P@1 on valid, over all
+    start: float = -1.0  # P@1 on valid before the first step; -1 where it was not measured
+    best: float = -1.0  # the same over all validations
     best_step: int = -1
     stage_best: float = -1.0
     waited: int = 0  # validations since stage_best
@@ -173,6 +174,7 @@ class RunFolder:
             except ValueError:
                 break
             happens_again = entry["kind"] == "validation" and entry["step"] == state.step and state.recent.steps > 0
+            happens_again |= entry["kind"] == "start" and state.start < 0
             if entry["step"] <= state.step and not happens_again:
                 found.append(entry)
         return found

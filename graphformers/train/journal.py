@@ -29,6 +29,11 @@ class Journal:
         """One optimizer step; `place` is its number, its stage and its epoch."""
         self._write("step", place, {"loss": loss, "learning_rate": learning_rate, "pairs_per_second": pairs_per_second})
 
+    def start(self, numbers: dict[str, float]) -> None:
+        """The validation before the first step."""
+        self._write("start", (0, 1, 0), numbers)
+        self.say(f"before training: valid P@1 {numbers['P@1']:.4f}, MRR {numbers['MRR']:.4f}")
+
     def validation(self, state: TrainState, numbers: dict[str, float]) -> None:
         """A validation, with what the steps since the last one were like."""
         epoch = state.epoch + int(state.number > 0)  # of the whole run

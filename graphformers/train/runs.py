@@ -87,7 +87,7 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
             task.advance()
     per_step = float(np.median(seconds[1:] or seconds))
     steps = trainer.schedule.most_steps()
-    validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches))
+    validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches)) + int(config.validate_start)
     per_validation = _seconds_of_validation(trainer)
     training = min(steps * per_step, config.max_seconds or math.inf)
     size = sum(parameter.numel() for parameter in model.network.parameters())

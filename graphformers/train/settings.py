@@ -57,6 +57,7 @@ class TrainConfig(ObjectiveSettings):
     workers: int | None = None  # processes that sample and pack ahead; by default 1 on a CPU, up to 8 for a GPU
     compile: bool | None = None  # torch.compile; by default on a GPU
     checkpoint_minutes: float = 10.0  # between two checkpoints
+    validate_start: bool = True  # whether it is validated before the first step, to tell what training has changed
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +92,13 @@ class TrainConfig(ObjectiveSettings):
 
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes")  # settings that may change when a run is continued
+CHANGEABLE = (
+    "chunk_size",
+    "workers",
+    "compile",
+    "checkpoint_minutes",
+    "validate_start",
+)  # settings that may change when a run is continued
 
 
 def known_settings() -> dict[str, str]:

@@ -53,6 +53,7 @@ class TrainResult:
     steps: int
     seconds: float
     history: list[dict[str, Any]] = field(repr=False)
+    start: float | None = None  # P@1 before the first step, where it was measured
 
 
 class Trainer:
@@ -200,6 +201,11 @@ class Trainer:
     def _run_stage(self) -> None:
         """Steps and validations until the stage is over; then everything is set for the next one."""
         state = self.state
+        if state.step == 0 and state.start < 0 and self.config.validate_start:
+            numbers = self.world.share_json(self._measure_valid())
+            state.start = numbers["P@1"]
+            self.journal.start(numbers)
+            self._stop_if_asked()
         while True:
             if self.schedule.is_validation_due(state):
                 self._validate()
@@ -402,16 +408,19 @@ class Trainer:
         """The best weights, in the model and in the output folder."""
         state = self.state
         entries = self.journal.entries
+        start = state.start if state.start >= 0 else None
+        if state.best < state.start:
+            self.journal.say(f"training made it worse: valid P@1 {state.best:.4f} at best, {state.start:.4f} before; {ADVICE}")
         if self.output is not None and self.run is not None and self.world.is_first:
             validations = [entry for entry in entries if entry["kind"] == "validation"]
-            valid = {"P@1": state.best, "step": state.best_step}
+            valid = {"P@1": state.best, "step": state.best_step, "start": start}
             made = {"settings": self._settings, "valid": valid, "steps": state.step, "seconds": round(state.seconds, 3)}
             made |= {"backbone": self.backbone, "history": validations}
             made["versions"] = {"graphformers": __version__, "torch": torch.__version__}
             save_pretrained(self.model, self.output, force=True, training=made)
             self.run.finish()
         self.world.wait()
-        return TrainResult(state.best, state.step, state.seconds, entries)
+        return TrainResult(state.best, state.step, state.seconds, entries, start)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from graphformers.artifact import open_artifact
 from graphformers.data.split import split_links
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
+from graphformers.model.backbones import training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.printing import print_forecast
 from graphformers.train.batches import BatchMaker, TrainBatch
@@ -56,7 +57,7 @@ class Watched(Trainer):
         return batch
 
     def _measure_valid(self) -> dict[str, float]:
-        if self.script is None:
+        if self.script is None or self.state.step == 0:
             return super()._measure_valid()
         return dict.fromkeys(("P@1", "NDCG", "MRR"), self.script.pop(0))
 
@@ -88,6 +89,21 @@ def test_stage_2_starts_from_the_best_of_stage_1_on_clean_text() -> None:
     assert result.valid == 0.6
     assert {(stage, polluted) for stage, _, polluted in trainer.stages} == {(0, True), (1, False)}
     assert {epoch for stage, epoch, _ in trainer.stages if stage == 1} == {4, 5, 6, 7}  # never the same draw again
+
+
+def test_training_that_makes_a_model_worse_says_so(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = make_model()
+    Trainer(model, SPLIT, quick(epochs=6)).train()
+    good = evaluate(model, SPLIT, SPLIT.valid).scores["P@1"].value
+    capfd.readouterr()
+    result = Trainer(model, SPLIT, quick(epochs=1, learning_rate=0.5, two_stage=False), tmp_path / "worse.model").train()
+    told = capfd.readouterr().err
+    assert result.start == good > result.valid
+    assert f"before training: valid P@1 {good:.4f}" in told
+    assert f"training made it worse: valid P@1 {result.valid:.4f} at best, {good:.4f} before" in told
+    assert training_of(tmp_path / "worse.model")["valid"]["start"] == good
+    unmeasured = Trainer(make_model(), SPLIT, quick(epochs=1, validate_start=False)).train()
+    assert unmeasured.start is None
 
 
 def test_one_stage_reads_clean_text_alone() -> None:
