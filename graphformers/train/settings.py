@@ -92,13 +92,8 @@ class TrainConfig(ObjectiveSettings):
 
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-CHANGEABLE = (
-    "chunk_size",
-    "workers",
-    "compile",
-    "checkpoint_minutes",
-    "validate_start",
-)  # settings that may change when a run is continued
+# settings that may change when a run is continued
+CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes", "validate_start")
 
 
 def known_settings() -> dict[str, str]:
