@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphformers.data.describe import describe_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit
+from graphformers.data.times import moment
 from graphformers.progress import clock
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -61,6 +62,8 @@ def print_graph(graph: TextGraph, as_json: bool) -> None:
     facts["edge types"] = (
         ", ".join(f"{name or 'untyped'} {count:,}" for name, count in types[:6]) + (" …" if len(types) > 6 else "") or "none"
     )
+    if found["edge_times"]:
+        facts["edge times"] = " to ".join(map(moment, found["edge_times"]))
     print_rows([(name.replace("_", " "), value) for name, value in facts.items()])
     percents = list(found["degree_percentiles"])
     rows = [(name, *(f"{found[f'{name}_percentiles'][p]:,}" for p in percents)) for name in ("degree", "words")]

@@ -32,7 +32,7 @@ def import_command(
         list[str] | None,
         typer.Option(
             metavar="ROLE=NAME",
-            help="Which column is id, text (several: text=title,abstract), src, dst, type, user, time or item.",
+            help="Which column is id, text (several: text=title,abstract), src, dst, type, time (of links, of views), user, item.",
         ),
     ] = None,
     keep: Annotated[
@@ -107,7 +107,8 @@ def split_command(
         str,
         typer.Option(
             metavar="WHAT",
-            help="links; nodes (inductive: unknown in training); or a node column, whose latest nodes are held out.",
+            help="links; latest-links (by the edges' times); nodes (inductive: unknown in training); or a node column, whose "
+            "latest nodes are held out.",
         ),
     ] = "links",
     candidates: Annotated[

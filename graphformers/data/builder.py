@@ -7,7 +7,7 @@ appear twice, texts that are empty, edges to nodes that do not exist.
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_str
 from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, repeated, text_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
+from graphformers.data.times import read_times
 from graphformers.errors import InputError
 
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
@@ -50,9 +51,9 @@ class GraphBuilder:
         self._locates: list[tuple[Locate, Array]] = []  # with each batch's rows that were kept
         self._num_nodes = 0
         self._known: pa.Array | None = None
-        self._waiting: list[tuple[pa.Array, pa.Array, pa.Array | None, Locate]] = []
+        self._waiting: list[_Edges] = []
         self._num_waiting = 0
-        self._edges: list[tuple[Array, Array, Array]] = []  # sources, targets, type codes (-1: no type)
+        self._edges: list[tuple[Array, Array, Array, Array | None]] = []  # sources, targets, type codes (-1: no type), times
         self._types: dict[str, int] = {}
 
     def add_nodes(
@@ -135,16 +136,26 @@ class GraphBuilder:
         locate, kept = self._locates[batch]
         return locate(int(kept[node - self._starts[batch]]))
 
-    def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
-        """Takes a batch of directed edges between ids, with their types where there are types."""
-        self._waiting.append((as_strings(sources), as_strings(targets), types, locate))
+    def add_edges(
+        self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
+    ) -> None:
+        """Takes a batch of directed edges between ids, with types and times where there are some.
+
+        A time that is not a number belongs to a row that was reported as bad: the edge is left out.
+        """
+        if times is not None and not np.isfinite(times).all():
+            kept = np.flatnonzero(np.isfinite(times))
+            taken, whole = pa.array(kept), locate
+            sources, targets, types = (None if each is None else each.take(taken) for each in (sources, targets, types))
+            times, locate = times[kept], lambda i: whole(int(kept[i]))
+        self._waiting.append(_Edges(as_strings(sources), as_strings(targets), types, locate, times))
         self._num_waiting += len(sources)
         if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
             self._resolve()
 
     def add_resolved_edges(self, sources: Array, targets: Array) -> None:
         """Takes edges between row numbers, as `lookup` gives them."""
-        self._edges.append((sources, targets, np.full(len(sources), -1, dtype=np.int16)))
+        self._edges.append((sources, targets, np.full(len(sources), -1, dtype=np.int16), None))
 
     def lookup(self, batches: list[tuple[pa.Array, Locate]]) -> Array:
         """Row numbers (int32) of the ids of several batches, one after the other; unknown ids are problems and give -1.
@@ -170,13 +181,15 @@ class GraphBuilder:
             block, rows = [], 0
             while batches and rows < RESOLVE_ROWS:
                 block.append(batches.pop(0))
-                rows += len(block[-1][0])
-            sources, targets = (self._lookup([batch[end] for batch in block]) for end in (0, 1))
-            types = [self._encode_types(batch[2], len(batch[0])) for batch in block]
+                rows += len(block[-1].sources)
+            sources, targets = self._lookup([batch.sources for batch in block]), self._lookup([batch.targets for batch in block])
+            types = [self._encode_types(batch.types, len(batch.sources)) for batch in block]
             kept = (sources >= 0) & (targets >= 0)
             if not kept.all():
                 self._report_outside(block, sources, targets)
-            self._edges.append((sources[kept], targets[kept], np.concatenate(types)[kept]))
+            times = join_times([batch.times for batch in block], [len(batch.sources) for batch in block])
+            own_times = None if times is None else times[kept]
+            self._edges.append((sources[kept], targets[kept], np.concatenate(types)[kept], own_times))
 
     def _lookup(self, arrays: list[pa.Array]) -> Array:
         strings = pa.chunked_array(arrays, pa.large_string())
@@ -194,27 +207,23 @@ class GraphBuilder:
             )
         return np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)] if codes else np.zeros(0, dtype=np.int16)
 
-    def _report_outside(
-        self, block: list[tuple[pa.Array, pa.Array, pa.Array | None, Locate]], sources: Array, targets: Array
-    ) -> None:
+    def _report_outside(self, block: "list[_Edges]", sources: Array, targets: Array) -> None:
         missing = (sources < 0) | (targets < 0)
         if self._outside:
             self.problems.normal[OUTSIDE] += int(missing.sum())
             return
         start = 0
-        for batch_sources, batch_targets, _, locate in block:
-            rows = missing[start : start + len(batch_sources)]
+        for batch in block:
+            rows = missing[start : start + len(batch.sources)]
             from_unknown = sources[start : start + len(rows)] < 0
 
-            def detail(
-                i: int, ends: tuple[pa.Array, pa.Array] = (batch_sources, batch_targets), unknown: Array = from_unknown
-            ) -> str:
-                name = ends[0 if unknown[i] else 1][i].as_py()
+            def detail(i: int, batch: _Edges = batch, unknown: Array = from_unknown) -> str:
+                name = (batch.sources if unknown[i] else batch.targets)[i].as_py()
                 end = f"{'from' if unknown[i] else 'to'} {name!r}" if name else "with an empty end"
                 return f"an edge {end}, expected the id of a node{self._an_id()}"
 
-            self.problems.report("edge to an unknown node", rows, locate, detail)
-            start += len(batch_sources)
+            self.problems.report("edge to an unknown node", rows, batch.locate, detail)
+            start += len(batch.sources)
 
     def _an_id(self) -> str:
         """What ids look like here, for messages: 1 and 1.0 and 001 are three ids."""
@@ -231,6 +240,7 @@ class GraphBuilder:
             raise InputError(f"no nodes were read, so there is no graph; {advice}")
         sources, targets = (np.concatenate([e[end] for e in self._edges] or [np.zeros(0, np.int32)]) for end in (0, 1))
         types = self._join_types()
+        times = join_times([edge[3] for edge in self._edges], [len(edge[0]) for edge in self._edges])
         self._edges = []
         indptr, indices = compressed_rows(len(self._hashes), edge_keys(sources, targets), edge_keys(targets, sources))
         summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
@@ -242,6 +252,7 @@ class GraphBuilder:
             edges=np.stack([sources, targets]),
             edge_types=types,
             type_names=tuple(self._types),
+            edge_times=times,
             summary=summary,
         )
 
@@ -254,27 +265,51 @@ class GraphBuilder:
         return types
 
 
+class _Edges(NamedTuple):
+    """A batch of edges between ids, and where its rows stand."""
+
+    sources: pa.Array
+    targets: pa.Array
+    types: pa.Array | None
+    locate: Locate
+    times: Array | None
+
+
+def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array | None:
+    """The times of several batches of edges, not a number where a batch has none; None where none has any."""
+    if all(times is None for times in batches):
+        return None
+    found = zip(batches, lengths, strict=True)
+    return np.concatenate([np.full(length, np.nan) if times is None else times for times, length in found])
+
+
 def build_graph(
     nodes: Any,
     sources: Sequence[Any] = (),
     targets: Sequence[Any] = (),
     types: Sequence[Any] | None = None,
+    times: Sequence[Any] | None = None,
     *,
     skip_bad: bool = False,
 ) -> TextGraph:
     """A graph from data in memory: `build_graph(papers, citations["from"], citations["to"])`.
 
     `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of dicts, or a dict of lists.
-    Edges run from `sources` to `targets`, all of them ids, with `types` where there are any. `skip_bad` leaves bad rows out,
-    counted, instead of stopping at the first.
+    Edges run from `sources` to `targets`, all of them ids, with `types` where there are any, and `times` (numbers, dates or text
+    such as 2024-05-01) where links are to be split by them. `skip_bad` leaves bad rows out, counted, instead of stopping at the
+    first.
     """
-    if not len(sources) == len(targets) == len(sources if types is None else types):
-        given = ", ".join(f"{len(each):,}" for each in (sources, targets, types) if each is not None)
-        raise InputError(f"edges with {given} sources, targets and types given, expected as many of each")
+    edges = {"sources": sources, "targets": targets, "types": types, "times": times}
+    counts = {name: len(each) for name, each in edges.items() if each is not None}
+    if len(set(counts.values())) > 1:
+        given = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        raise InputError(f"edges with {given} given, expected as many of each")
     builder = GraphBuilder(Problems(strict=not skip_bad))
     builder.add_table(node_table(nodes))
     kinds = None if types is None else text_array(types)
-    builder.add_edges(text_array(sources), text_array(targets), kinds, lambda i: (Path("edges"), f"row {i + 1}"))
+    locate: Locate = lambda i: (Path("edges"), f"row {i + 1}")  # noqa: E731
+    moments = None if times is None else read_times(make_column(times), "times", Path("edges"), locate, builder.problems)
+    builder.add_edges(text_array(sources), text_array(targets), kinds, locate, moments)
     return builder.build()
 
 

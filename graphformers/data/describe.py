@@ -27,6 +27,7 @@ def describe_graph(graph: TextGraph) -> dict[str, Any]:
         "words_percentiles": _percentiles(words),
         "columns": {name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
         "edge_types": {} if types is None else dict(zip(graph.type_names, types.tolist(), strict=True)),
+        "edge_times": _span(graph.edge_times),
         "self_loops": graph.summary.get("self_loops", 0),
         "left_aside": graph.summary.get("left_aside", {}),
         "edge_columns_not_kept": graph.summary.get("edge_columns_not_kept", []),
@@ -34,6 +35,12 @@ def describe_graph(graph: TextGraph) -> dict[str, Any]:
         "skipped_examples": graph.summary.get("skipped_examples", []),
         "samples": [_sample(graph, int(node)) for node in _sample_nodes(graph)],
     }
+
+
+def _span(times: Array | None) -> list[float]:
+    """The earliest and the latest of the times that are known."""
+    known = np.zeros(0) if times is None else times[~np.isnan(times)]
+    return [float(known.min()), float(known.max())] if len(known) else []
 
 
 def _percentiles(values: Array) -> dict[str, int]:

@@ -16,23 +16,29 @@ if TYPE_CHECKING:
     import networkx
     import torch_geometric.data
 
-PYG_NAMES = ("edge_index", "edge_attr", "edge_weight", "edge_type", "type_names", "num_nodes")  # of attributes of graphs
+# of attributes of graphs
+PYG_NAMES = ("edge_index", "edge_attr", "edge_weight", "edge_type", "edge_time", "type_names", "num_nodes")
 
 
 def to_networkx(graph: TextGraph) -> "networkx.MultiDiGraph":
-    """The directed, typed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have a `type`."""
+    """The directed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have `type` and `time`."""
     result = _import("networkx", "a networkx graph").MultiDiGraph()
     result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
     ids = graph.ids.to_pylist()
-    names = None if graph.edge_types is None else [graph.type_names[code] for code in graph.edge_types]
+    known: dict[str, list[Any]] = {}
+    if graph.edge_types is not None:
+        known["type"] = [graph.type_names[code] for code in graph.edge_types]
+    if graph.edge_times is not None:
+        known["time"] = graph.edge_times.tolist()
     for e, (source, target) in enumerate(graph.edges.T.tolist()):
-        result.add_edge(ids[source], ids[target], **({} if names is None else {"type": names[e]}))
+        result.add_edge(ids[source], ids[target], **{name: values[e] for name, values in known.items()})
     return result
 
 
 def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
     """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`, where there, the type.
 
+    `time`, where all edges have it, is since when they are there.
     The other node attributes become columns; one that is called like ours, id or text, gets a _ behind its name.
     """
     if not graph.number_of_nodes():
@@ -46,16 +52,17 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
     names = ColumnNames(key for attributes in others for key in attributes)
     columns = {kept: make_column([attributes.get(key) for attributes in others]) for key, kept in names.items()}
     nodes = pa.table({"id": [str(name) for name in graph.nodes], "text": texts} | columns)
-    edges = [(str(u), str(v), data.get(type)) for u, v, data in graph.edges(data=True)]
+    edges = [(str(u), str(v), data.get(type), data.get("time")) for u, v, data in graph.edges(data=True)]
     types = [as_text(edge[2]) for edge in edges] if any(edge[2] is not None for edge in edges) else None
-    return build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types)
+    times = [edge[3] for edge in edges] if edges and all(edge[3] is not None for edge in edges) else None
+    return build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types, times)
 
 
 def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data.Data":
     """A PyG `Data` with `edge_index`, `num_nodes`, lists `id` and `text`, and the other columns, numbers as tensors.
 
     Edges are what models see, both directions of every linked pair once; with `directed` they are those that were given, with
-    their types, where they have some, as `edge_type`: numbers into the list `type_names`.
+    their types, where they have some, as `edge_type`: numbers into the list `type_names`; and their times as `edge_time`.
     """
     data = _import("torch_geometric.data", "a PyG Data object")
     import torch
@@ -66,6 +73,8 @@ def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data
     found |= {kept: _as_tensor(graph.column(name)) for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items()}
     if directed and graph.edge_types is not None:
         found |= {"edge_type": torch.from_numpy(graph.edge_types.astype(np.int64)), "type_names": list(graph.type_names)}
+    if directed and graph.edge_times is not None:
+        found["edge_time"] = torch.from_numpy(np.array(graph.edge_times))
     return data.Data(edge_index=torch.from_numpy(edges), num_nodes=graph.num_nodes, **found)
 
 
@@ -83,8 +92,8 @@ def _as_tensor(column: pa.Array) -> Any:
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
     """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or the one given.
 
-    `id` names the nodes and `edge_type` the kinds of edges, where there (by `type_names`, if it has that list). Attributes with
-    one value for each node become columns; others, such as a matrix of features, are left out.
+    `id` names the nodes, `edge_type` the kinds of edges (by `type_names`, if it has that list) and `edge_time` their times, where
+    there. Attributes with one value for each node become columns; others, such as a matrix of features, are left out.
     """
     if hasattr(data, "node_types"):
         raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")
@@ -106,7 +115,8 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
     types = None if kinds is None else [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
     sources, targets = ([ids[node] for node in row] for row in edges.tolist())
     nodes = pa.table({"id": ids, "text": [as_text(each) for each in texts], **_node_columns(data)})
-    return build_graph(nodes, sources, targets, types)
+    times = getattr(data, "edge_time", None)
+    return build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
 
 
 def _node_columns(data: Any) -> dict[str, pa.Array]:

@@ -35,6 +35,7 @@ class TextGraph:
     edges: Array  # (2, E) int32: sources, targets, in the order they were read
     edge_types: Array | None = None  # (E,) int16: index into type_names
     type_names: tuple[str, ...] = ()
+    edge_times: Array | None = None  # (E,) float64: since when there is an edge; not a number where that is not known
     summary: dict[str, Any] = field(default_factory=dict)  # what the import said of its input
     artifact: Artifact | None = None  # the folder this graph was loaded from or saved to
 
@@ -158,6 +159,21 @@ class TextGraph:
         once = sources < self.indices
         return np.stack([sources[once], np.asarray(self.indices)[once]], axis=1)
 
+    def pair_times(self) -> Array | None:
+        """(P,) float64: since when each of `pairs()` is linked, by the earliest of its edges; not a number where none has a time.
+
+        None where there are no times at all.
+        """
+        if self.edge_times is None:
+            return None
+        low, high = np.sort(np.asarray(self.edges, dtype=np.int64), axis=0)
+        pairs = self.pairs().astype(np.int64)
+        own = low != high
+        places = np.searchsorted(pairs[:, 0] * self.num_nodes + pairs[:, 1], (low * self.num_nodes + high)[own])
+        times = np.full(len(pairs), np.nan)
+        np.fmin.at(times, places, np.asarray(self.edge_times)[own])
+        return times
+
     def save(self, path: str | Path, *, force: bool = False) -> "TextGraph":
         """Writes the graph as a folder and returns it as loaded from there."""
         with write_artifact(path, KIND, VERSION, force=force) as draft:
@@ -168,6 +184,8 @@ class TextGraph:
             save_array(draft.path("edges.npy"), self.edges)
             if self.edge_types is not None:
                 save_array(draft.path("edge_types.npy"), self.edge_types)
+            if self.edge_times is not None:
+                save_array(draft.path("edge_times.npy"), self.edge_times)
             draft.settings = {"type_names": list(self.type_names)}
             draft.summary = self.summary | {"nodes": self.num_nodes, "pairs": self.num_pairs, "edges": self.edges.shape[1]}
         return TextGraph.load(path)
@@ -188,6 +206,7 @@ class TextGraph:
             edges=array("edges.npy"),
             edge_types=array("edge_types.npy") if "edge_types.npy" in artifact.files else None,
             type_names=tuple(artifact.settings["type_names"]),
+            edge_times=array("edge_times.npy") if "edge_times.npy" in artifact.files else None,
             summary=artifact.summary,
             artifact=artifact,
         )

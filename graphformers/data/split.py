@@ -1,7 +1,9 @@
 """LinkSplit: which links are trained on, which are asked, and among which candidates.
 
-Three ways to hold out:
+Four ways to hold out:
 - "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a train link.
+- "latest-links" (temporal): the same, the asked pairs being the latest ones, where edges have times. No link that models may see
+  is later than one that is asked; late links that cannot be asked are left out altogether.
 - "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the light of its other links to
   known nodes.
 - a node column such as year (temporal): the same, the held-out nodes being the latest ones. No known node is later than one
@@ -32,6 +34,7 @@ from graphformers.errors import GraphFormersError, require_types
 
 KIND = "split"
 VERSION = 1
+OF_LINKS = ("links", "latest-links")  # ways to hold out that leave all nodes known
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class SplitSettings:
     valid: float = 0.05  # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
     test: float = 0.05  # how many test pairs, likewise
     seed: int = 42  # the same seed gives the same bytes
-    held_out: str = "links"  # "links", "nodes", or the node column by which the latest nodes are held out
+    held_out: str = "links"  # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
     candidates: int | None = None  # for each valid and test pair; by default 1 positive + 299 negatives, fewer in a small graph
     max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
 
@@ -175,9 +178,9 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
     graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
     if graph.num_pairs == 0:
         raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
-    if settings.held_out == "links":
+    if settings.held_out in OF_LINKS:
         held_out_nodes = np.zeros(0, dtype=np.int32)
-        asked, rows = _hold_out_links(graph, settings)
+        asked, rows = (_hold_out_links if settings.held_out == "links" else _hold_out_latest)(graph, settings)
     else:
         asked, rows, held_out_nodes = _hold_out_nodes(graph, settings)
     indptr, indices = rows
@@ -195,7 +198,7 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
 
 
 def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], count: int) -> tuple[str, ...]:
-    total = graph.num_pairs if settings.held_out == "links" else graph.num_nodes
+    total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
     for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
         if share < 1 and len(pairs) < _count(share, total):
@@ -218,6 +221,34 @@ def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
     kept = np.ones(len(pairs), dtype=bool)
     kept[taken] = False
     return asked, compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
+
+
+def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array]]:
+    """[valid, test] pairs, the latest ones whose ends have earlier links, test after valid; and the rows of the earlier links."""
+    pairs, times = graph.pairs(), graph.pair_times()
+    if times is None:
+        raise GraphFormersError("the links of this graph have no times; import them with --column time=NAME (or times=…)")
+    if np.isnan(times).any():
+        raise GraphFormersError(
+            f"{int(np.isnan(times).sum()):,} linked pairs have no time; a split by time needs it for every link"
+        )
+    wanted = [_count(settings.valid, len(pairs)), _count(settings.test, len(pairs))]
+    order = np.lexsort((_pair_hashes(graph, pairs, settings.seed), -times))
+    most = len(order) // 2  # the earlier half is what they are asked in the light of
+    tried = min(sum(wanted), most)
+    while True:
+        late = pairs[order[:tried]]
+        left = graph.degrees() - np.bincount(late.reshape(-1), minlength=graph.num_nodes)
+        found = np.flatnonzero((left[late] > 0).all(1))
+        if len(found) >= sum(wanted) or tried >= most:
+            break
+        tried = min(most, max(tried + 1, int(1.1 * tried * sum(wanted) / max(len(found), 1))))
+    sizes = _share_out(wanted, len(found), settings, "of the later half of the pairs have earlier links at both ends")
+    found = found[: sum(sizes)]
+    test, valid = np.split(_orient(graph, late[found], settings.seed), [sizes[1]])
+    kept = np.ones(len(pairs), dtype=bool)
+    kept[order[: found[-1] + 1]] = False
+    return [valid, test], compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
 
 
 def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Array:

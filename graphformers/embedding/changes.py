@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphformers.data.arrays import Array
 from graphformers.data.builder import GraphBuilder, node_table
 from graphformers.data.formats.tables import read_edges, read_nodes
 from graphformers.data.problems import Locate, Place, Problems, words_for
@@ -88,7 +89,9 @@ class _Collector:
         self.links: list[Link] = []
         self.where: list[Place] = []
 
-    def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
+    def add_edges(
+        self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
+    ) -> None:
         empty = np.asarray(pc.or_(pc.is_null(sources), pc.is_null(targets)))
         self.problems.report("edge to an unknown node", empty, locate, lambda _: "an edge with an empty end, expected an id")
         kinds = [None] * len(sources) if types is None else types.to_pylist()

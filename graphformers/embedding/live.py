@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk
+from graphformers.data.builder import join_times
 from graphformers.data.columns import as_text, join_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import Neighborhood, NeighborSampler
@@ -248,7 +249,7 @@ class LiveGraph:
         places = np.full(self.base.num_nodes + len(self._ids), -1, dtype=np.int32)
         places[nodes] = np.arange(len(nodes), dtype=np.int32)
         indptr, indices = compressed_rows(len(nodes), self._keys(nodes, places))
-        edges, types, names = self._edges(places, indptr, indices)
+        edges, types, names, times = self._edges(places, indptr, indices)
         return TextGraph(
             nodes=self._table(nodes),
             id_hashes=self.hashes_of(nodes),
@@ -257,6 +258,7 @@ class LiveGraph:
             edges=edges,
             edge_types=types,
             type_names=names,
+            edge_times=times,
             summary=self.base.summary,
         )
 
@@ -276,8 +278,8 @@ class LiveGraph:
             np.concatenate([places[sources[kept]], *own, empty]), np.concatenate([places[self.base.indices[kept]], *near, empty])
         )
 
-    def _edges(self, places: Array, indptr: Array, indices: Array) -> tuple[Array, Array | None, tuple[str, ...]]:
-        """The directed edges of pairs that are still linked, with their types."""
+    def _edges(self, places: Array, indptr: Array, indices: Array) -> tuple[Array, Array | None, tuple[str, ...], Array | None]:
+        """The directed edges of pairs that are still linked, with their types and times; added ones have no time."""
         old = places[np.asarray(self.base.edges)]
         if self._cut:
             cut = np.array(sorted(self._cut), dtype=np.int64).T
@@ -290,15 +292,16 @@ class LiveGraph:
         codes = [-1 if kind is None else names.setdefault(kind, len(names)) for _, _, kind in self._links]
         edges = np.concatenate([old, added], axis=1)
         kinds = np.concatenate([types, np.array(codes, dtype=np.int16)])
-        kept = (edges >= 0).all(0)
-        edges, kinds = edges[:, kept], kinds[kept]
-        linked = are_linked(indptr, indices, edges[0], edges[1][:, None])[:, 0] | (edges[0] == edges[1])
-        edges, kinds = edges[:, linked], kinds[linked]
+        times = join_times([self.base.edge_times, None], [old.shape[1], added.shape[1]])
+        kept = np.flatnonzero((edges >= 0).all(0))
+        linked = are_linked(indptr, indices, edges[0, kept], edges[1, kept][:, None])[:, 0]
+        kept = kept[linked | (edges[0, kept] == edges[1, kept])]
+        edges, kinds, times = edges[:, kept], kinds[kept], None if times is None else times[kept]
         if not names:
-            return edges, None, ()
+            return edges, None, (), times
         if (kinds < 0).any():
             kinds[kinds < 0] = names.setdefault("", len(names))
-        return edges, kinds, tuple(names)
+        return edges, kinds, tuple(names), times
 
     def _table(self, nodes: Array) -> pa.Table:
         """Ids, texts and columns of all nodes; a column that only some have is null elsewhere."""

@@ -217,8 +217,8 @@ def test_graphs_from_memory_come_in_many_forms(nodes: object) -> None:
 def test_graphs_from_memory_that_are_wrong() -> None:
     wrong: list[tuple[tuple[object, ...], str]] = [
         (([{"id": 1}],), "nodes with the columns id given, 'text' is missing"),
-        ((ROWS, [1], []), "edges with 1, 0 sources, targets and types given, expected as many of each"),
-        ((ROWS, [1], [2], []), "edges with 1, 1, 0 sources, targets and types given"),
+        ((ROWS, [1], []), "edges with 1 sources, 0 targets given, expected as many of each"),
+        ((ROWS, [1], [2], []), "edges with 1 sources, 1 targets, 0 types given"),
         ((ROWS, [1, float("nan")], [2, 1]), "an edge with an empty end"),
         (([{"id": 1, "text": "x"}, {"id": 2, "text": float("nan")}],), "the text of node '2' is empty"),
         ((pa.table({"id": [1, 2], "text": [1.5, float("nan")]}),), "the text of node '2' is empty"),

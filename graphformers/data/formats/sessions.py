@@ -12,15 +12,14 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, one_chunk
 from graphformers.data.builder import RESOLVE_ROWS, GraphBuilder
-from graphformers.data.columns import as_strings, is_text
 from graphformers.data.formats.tables import read_nodes
 from graphformers.data.problems import Locate
 from graphformers.data.settings import ImportSettings, guess_column, require_column
 from graphformers.data.tables import TableBatch, read_table, table_columns
+from graphformers.data.times import read_times
 from graphformers.errors import InputError
 from graphformers.progress import progress
 
-TIME = "a number of seconds or a date and time such as 2024-05-01 12:30:00"
 MOST_PAIRS = 50_000_000  # co-views held before equal ones are merged
 
 
@@ -53,7 +52,7 @@ def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSetting
         user, time, item = only = [require_column(role, names, settings, path) for role in ("user", "time", "item")]
         for batch in read_table(path, builder.problems, settings, only=only, texts=[user, item], required=only):
             users.append(_encode_users(batch, user, builder))
-            times.append(_seconds(batch, time, path, builder))
+            times.append(read_times(batch.columns[time], time, path, batch.locate, builder.problems))
             waiting.append((batch.columns[item], batch.locate))
             if sum(len(ids) for ids, _ in waiting) >= RESOLVE_ROWS:
                 items.append(builder.lookup(waiting))
@@ -76,56 +75,6 @@ def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Arr
     nobody = np.asarray(users.is_null().to_numpy(zero_copy_only=False))
     builder.problems.report("empty user", nobody, batch.locate, lambda i: f"the {name} is empty, expected who viewed the item")
     return users.dictionary_encode()
-
-
-def _seconds(batch: TableBatch, name: str, path: Path, builder: GraphBuilder) -> Array:
-    """The times of a batch in seconds; what is no time is a bad row and not a number."""
-    column = batch.columns[name]
-    try:
-        seconds = _parse_times(column)
-    except pa.ArrowNotImplementedError as error:
-        raise InputError(f"{path}: the column {name!r} holds values of type {column.type}, expected {TIME}") from error
-    bad = ~np.isfinite(seconds)
-    builder.problems.report("malformed row", bad, batch.locate, lambda i: f"the time {column[i].as_py()!r}, expected {TIME}")
-    return seconds
-
-
-def _parse_times(column: pa.Array) -> Array:
-    """Seconds since 1970, nan where a value is no time. A column with one that is none is halved until that one is alone."""
-    try:
-        if pa.types.is_temporal(column.type):
-            return _since_epoch(column)
-        if not is_text(column.type):
-            return _scaled(column)
-        try:
-            return _scaled(column.cast(pa.float64()))
-        except pa.ArrowInvalid:
-            return _parse_dates(as_strings(column))
-    except pa.ArrowInvalid:
-        half = len(column) // 2
-        return np.concatenate([_parse_times(column[:half]), _parse_times(column[half:])]) if half else np.array([np.nan])
-
-
-def _parse_dates(text: pa.Array) -> Array:
-    """ISO 8601; a time without an offset is taken as UTC."""
-    text = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"(\.[0-9]{6})[0-9]+", r"\1")  # Arrow takes no more digits
-    with_offset = pc.fill_null(pc.match_substring_regex(text, r":[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"), False)
-    seconds = np.full(len(text), np.nan)
-    for mask, kind in ((with_offset, pa.timestamp("us", "UTC")), (pc.invert(with_offset), pa.timestamp("us"))):
-        seconds[np.asarray(mask)] = _since_epoch(text.filter(mask).cast(kind))
-    return seconds
-
-
-def _since_epoch(times: pa.Array) -> Array:
-    moments = times.cast(pa.timestamp("us"), safe=False)
-    return np.asarray(pc.fill_null(pc.divide(moments.cast(pa.int64()).cast(pa.float64()), 1e6), np.nan))
-
-
-def _scaled(column: pa.Array) -> Array:
-    """Numbers in seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by their size."""
-    numbers = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
-    size = np.abs(numbers)
-    return np.asarray(numbers / np.select([size >= 1e17, size >= 1e14, size >= 1e11], [1e9, 1e6, 1e3], 1.0))
 
 
 def _without_robots(users: Array, times: Array, builder: GraphBuilder, settings: ImportSettings) -> Array:

@@ -9,23 +9,25 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphformers.data.arrays import Array
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
 from graphformers.data.problems import Locate, Problems
 from graphformers.data.settings import ImportSettings, guess_column, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
+from graphformers.data.times import read_times
 from graphformers.errors import InputError
 
 
 def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
     """Reads the node files, then the edge files."""
-    unused = [role for role in ("src", "dst", "type") if role in settings.columns]
+    unused = [role for role in ("src", "dst", "type", "time") if role in settings.columns]
     if unused and not edges:
         named = f"{unused[0]}={settings.columns[unused[0]]}"
         raise InputError(f"--column {named} given, but no file holds edges: each link is a row with its source and its target")
     read_nodes(nodes, builder, settings)
     for path in edges:
-        read_edges(path, builder, settings)
+        read_edges(path, builder, settings, timed=True)
 
 
 def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
@@ -106,22 +108,29 @@ class EdgeTaker(Protocol):
 
     problems: Problems
 
-    def add_edges(self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate) -> None:
+    def add_edges(
+        self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
+    ) -> None:
         """Takes a batch of edges between ids."""
 
 
-def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings) -> None:
-    """Reads one file of edges."""
+def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, *, timed: bool = False) -> None:
+    """Reads one file of edges; `timed`, with their times, where a column was named that holds them."""
     names = table_columns(path, settings)
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
     type_name = guess_column("type", names, settings)
     if "type" in settings.columns:
         type_name = require_column("type", names, settings, path)
-    only = [source, target] + ([type_name] if type_name else [])
+    time_name = require_column("time", names, settings, path) if timed and "time" in settings.columns else None
+    texts = [source, target] + ([type_name] if type_name else [])
+    only = texts + ([time_name] if time_name else [])
     builder.problems.unread |= dict.fromkeys(name for name in names if name not in only)
-    for batch in read_table(path, builder.problems, settings, only=only, texts=only, required=[source, target]):
+    for batch in read_table(path, builder.problems, settings, only=only, texts=texts, required=[source, target]):
         types = batch.columns[type_name] if type_name else None
-        builder.add_edges(batch.columns[source], batch.columns[target], types, batch.locate)
+        times = None
+        if time_name:
+            times = read_times(batch.columns[time_name], time_name, path, batch.locate, builder.problems)
+        builder.add_edges(batch.columns[source], batch.columns[target], types, batch.locate, times)
 
 
 def _with_text(settings: ImportSettings, name: str) -> ImportSettings:

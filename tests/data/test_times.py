@@ -1,0 +1,174 @@
+"""Links with times: from files and from memory, kept, exchanged, split by."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphformers.data.builder import build_graph
+from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
+from graphformers.data.graph import TextGraph
+from graphformers.data.readers import read_graph
+from graphformers.data.split import split_links
+from graphformers.data.times import moment
+from graphformers.embedding.live import LiveGraph
+from graphformers.errors import GraphFormersError, InputError
+from tests.conftest import make_graph
+from tests.data.test_split import check_common
+
+
+def timed(seed: int = 0, num_nodes: int = 120, **changes: Any) -> TextGraph:
+    """A random graph whose edges have whole numbers as times, many of them alike."""
+    graph = make_graph(num_nodes, 4 * num_nodes, seed)
+    sources, targets = (graph.ids_of(side) for side in graph.edges)
+    times = np.random.default_rng(seed).integers(0, 40, len(sources))
+    return build_graph(graph.nodes, sources, targets, times=times.tolist(), **changes)
+
+
+def times_of_pairs(graph: TextGraph) -> dict[frozenset[int], float]:
+    """Naively: the earliest time of each linked pair."""
+    assert graph.edge_times is not None
+    found: dict[frozenset[int], float] = {}
+    for one, other, time in zip(*graph.edges.tolist(), graph.edge_times.tolist(), strict=True):
+        if one != other and not np.isnan(time):
+            found[frozenset((one, other))] = min(time, found.get(frozenset((one, other)), np.inf))
+    return found
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 10_000))
+def test_nothing_is_seen_that_is_later_than_what_is_asked(seed: int) -> None:
+    graph = timed(seed % 7)
+    split = split_links(graph, valid=20, test=30, seed=seed, held_out="latest-links", candidates=20)
+    check_common(split)
+    times = times_of_pairs(graph)
+    train, valid, test = (
+        [times[frozenset(pair)] for pair in pairs.tolist()] for pairs in (split.train, split.valid.pairs, split.test.pairs)
+    )
+    assert (len(valid), len(test)) == (20, 30)
+    assert max(train) <= min(valid)
+    assert max(valid) <= min(test)
+    again = split_links(graph, valid=20, test=30, seed=seed, held_out="latest-links", candidates=20)
+    assert np.array_equal(split.test.candidates, again.test.candidates)
+
+
+def test_late_links_between_new_nodes_are_left_out() -> None:
+    """They cannot be asked, and nobody may see them."""
+    old = [(f"a{i}", f"a{j}", 1) for i in range(12) for j in range(i) if (i + j) % 3]
+    new = [("b0", f"a{i}", 9) for i in range(4)]  # a node that comes with its links
+    asked = [("a0", "a3", 8), ("a1", "a5", 8), ("a2", "a4", 8), ("a6", "a9", 8)]
+    names = [*(f"a{i}" for i in range(12)), "b0"]
+    ends = [*old, *new, *asked]
+    graph = build_graph(
+        pa.table({"id": names, "text": [f"text {name}" for name in names]}),
+        [a for a, _, _ in ends],
+        [b for _, b, _ in ends],
+        times=[t for *_, t in ends],
+    )
+    split = split_links(graph, valid=2, test=2, held_out="latest-links", candidates=2)
+    found = {frozenset(graph.ids_of(pair)) for questions in (split.valid, split.test) for pair in questions.pairs}
+    assert found == {frozenset(pair[:2]) for pair in asked}
+    assert len(split.train) == len(old)
+    assert not len(split.indices[split.indptr[-2] : split.indptr[-1]])  # nothing is known of b0
+
+
+def test_a_pair_is_as_old_as_its_first_edge_and_a_save_keeps_it(tmp_path: Path) -> None:
+    graph = timed(3).save(tmp_path / "timed.graph")
+    times = graph.pair_times()
+    assert times is not None
+    expected = times_of_pairs(graph)
+    assert times.tolist() == [expected[frozenset(pair)] for pair in graph.pairs().tolist()]
+
+
+WRITTEN = {
+    "number": (["1990", "1991", "1992.5"], [1990.0, 1991.0, 1992.5]),
+    "date": (["2001-01-01", "2001-01-02", "1970-01-01"], [978307200.0, 978393600.0, 0.0]),
+    "moment": (["2001-01-01T00:00:10Z", "2001-01-01 00:00:10", "2001-01-01T02:00:10+02:00"], [978307210.0] * 3),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_times_come_from_files(tmp_path: Path, written: str, suffix: str) -> None:
+    values, expected = WRITTEN[written]
+    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
+    edges, pairs = tmp_path / f"edges.{suffix}", [("a", "b"), ("b", "c"), ("c", "a")]
+    if suffix == "csv":
+        edges.write_text("src,dst,seen\n" + "".join(f"{a},{b},{value}\n" for (a, b), value in zip(pairs, values, strict=True)))
+    else:
+        lines = [f'{{"src": "{a}", "dst": "{b}", "seen": "{value}"}}\n' for (a, b), value in zip(pairs, values, strict=True)]
+        edges.write_text("".join(lines))
+    graph = read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+    assert graph.edge_times is not None
+    assert graph.edge_times.tolist() == expected
+    assert graph.summary["edge_columns_not_kept"] == []
+    unasked = read_graph(tmp_path / "nodes.csv", edges)
+    assert unasked.edge_times is None
+    assert unasked.summary["edge_columns_not_kept"] == ["seen"]
+
+
+def test_what_is_no_time_is_a_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst,type,seen\na,b,x,1990\nb,nobody,x,soon\nb,c,y,later\nc,a,z,1991\n")
+    with pytest.raises(InputError, match=r"edges\.csv:3: the time 'soon', expected a number of seconds or a date"):
+        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+    graph = read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"}, skip_bad=True)
+    assert graph.edges.tolist() == [[0, 2], [1, 0]]
+    assert graph.edge_times is not None
+    assert graph.edge_times.tolist() == [1990.0, 1991.0]
+    assert [graph.type_names[code] for code in graph.edge_types if graph.edge_types is not None] == ["x", "z"]  # type: ignore[union-attr]
+    edges.write_text("src,dst,seen\na,b,1990\nc,nobody,1991\n")
+    with pytest.raises(InputError, match=r"edges\.csv:3: an edge to 'nobody'"):
+        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+
+
+def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
+    with pytest.raises(GraphFormersError, match="the links of this graph have no times; import them with --column time=NAME"):
+        split_links(graph, held_out="latest-links")
+    whole = timed()
+    live = LiveGraph(whole)
+    new = next((a, b) for a in range(9) for b in range(a) if not live.is_linked(a, b))
+    live.link(*new, (*map(live.id, new), None))
+    grown = live.freeze()
+    assert grown.edge_times is not None
+    assert np.isnan(grown.edge_times).sum() == 1
+    assert grown.edge_times[:-1].tolist() == whole.edge_times.tolist()  # type: ignore[union-attr]
+    with pytest.raises(GraphFormersError, match="1 linked pairs have no time"):
+        split_links(grown, held_out="latest-links")
+
+
+def test_too_few_late_links_are_said() -> None:
+    chain = build_graph(
+        pa.table({"id": list("abcdef"), "text": list("uvwxyz")}), list("abcde"), list("bcdef"), times=[1, 2, 3, 4, 5]
+    )
+    with pytest.raises(GraphFormersError, match="of the later half of the pairs have earlier links at both ends"):
+        split_links(chain, valid=1, test=1, held_out="latest-links", candidates=2)
+
+
+def test_times_that_do_not_fit_their_edges() -> None:
+    nodes = pa.table({"id": ["a", "b"], "text": ["one", "two"]})
+    with pytest.raises(InputError, match="edges with 1 sources, 1 targets, 2 times given, expected as many of each"):
+        build_graph(nodes, ["a"], ["b"], times=[1, 2])
+    with pytest.raises(InputError, match="row 1: the time 'soon'"):
+        build_graph(nodes, ["a"], ["b"], times=["soon"])
+
+
+def test_other_libraries_keep_times() -> None:
+    graph = timed(1, 20)
+    assert graph.edge_times is not None
+    for back in (from_networkx(to_networkx(graph)), from_pyg(to_pyg(graph, directed=True))):
+        times = times_of_pairs(back)
+        found = {frozenset(back.ids_of(np.array(sorted(pair)))): time for pair, time in times.items()}
+        expected = {frozenset(graph.ids_of(np.array(sorted(pair)))): time for pair, time in times_of_pairs(graph).items()}
+        assert found == expected
+
+
+def test_moments_as_people_read_them() -> None:
+    assert moment(1995.0) == "1995"
+    assert moment(978307200.0) == "2001-01-01"
+    assert moment(978307210.0) == "2001-01-01 00:00:10"
