@@ -39,7 +39,7 @@ def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
     if found := [f"{what}: {number:,}" for what, number in kinds.items() if number]:
         print(f"  of {count:,} edges {', '.join(found)}")
     if columns := graph.summary.get("edge_columns_not_kept"):
-        print(f"  not kept of the edges: {', '.join(columns)}; links have a type at most")
+        print(f"  not kept of the edges: {', '.join(columns)}; links have a type and a time (--column time=NAME) at most")
     for what, number in graph.summary["left_aside"].items():
         print(f"  left aside, as is normal for this format: {number:,} {what}")
     for what, number in graph.summary["skipped"].items():

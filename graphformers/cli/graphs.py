@@ -32,7 +32,7 @@ def import_command(
         list[str] | None,
         typer.Option(
             metavar="ROLE=NAME",
-            help="Which column is id, text (several: text=title,abstract), src, dst, type, time (of links, of views), user, item.",
+            help="Which column is id, text (several: text=title,abstract), src, dst, type, time (links, views), user, item.",
         ),
     ] = None,
     keep: Annotated[

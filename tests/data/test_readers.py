@@ -94,7 +94,7 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines() == [
         "a.graph: 3 nodes, 2 linked pairs",
         "  of 5 edges repeated or turned round: 2, from a node to itself: 1",
-        "  not kept of the edges: weight; links have a type at most",
+        "  not kept of the edges: weight; links have a type and a time (--column time=NAME) at most",
     ]
     print_graph(graph.save(tmp_path / "a.graph"), False)
     assert "not kept of the edges  weight" in capsys.readouterr().out
