@@ -68,6 +68,12 @@ def fits(value: object, kind: str) -> bool:
     return any(isinstance(value, _KINDS[name]) for name in kind.split(" | ") if name != "bool")
 
 
+def require(settings: Any, holds: bool, name: str, expected: str) -> None:
+    """Checks a field of a dataclass of settings."""
+    if not holds:
+        raise GraphFormersError(f"{name}={getattr(settings, name)!r} given, expected {expected}")
+
+
 def require_types(settings: Any) -> None:
     """Checks that the fields of a dataclass hold what they say: numbers, finite ones, texts, true or false.
 

@@ -1,6 +1,7 @@
 """Single files that are whole or not there: written beside their place, on disk before they get their name."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -35,6 +36,24 @@ def put_in_place(path: Path) -> Iterator[Path]:
         raise full_disk(error, path) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(lock: Path, message: str | None = None) -> Iterator[None]:
+    """Holds a lock for the length of a `with` block, on a file that stays; where another process has it, waits or says `message`.
+
+    (The kernel drops the lock with the process, however that ends.)
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if message else 0))
+        except BlockingIOError as error:
+            raise ArtifactError(message) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def foreign_entry(folder: Path, mark: str) -> str | None:

@@ -62,7 +62,7 @@ class System:
 
     @property
     def valid(self) -> float:
-        return float(np.mean([run.facts["valid"] for run in self.runs]))
+        return self.mean_fact("valid")
 
     def mean_fact(self, name: str) -> float:
         return float(np.mean([run.facts[name] for run in self.runs]))

@@ -26,7 +26,7 @@ from graphformers.evaluation.baselines import sentence_vectors, simple_scores
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
-from graphformers.files import checksum, write_whole
+from graphformers.files import checksum, held, write_whole
 from graphformers.model.backbones import find_backbone, training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
@@ -108,6 +108,12 @@ class Run:
 
 def finish_run(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str] = (ASKED,)) -> Run:
     """Trains a variant, if that is not done, and scores it under each condition, if that is not done."""
+    model = plan.place(variant, seed)
+    with held(model.with_name(f".{model.stem}.lock"), f"{model}: another process is making this run"):
+        return _finish(plan, variant, seed, conditions)
+
+
+def _finish(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str]) -> Run:
     model, settings = plan.place(variant, seed), plan.resolve(variant, seed)
     _agree(plan, model, _what_makes_it(plan, variant, settings))
     place = model.with_suffix(".scores")
@@ -217,6 +223,11 @@ def sampler_of(condition: str, split: LinkSplit, model: GraphFormers) -> Neighbo
 
 def untrained(plan: Plan) -> dict[str, Ranks]:
     """What needs no training, on the same questions: rankings by words and links, and the backbone as it is."""
+    with held(plan.folder / "runs" / ".untrained.lock"):  # who comes second uses what the first has made
+        return _untrained(plan)
+
+
+def _untrained(plan: Plan) -> dict[str, Ranks]:
     place, split = plan.folder / "runs" / "untrained.model", plan.split
     _, model = divide_settings(settings_for("graphformers", plan.settings or {}))
     max_tokens, count = (model.get(name, getattr(ModelConfig, name)) for name in ("max_tokens", "num_neighbors"))

@@ -407,7 +407,8 @@ def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str
         return wanted
     if settings.valid >= 1 or settings.test >= 1 or found < 2:
         raise GraphFormersError(
-            f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} {what}; ask for fewer"
+            f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} {what}; ask for fewer, or take a "
+            "graph with more links"
         )
     valid = max(1, found * wanted[0] // sum(wanted))
     return [valid, found - valid]

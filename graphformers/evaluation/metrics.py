@@ -151,7 +151,8 @@ def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Differen
 
     Questions are drawn again. Of so few runs as there are seeds, drawing again would show too little: how far their mean may be
     off is drawn from Student's distribution, as in Welch's test. The p-value is how often a drawn difference has the other sign,
-    times two.
+    times two; but no less than what the questions alone allow, by the test of one run: few of them prove little, however often
+    they are asked.
     """
     draw, total = np.random.default_rng(seed), one_SQ.shape[1]
     apart_Q = ((one_SQ.mean(0) - other_TQ.mean(0)) / total).astype(np.float32)
@@ -161,10 +162,10 @@ def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Differen
     if spread.any():
         freedom = spread.sum() ** 2 / (spread**2 / [len(each) - 1 for each in runs]).sum()
         differences = differences + np.sqrt(spread.sum()) * draw.standard_t(freedom, RESAMPLES)
-    low, high = np.percentile(differences, [2.5, 97.5])
+    low, high = np.percentile(differences, [2.5, 97.5]).clip(-1, 1)  # no metric differs by more
     against = min((differences <= 0).mean(), (differences >= 0).mean())
-    value = float(one_SQ.mean() - other_TQ.mean())
-    return Difference(value, float(low), float(high), float(min(1.0, max(2 * against, 1 / RESAMPLES))))
+    alone = paired_difference(one_SQ.mean(0), other_TQ.mean(0), seed)
+    return Difference(alone.value, float(low), float(high), float(min(1.0, max(2 * against, 1 / RESAMPLES, alone.p_value))))
 
 
 def _drawn(total: int, seed: int) -> Iterator[Array]:

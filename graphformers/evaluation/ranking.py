@@ -92,12 +92,6 @@ def model_scores(
     return VectorScores(vectors, nodes, cosine=model.is_cosine, device=model.device if nodes is None else "cpu")
 
 
-def evaluate_vectors(vectors: Array, nodes: Array, questions: LinkQuestions, *, cosine: bool = False) -> Evaluation:
-    """Scores the vectors of `nodes` (sorted row numbers that hold all that is asked), whoever made them."""
-    ranks = rank_listed(VectorScores(vectors, nodes, cosine=cosine), questions)
-    return Evaluation.of(ranks, questions.candidates.shape[1])
-
-
 def asked_nodes(questions: LinkQuestions) -> Array:
     """The distinct nodes that a set of questions is about, sorted."""
     return np.union1d(questions.pairs[:, 0], questions.candidates)

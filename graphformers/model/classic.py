@@ -154,10 +154,6 @@ class ClassicNetwork(nn.Module):
         """The vectors (N, D) of nodes, as a list of one."""
         return [self.vectors(batch)]
 
-    def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index_BK: Tensor, open_BK: Tensor) -> Tensor:
-        """(B, D) float32: a node's vector is its own."""
-        return center_BD.float()
-
     def vectors(self, batch: PackedBatch) -> Tensor:
         """(N, D) float32."""
         raise NotImplementedError

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods
-from graphformers.errors import GraphFormersError, require_types
+from graphformers.errors import require, require_types
 
 CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
 READS_NEIGHBORS = ("graphformers", "gat", "max", "mean", "att")  # whose texts matter
@@ -59,21 +59,24 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_types(self)
-        self._require(self.num_layers >= 1, "num_layers", "at least 1")
-        self._require(self.num_neighbors >= 0, "num_neighbors", "0 or more")
-        self._require(self.layer_norm_eps > 0, "layer_norm_eps", "a number above 0")
-        self._require(self.relative_buckets == 0 or self.relative_buckets >= 4, "relative_buckets", "0 or at least 4")
-        self._require(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
-        self._require(self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
-        self._require(self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
-        self._require(0 < self.graph_start < math.inf, "graph_start", "a number above 0")
-        self._require(self.pooling in ("cls", "mean"), "pooling", "cls or mean")
+        require(self, self.num_layers >= 1, "num_layers", "at least 1")
+        require(self, self.num_neighbors >= 0, "num_neighbors", "0 or more")
+        require(self, self.layer_norm_eps > 0, "layer_norm_eps", "a number above 0")
+        require(self, self.relative_buckets == 0 or self.relative_buckets >= 4, "relative_buckets", "0 or at least 4")
+        require(self, self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
+        require(self, self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
+        require(self, self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
+        require(self, 0 < self.graph_start < math.inf, "graph_start", "a number above 0")
+        require(self, self.pooling in ("cls", "mean"), "pooling", "cls or mean")
         for name in ("dropout", "attention_dropout"):
-            self._require(0 <= getattr(self, name) < 1, name, "0 to below 1")
-        self._require(self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
-        self._require(self.hidden_size % self.num_heads == 0, "hidden_size", f"a multiple of num_heads, {self.num_heads}")
-        self._require(
-            2 < self.max_tokens <= self.max_positions, "max_tokens", f"3 to {self.max_positions}, what the backbone can read"
+            require(self, 0 <= getattr(self, name) < 1, name, "0 to below 1")
+        require(self, self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")
+        require(self, self.hidden_size % self.num_heads == 0, "hidden_size", f"a multiple of num_heads, {self.num_heads}")
+        require(
+            self,
+            2 < self.max_tokens <= self.max_positions,
+            "max_tokens",
+            f"3 to {self.max_positions}, what the backbone can read",
         )
 
     @property
@@ -85,10 +88,6 @@ class ModelConfig:
     def reads_neighbors(self) -> bool:
         """Whether the texts of neighbours matter."""
         return self.method in READS_NEIGHBORS
-
-    def _require(self, holds: bool, name: str, expected: str) -> None:
-        if not holds:
-            raise GraphFormersError(f"{name}={getattr(self, name)!r} given, expected {expected}")
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:

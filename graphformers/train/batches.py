@@ -150,7 +150,7 @@ class BatchMaker:
         tokens = self.tokens
         if key.is_polluted:
             assert self.masking is not None, "the first stage needs a way to pollute"
-            tokens = PollutedTokens.of(tokens, self.masking, self.split.graph.id_hashes, key.epoch)
+            tokens = PollutedTokens.of(tokens, self.masking, key.epoch)
         chunks, neighbors = self._pack(tokens, neighborhoods)
         left_out, left_out_anchors = self._left_out(pairs, own, first)
         batch = TrainBatch(

@@ -10,10 +10,8 @@ A new best is written before the checkpoint that speaks of it, the old one remov
 checkpoint finds the best it knows. Random numbers need no keeping: those of a step are made from the seed and the step's number.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from torch import Tensor, nn
 
 from graphformers.artifact import TRAINING, bring_back, open_artifact, write_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.batches import Counts
@@ -41,7 +40,7 @@ class Recent:
     """What happened since the last validation."""
 
     steps: int = 0
-    loss: float = 0.0  # summed over the steps
+    loss: float = 0.0  # summed over the pairs
     seconds: float = 0.0
     data_wait: float = 0.0  # seconds of them
     counts: Counts = field(default_factory=Counts)
@@ -97,16 +96,8 @@ class RunFolder:
         """Keeps other processes from training into the same folder."""
         if self.folder.exists() and not self.folder.is_dir():
             raise ArtifactError(f"{self.folder}: a file, expected a folder for the unfinished run; move it elsewhere")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)  # the folder itself is what artifacts lock
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ArtifactError(f"{self.folder}: another process is training here") from error
+        with held(self.folder / ".lock", f"{self.folder}: another process is training here"):  # the folder is what artifacts lock
             yield
-        finally:
-            os.close(handle)
 
     def clear(self) -> None:
         """Removes an older run of ours; anything else in the folder is left alone."""

@@ -199,4 +199,5 @@ def _failure(world: World, store: Any, error: Exception) -> GraphFormersError | 
         return GraphFormersError(f"stopped, because another process is gone ({str(error).splitlines()[0]})")
     with suppress(Exception):
         store.set(FAILURE_KEY, f"rank {world.rank}: {error}")
+        store.set(f"{HEARD_KEY}/{world.rank}", "")  # where all fail together, nobody waits for the others to hear of it
     return None

@@ -106,17 +106,17 @@ class SpanMasking:
 class PollutedTokens(TokenCache):
     """The tokens of a graph, polluted as in one epoch whenever they are read."""
 
-    id_hashes: Array = field()  # of all nodes; no default here
-    masking: SpanMasking
-    epoch: int
+    masking: SpanMasking = field(kw_only=True)
+    epoch: int = field(kw_only=True)
 
     @staticmethod
-    def of(tokens: TokenCache, masking: SpanMasking, id_hashes: Array, epoch: int) -> "PollutedTokens":
-        return PollutedTokens(tokens.tokens, tokens.offsets, tokens.prefix, tokens.suffix, id_hashes, masking, epoch)
+    def of(tokens: TokenCache, masking: SpanMasking, epoch: int) -> "PollutedTokens":
+        return PollutedTokens(**vars(tokens), masking=masking, epoch=epoch)
 
     def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
         """As `TokenCache.read`."""
         flat, indptr = super().read(nodes, max_tokens)
+        assert self.id_hashes is not None, "pollution is drawn by the ids of nodes"
         return self.masking.pollute(flat, indptr, self.id_hashes[nodes], self.epoch), indptr
 
 

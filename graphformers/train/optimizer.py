@@ -20,7 +20,7 @@ def make_optimizer(model: GraphFormers, config: TrainConfig) -> torch.optim.Opti
     pace = CLASSIC_PACE if model.config.is_classic else 1.0
     for name, parameter in model.network.named_parameters():
         factor = pace * (1.0 if _is_known(name, model.config) else config.graph_factor)
-        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        decay = 0.0 if parameter.ndim == 1 or "bias" in name else config.weight_decay
         groups.setdefault((factor, decay), []).append(parameter)
     return torch.optim.AdamW(
         [{"params": found, "weight_decay": decay, "factor": factor} for (factor, decay), found in groups.items()],

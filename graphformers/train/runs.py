@@ -74,12 +74,11 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
     set_learning_rate(trainer.optimizer, 0.0)
     seconds: list[float] = []
     model.train()
-    parcels = trainer.loader.epoch(0, is_polluted=config.two_stage)
     count = min(TRIED_STEPS, trainer.schedule.num_batches)
     with progress("Trying", count, "steps") as task:
         while len(seconds) < count and (len(seconds) < 2 or trainer.world.size > 1 or sum(seconds) < TRIED_SECONDS):
             started = time.perf_counter()
-            trainer.stepper.run(next(parcels).open(device), seed=0)
+            trainer.stepper.run(trainer.next_batch(), seed=0)
             trainer.update_weights()
             if device.type == "cuda":
                 torch.cuda.synchronize()
@@ -87,6 +86,8 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
             task.advance()
     per_step = float(np.median(seconds[1:] or seconds))
     steps = trainer.schedule.most_steps()
+    if config.max_seconds is not None:
+        steps = min(steps, math.ceil(config.max_seconds / per_step) + len(config.stages))
     validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches)) + int(config.validate_start)
     per_validation = _seconds_of_validation(trainer)
     training = min(steps * per_step, config.max_seconds or math.inf)

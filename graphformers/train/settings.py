@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from graphformers.errors import GraphFormersError, fits, kind_of, nearest
+from graphformers.errors import GraphFormersError, fits, kind_of, nearest, require
 from graphformers.model.modeling import METHODS, ModelConfig
 from graphformers.train.objective import ObjectiveSettings
 
@@ -63,28 +63,24 @@ class TrainConfig(ObjectiveSettings):
         super().__post_init__()
         self._check_limits()
         for name in ("learning_rate", "epsilon", "graph_factor"):
-            self._require(getattr(self, name) > 0, name, "more than 0")
+            require(self, getattr(self, name) > 0, name, "more than 0")
         for name in ("warmup", "weight_decay", "max_norm", "checkpoint_minutes", "seed"):
-            self._require(getattr(self, name) >= 0, name, "0 or more")
+            require(self, getattr(self, name) >= 0, name, "0 or more")
         for name in ("beta1", "beta2"):
-            self._require(0 <= getattr(self, name) < 1, name, "0 to below 1")
+            require(self, 0 <= getattr(self, name) < 1, name, "0 to below 1")
         for name in ("first_share", "mask_share"):
-            self._require(0 < getattr(self, name) < 1, name, "a share between 0 and 1")
-        self._require(0 <= self.neighbor_dropout <= 1, "neighbor_dropout", "0 to 1")
-        self._require(self.decay in DECAYS, "decay", f"one of {', '.join(DECAYS)}")
+            require(self, 0 < getattr(self, name) < 1, name, "a share between 0 and 1")
+        require(self, 0 <= self.neighbor_dropout <= 1, "neighbor_dropout", "0 to 1")
+        require(self, self.decay in DECAYS, "decay", f"one of {', '.join(DECAYS)}")
 
     def _check_limits(self) -> None:
         for name in ("epochs", "patience", "max_valid"):
-            self._require(getattr(self, name) >= 1, name, "at least 1")
+            require(self, getattr(self, name) >= 1, name, "at least 1")
         for name in ("max_steps", "validate_steps", "chunk_size"):
-            self._require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1")
-        self._require(self.max_seconds is None or self.max_seconds > 0, "max_seconds", "more than 0")
-        self._require(self.batch_size >= 2, "batch_size", "at least 2: the others of a batch are the negatives")
-        self._require(self.workers is None or self.workers >= 0, "workers", "0 or more")
-
-    def _require(self, holds: bool, name: str, expected: str) -> None:
-        if not holds:
-            raise GraphFormersError(f"{name}={getattr(self, name)!r} given, expected {expected}")
+            require(self, getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1")
+        require(self, self.max_seconds is None or self.max_seconds > 0, "max_seconds", "more than 0")
+        require(self, self.batch_size >= 2, "batch_size", "at least 2: the others of a batch are the negatives")
+        require(self, self.workers is None or self.workers >= 0, "workers", "0 or more")
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -148,7 +144,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
             value = None if text.lower() == "none" else tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        if name == "decay" and value is None:
+        if name.rpartition(".")[2] == "decay" and value is None:
             value = "none"
         found[name] = _check(name, value, f"--set {word}")
     return found

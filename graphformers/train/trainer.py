@@ -140,7 +140,7 @@ class Trainer:
             return
         started = time.perf_counter()
         self.model.train()
-        self.stepper.run(self._next_batch(), seed=0)
+        self.stepper.run(self.next_batch(), seed=0)
         self.model.zero_grad(set_to_none=True)
         self._parcels = None  # the batch comes again
         taken = time.perf_counter() - started
@@ -236,10 +236,10 @@ class Trainer:
                 task.note = f"{best}loss {self._loss:.3f}, stage ends in {clock(self.schedule.seconds_left(state))} or sooner"
                 task.update(min((state.number or self.maker.num_batches) * config.batch_size, len(self.split.train)))
                 self._stop_if_asked()
-                if state.number == 0 or self.schedule.is_validation_due(state):
-                    return
                 if time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes:
                     self._save()
+                if state.number == 0 or self.schedule.is_validation_due(state):
+                    return
 
     def _place(self) -> str:
         of = f" of {len(self.config.stages)} ({self.config.stages[self.state.stage]} text)" if self.config.two_stage else ""
@@ -248,7 +248,7 @@ class Trainer:
     def _step(self) -> None:
         """One optimizer step."""
         state, started = self.state, time.perf_counter()
-        batch = self._next_batch()
+        batch = self.next_batch()
         waited = time.perf_counter() - started
         rate = self.schedule.learning_rate(state)
         set_learning_rate(self.optimizer, rate)
@@ -261,7 +261,7 @@ class Trainer:
             self._parcels = None
         state.recent.steps += 1
         state.recent.counts += batch.counts
-        self._pending.append(_Pending(torch.stack([loss, norm]), batch.pairs, place, rate))
+        self._pending.append(_Pending(torch.stack([loss, norm]), batch.pairs, batch.counts.pairs, place, rate))
         self._drain(1)  # the GPU is one step behind: waiting for it here would let it run empty
         seconds = time.perf_counter() - started
         if self.config.max_seconds is not None:
@@ -270,7 +270,8 @@ class Trainer:
         state.recent.seconds, state.recent.data_wait = state.recent.seconds + seconds, state.recent.data_wait + waited
         self._pace = state.recent.counts.pairs / max(state.recent.seconds, 1e-9)
 
-    def _next_batch(self) -> TrainBatch:
+    def next_batch(self) -> TrainBatch:
+        """The batch of the next step."""
         state = self.state
         self.loader.chunk_size = self.stepper.chunk_size
         if self._parcels is None:
@@ -301,7 +302,7 @@ class Trainer:
         while len(self._pending) > keep:
             done = self._pending.pop(0)
             self._loss, norm = done.loss_and_norm.tolist()
-            self.state.recent.loss += self._loss
+            self.state.recent.loss += self._loss * done.num_pairs
             if not math.isfinite(self._loss):
                 self._fail(done, f"the loss of step {done.place[0]:,} is {self._loss}")
             if not math.isfinite(norm):
@@ -349,7 +350,7 @@ class Trainer:
         recent = self.state.recent
         counts = recent.counts
         return {
-            "loss": recent.loss / recent.steps,
+            "loss": recent.loss / counts.pairs,
             "pairs_per_second": counts.pairs / max(recent.seconds, 1e-9),
             "negatives": counts.negatives / max(counts.anchors, 1),
             "left_out": counts.left_out / max(counts.anchors, 1),
@@ -428,7 +429,8 @@ class _Pending:
     """A step whose loss has not been read yet."""
 
     loss_and_norm: Tensor
-    pairs: Tensor
+    pairs: Tensor  # of this process
+    num_pairs: int  # of all
     place: tuple[int, int, int]  # step, stage, epoch
     learning_rate: float
 

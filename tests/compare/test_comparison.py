@@ -10,7 +10,7 @@ import pytest
 
 from graphformers.cli import app
 from graphformers.compare import runs as runs_module
-from graphformers.compare.comparison import compare
+from graphformers.compare.comparison import check_folder, compare
 from graphformers.compare.results import Results, verdict
 from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler
 from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
@@ -18,6 +18,7 @@ from graphformers.compare.variants import variant, variants_of
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.metrics import Ranks
+from graphformers.files import held
 from graphformers.train.checkpoint import RunFolder
 from graphformers.train.settings import RECIPES, read_recipe
 from tests.train.conftest import make_model, make_topics
@@ -139,6 +140,16 @@ def test_force_waits_for_nobody_and_takes_nothing_from_anybody(folder: Path, tmp
         compare(other, methods=["plm"])
     assert (model / "manifest.json").is_file()
     compare(other, methods=["plm"])
+
+
+def test_two_comparisons_do_not_make_the_same_run_at_once(folder: Path, tmp_path: Path) -> None:
+    plan = make_plan(folder, tmp_path / "report")
+    model = plan.place(variant("plm"), 42)
+    check_folder(plan.folder)
+    with held(model.with_name(".plm-42.lock")), pytest.raises(ArtifactError, match="another process is making this run"):
+        compare(plan, methods=["plm"])
+    assert not model.with_suffix(".json").exists()
+    compare(plan, methods=["plm"])
 
 
 def test_a_note_of_an_older_version_serves(folder: Path, tmp_path: Path) -> None:

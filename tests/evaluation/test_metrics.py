@@ -146,6 +146,16 @@ def test_seeds_that_differ_more_than_methods_make_no_difference() -> None:
             runs = (draw.random((2 * count, 400)) < levels[:, None]).astype(float)
             wrong += paired_over_seeds(runs[:count], runs[count:]).p_value < 0.05
         assert wrong <= 24  # 15 expected
+    for size in (5, 30):  # few questions, on which the seeds agree
+        wrong = 0
+        for _ in range(300):
+            one, other = (np.tile((draw.random(size) < 0.5).astype(float), (2, 1)) for _ in range(2))
+            wrong += paired_over_seeds(one, other).p_value < 0.05
+        assert wrong <= 24
+    alone = paired_over_seeds(np.ones((2, 1)), np.zeros((2, 1)))
+    assert alone.p_value == paired_difference(np.ones(1), np.zeros(1)).p_value == 1
+    scattered = paired_over_seeds(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]]))
+    assert (scattered.low, scattered.high) == (-1, 1)
     apart = paired_over_seeds((draw.random((3, 400)) < 0.6).astype(float), (draw.random((3, 400)) < 0.4).astype(float))
     assert apart.p_value < 0.05
     assert apart.low < apart.value < apart.high

@@ -10,11 +10,10 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, split_links
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation import ranking, scores
-from graphformers.evaluation.metrics import Ranks
+from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import (
     asked_nodes,
     evaluate,
-    evaluate_vectors,
     in_batch,
     model_scores,
     rank,
@@ -60,8 +59,8 @@ def test_equal_vectors_are_tied_wherever_they_stand() -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1)
     nodes = asked_nodes(split.test)
     one = torch.randn(37, generator=torch.Generator().manual_seed(0)).numpy()
-    found = evaluate_vectors(np.tile(one, (len(nodes), 1)), nodes, split.test)
-    assert found.scores["P@1"].value == pytest.approx(1 / found.num_candidates, rel=1e-9)
+    found = rank_listed(VectorScores(np.tile(one, (len(nodes), 1)), nodes), split.test)
+    assert METRICS["P@1"](found).mean() == pytest.approx(1 / split.test.candidates.shape[1], rel=1e-9)
 
 
 def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> Ranks:

@@ -22,10 +22,10 @@ class Recording(Trainer):
         self.fail_on = fail_on
         self.gradients: dict[str, torch.Tensor] = {}
 
-    def _next_batch(self) -> TrainBatch:
+    def next_batch(self) -> TrainBatch:
         if self.fail_on == self.world.rank and self.state.step == 2:
             raise ValueError("the cable was pulled")
-        return super()._next_batch()
+        return super().next_batch()
 
     def update_weights(self) -> torch.Tensor:
         if self.state.step == 0:

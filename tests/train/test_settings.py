@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from graphformers.train.settings import RECIPES, TrainConfig, read_recipe
+from graphformers.train.settings import RECIPES, TrainConfig, parse_settings, read_recipe
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECIPES.glob("*.toml")))
@@ -20,3 +20,11 @@ def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
     Path("minilm.toml").write_text("batch_size = 7\n")
     assert read_recipe(Path("minilm.toml")) == {"batch_size": 7}
     assert read_recipe(Path("minilm"))["batch_size"] == 512
+
+
+def test_none_is_a_decay_of_one_method_as_well() -> None:
+    assert parse_settings(["decay=none", "max.decay=none", "max_steps=none"]) == {
+        "decay": "none",
+        "max.decay": "none",
+        "max_steps": None,
+    }

@@ -21,6 +21,7 @@ from graphformers.model.encoding import GraphFormers
 from graphformers.printing import print_forecast
 from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
+from graphformers.train.optimizer import make_optimizer
 from graphformers.train.runs import forecast
 from graphformers.train.schedule import Schedule
 from graphformers.train.settings import TrainConfig
@@ -51,8 +52,8 @@ class Watched(Trainer):
             self.begins[self.state.stage] = fingerprint(self.model.network.state_dict())
         super()._step()
 
-    def _next_batch(self) -> Any:
-        batch = super()._next_batch()
+    def next_batch(self) -> Any:
+        batch = super().next_batch()
         self.stages.append((self.state.stage, batch.key.epoch, batch.key.is_polluted))
         return batch
 
@@ -343,6 +344,45 @@ def test_a_forecast_changes_nothing() -> None:
     assert found["steps_at_most"] == 2 * 3 * -(-len(SPLIT.train) // 32)
     assert found["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
     assert found["seconds_at_most"] > 0
+
+
+def test_a_forecast_is_of_the_run_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its chunks, and no longer than it may be."""
+    sizes = []
+    run = Stepper.run
+    monkeypatch.setattr(Stepper, "run", lambda own, batch, seed: sizes.append(len(batch.chunks)) or run(own, batch, seed))
+    found = forecast(Trainer(make_model(), SPLIT, quick(batch_size=32, chunk_size=8, epochs=1000, max_seconds=0.5)))
+    assert sizes == [4] * 4
+    assert found["steps_at_most"] <= 0.5 / found["seconds_per_step"] + 3
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 10_000}, {"validate_steps": 1}, {}])
+def test_checkpoints_come_by_the_clock_however_often_it_validates(tmp_path: Path, changes: dict[str, Any]) -> None:
+    trainer = Trainer(make_model(), SPLIT, quick(epochs=2, checkpoint_minutes=0.0, **changes), tmp_path / "saved.model")
+    saved: list[int] = []
+    save = trainer._save
+    trainer._save = lambda: (saved.append(trainer.state.step), save())[1]  # type: ignore[method-assign]
+    steps = trainer.train().steps
+    assert set(saved) == set(range(1, steps + 1))
+
+
+def test_the_loss_of_an_epoch_is_that_of_its_pairs() -> None:
+    """A last batch of one pair, whose loss is nothing, does not halve it."""
+    count = len(SPLIT.train)
+    found = {}
+    for size in (count, count - 1):
+        settings = quick(batch_size=size, epochs=1, two_stage=False, learning_rate=1e-9, validate_start=False, leave_out=False)
+        found[size] = Trainer(make_model(), SPLIT, settings).train().history[-1]["loss"]
+    assert found[count - 1] == pytest.approx(found[count], rel=0.01)
+
+
+def test_biases_do_not_decay() -> None:
+    model = make_model(relative_buckets=8)
+    optimizer = make_optimizer(model, quick(weight_decay=0.1))
+    decaying = {id(each) for group in optimizer.param_groups if group["weight_decay"] for each in group["params"]}
+    names = {name for name, each in model.network.named_parameters() if id(each) in decaying}
+    assert "gnn.0.query_key_value.weight" in names
+    assert not [name for name in names if "bias" in name or "norm" in name]
 
 
 def test_a_forecast_of_slow_steps_is_short_and_has_advice(
