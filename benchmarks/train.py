@@ -7,6 +7,9 @@ packing in worker processes, bf16, gradients through neighbours, dropout 0.1, al
 of steps by the wall clock after as many steps as compiling takes. `--reference` holds what the 2021 code reached on the same card
 (one JSON object per line, with "what": "reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
 
+`--profile STEPS` prints where the time of so many steps goes instead: milliseconds a step of the GPU's kernels (on a CPU, of
+torch's operations), the longest first.
+
 Useful work counts real tokens only: forward as in encode.py, and twice that for the way back. The ceiling is one large matrix
 product in bf16.
 """
@@ -97,6 +100,36 @@ def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, 
     }
 
 
+def profile(trainer: Trainer, warmup: int, steps: int) -> dict[str, Any]:
+    """Milliseconds a step of what computes, the longest first, and of the whole step by the wall clock."""
+    on_gpu = trainer.model.device.type == "cuda"
+    activities = [torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU]
+    trainer.model.train()
+    for _ in range(warmup):
+        trainer._step()
+    trainer._drain(0)
+    with torch.profiler.profile(activities=activities) as found:
+        started = time.perf_counter()
+        for _ in range(steps):
+            trainer._step()
+        trainer._drain(0)
+        seconds = time.perf_counter() - started
+    trainer.clean_up()
+    taken = [
+        (each.self_device_time_total if on_gpu else each.self_cpu_time_total, each.count, each.key)
+        for each in found.key_averages()
+    ]
+    rows = [
+        {"what": key[:120], "ms": round(time_us / 1000 / steps, 3), "calls": round(count / steps, 1)}
+        for time_us, count, key in sorted(taken, reverse=True)[:40]
+    ]
+    return {
+        "wall_ms": round(1000 * seconds / steps, 2),
+        "device_ms": round(sum(t for t, _, _ in taken) / 1000 / steps, 2),
+        "rows": rows,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -108,6 +141,7 @@ def main() -> None:
     parser.add_argument("--method", default="graphformers")
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--profile", type=int, help="show where the time of so many steps goes")
     parser.add_argument("--set", type=json.loads, default={}, metavar="JSON", help="settings of TrainConfig")
     options = parser.parse_args()
     tokenizer = Tokenizer.from_file(options.tokenizer)
@@ -125,6 +159,9 @@ def main() -> None:
             config = TrainConfig(**{"batch_size": batch, "learning_rate": 1e-6, "max_norm": 1.0, "workers": 8} | options.set)
             trainer = make_trainer(split, tokenizer, shape, 64 if "debian" in name else 32, options.method, config)
             found = {"graph": name, "shape": shape, "method": options.method, "batch": config.batch_size, **options.set}
+            if options.profile:
+                print(json.dumps(found | profile(trainer, options.warmup, options.profile)), flush=True)
+                continue
             found |= measure(trainer, shape, options.warmup, options.steps) | {"ceiling_tflops": ceiling}
             theirs = reference.get((name, config.batch_size)) if shape == "base" else None
             if theirs:
