@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from graphformers.cli import app
 
@@ -26,8 +27,8 @@ def test_the_cli_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == module.cli_page(), "docs/cli.md has drifted: make docs"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +71,11 @@ def check_serving(words: list[str], folder: Path) -> None:
     assert server.returncode == 0
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/coming-from.md"])
+def test_the_python_of_a_page_runs(tmp_path: Path, page: str) -> None:
     """Block after block, each without the names of the others; in one process, which imports once."""
     write_papers(tmp_path)
-    script = f"for code in {blocks('python')!r}: exec(compile(code, 'README.md', 'exec'), {{'__name__': '__main__'}})"
+    script = f"for code in {blocks('python', page)!r}: exec(compile(code, {page!r}, 'exec'), {{'__name__': '__main__'}})"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -164,6 +166,15 @@ def test_the_paper_table_of_the_readme_is_that_of_the_results() -> None:
     for title, quoted in zip(titles.split(" | "), row.replace("*", "").split(" | "), strict=True):
         (found,) = re.findall(rf"^\| {re.escape(title)} \| \**([\d.]+)", made, re.MULTILINE)
         assert f"{float(found):.3f}".lstrip("0") == quoted, title
+
+
+def test_the_commands_of_other_pages_are_ours() -> None:
+    """Their options, at least: they read files of other systems."""
+    for line in "\n".join(blocks("sh", "docs/coming-from.md")).splitlines():
+        _, name, *words = shlex.split(line, comments=True)
+        command: Any = typer.main.get_command(app)
+        known = {word for option in command.commands[name].params for word in option.opts}
+        assert {word for word in words if word.startswith("-")} <= known, line
 
 
 def test_contributing_is_short() -> None:
