@@ -3,7 +3,8 @@
 Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), B centres, K neighbours of a centre.
 
 A node lies in one piece in one row; the slot of a token says which of the row's nodes it belongs to, C that it is padding. Every
-row takes the longest nodes that still fit, so that rows are full but for the last ones. A node that reads its neighbourhood has
+row takes the longest nodes that still fit, so that rows are full but for the last ones. Rows are no wider than the longest text
+of a batch wants, since attention and its mask grow with their square. A node that reads its neighbourhood has
 one place more, in front of its [CLS], for the graph token; what stands there is written by the network.
 """
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
+ROW_WIDTH = 128  # tokens of a row, but for longer texts
+FULL_ROW = 0.8  # the share of a row that texts of usual length fill
 Batch = TypeVar("Batch")
 
 
@@ -166,8 +169,8 @@ class Packer:
     max_tokens: int
     pad_token: int
     distinct: bool = True  # every neighbour once (unidirectional), or one copy per neighbourhood
-    row_width: int = 128  # at least max_tokens
-    slots: int = 16
+    row_width: int = ROW_WIDTH  # of the widest rows: at least max_tokens
+    slots: int = 16  # of a row of ROW_WIDTH; wider ones have more
     row_multiple: int = 1
     width_multiple: int = 1  # of neighbourhoods: compiled layers are compiled for each width
     nested: bool = True  # centres have graph tokens (and, one copy per neighbourhood, neighbours too)
@@ -178,10 +181,25 @@ class Packer:
         if needed > self.row_width:  # rows are as wide as the longest sequence, rounded for the GPU's sake
             object.__setattr__(self, "row_width", -(-needed // 8) * 8)
 
-    def pack(self, tokens: TokenCache, nodes: Array, *, graph_tokens: bool = False) -> PackedBatch:
-        """The texts of some nodes."""
+    def row_of(self, tokens: TokenCache, nodes: Array, *, graph_tokens: bool = False) -> tuple[int, int]:
+        """The width and the slots of rows for these texts: few kinds of rows, since layers are compiled for each.
+
+        No wider than the longest text wants; with twice as many slots where texts are so short that they would leave rows empty.
+        """
+        lengths = tokens.lengths(np.asarray(nodes), self.max_tokens) + int(graph_tokens)
+        width = ROW_WIDTH
+        while width < lengths.max(initial=0):
+            width *= 2
+        width = min(width, self.row_width)
+        slots = max(self.slots, self.slots * width // ROW_WIDTH)
+        return width, slots * 2 if lengths.sum() * slots < FULL_ROW * width * len(lengths) else slots
+
+    def pack(
+        self, tokens: TokenCache, nodes: Array, *, graph_tokens: bool = False, row: tuple[int, int] | None = None
+    ) -> PackedBatch:
+        """The texts of some nodes, in rows of the kind given, or of their own."""
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
-        sizes = (self.row_width, self.slots, self.pad_token)
+        sizes = (*(row or self.row_of(tokens, nodes, graph_tokens=graph_tokens)), self.pad_token)
         packed = pack_nodes(flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple)
         if not self.named or tokens.id_hashes is None:
             return packed
@@ -196,8 +214,9 @@ class Packer:
             first = index
         index_BK, open_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
         places = np.flatnonzero(open_BK)[first]
-        centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested)
-        others = self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct)
+        row = self.row_of(tokens, np.concatenate([neighborhood.centers, neighbors]), graph_tokens=self.nested)
+        centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested, row=row)
+        others = self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct, row=row)
         return PackedNeighborhoods(
             _stack(centers, others),
             len(neighborhood),
