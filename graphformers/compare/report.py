@@ -85,14 +85,13 @@ def overall_figure(results: Results) -> Figure:
     """Bars, the best at the top."""
     systems = sorted((*results.trained, *results.untrained), key=lambda each: each.score().value)
     scores = [each.score() for each in systems]
+    # the number stands beside the name: in the bar, the line of the interval would go through it
+    names = [f"{_label(each.title)}  <b>{score.value:.3f}</b>" for each, score in zip(systems, scores, strict=True)]
     bars = {
         "type": "bar",
         "orientation": "h",
-        "y": [_label(each.title) for each in systems],
+        "y": names,
         "x": [score.value for score in scores],
-        "text": [f"{score.value:.3f}" for score in scores],
-        "textposition": "inside",
-        "insidetextanchor": "start",
         "marker": {"color": [COLORS[0] if each.runs else COLORS[6] for each in systems]},
         "error_x": {
             "type": "data",
@@ -107,7 +106,7 @@ def overall_figure(results: Results) -> Figure:
         "type": "scatter",
         "mode": "markers",
         "marker": {"color": COLORS[3], "size": 6},
-        "y": [_label(each.title) for each in systems for _ in each.runs],
+        "y": [name for name, each in zip(names, systems, strict=True) for _ in each.runs],
         "x": [value for each in systems if each.runs for value in each.by_seed()],
         "text": [f"seed {run.seed}" for each in systems for run in each.runs],
         "hovertemplate": "%{text}: %{x:.4f}<extra></extra>",
@@ -167,7 +166,7 @@ def curve_figure(results: Results) -> Figure:
 def cost_figure(results: Results) -> Figure:
     data = []
     for number, each in enumerate(results.trained):
-        speed, score, taken = each.mean_fact("nodes_per_second"), each.score().value, each.mean_fact("seconds")
+        speed, score, taken = each.nodes_per_second, each.score().value, each.mean_fact("seconds")
         data.append(
             {
                 "type": "scatter",
@@ -184,9 +183,9 @@ def cost_figure(results: Results) -> Figure:
 
 
 def slice_figure(results: Results, group: str) -> Figure:
-    """The systems a reader wants to see side by side: the best, text alone, and the best that needs no training."""
+    """The systems a reader wants to see side by side: the best, GraphFormers, text alone, and the best without training."""
     simple = max(results.untrained, key=lambda each: each.score().value, default=None)
-    chosen = [results.best_reader(), results.find("max"), results.text_only(), simple]
+    chosen = [results.best_reader(), results.find("graphformers"), results.find("max"), results.text_only(), simple]
     systems = list({id(each): each for each in chosen if each is not None}.values())
     data = []
     for color, system in zip(COLORS, systems, strict=False):
@@ -249,11 +248,11 @@ function draw() {{
   const grid = {{gridcolor: "#8884", zerolinecolor: "#8888"}};
   const common = {{
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: {{color: look.color, family: look.fontFamily}},
-    margin: {{t: 20, r: 20}}, legend: {{orientation: "h", y: -0.25}}, autosize: true,
+    margin: {{t: 20, r: 20}}, legend: {{orientation: "h", yanchor: "bottom", y: 1.02, x: 0}}, autosize: true,
     template: {{layout: {{xaxis: grid, yaxis: grid}}}},
   }};
   for (const [id, figure] of Object.entries(figures))
-    Plotly.react(id, figure.data, {{...common, ...figure.layout}}, {{responsive: true, displaylogo: false}});
+    Plotly.react(id, figure.data, {{...common, ...figure.layout}}, {{responsive: true, displayModeBar: false}});
 }}
 draw();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

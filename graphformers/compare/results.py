@@ -1,5 +1,6 @@
 """Results: the runs of a comparison brought together, and what they say in words."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,6 +35,8 @@ class System:
     ranks: dict[str, list[Ranks]]  # condition -> one for each seed
     variant: Variant | None = None
     runs: tuple[Run, ...] = ()
+    nodes_per_second: float = 0.0  # that its network reads, and
+    seconds_per_step: float = 0.0  # of training, at best of all runs of that network: others on the machine only slow them down
     _scores: dict[tuple[str, str], Score] = field(default_factory=dict, compare=False, repr=False)
 
     def values(self, metric: str = "P@1", condition: str = ASKED) -> Array:
@@ -68,6 +71,12 @@ class System:
         return float(np.mean([run.facts[name] for run in self.runs]))
 
 
+def _network(run: Run) -> str:
+    """What tells the network of a run from others: how it was trained does not."""
+    changes = {name: value for name, value in run.variant.settings.items() if name != "two_stage"}
+    return f"{run.variant.method} {sorted(changes.items())}"
+
+
 @dataclass(frozen=True)
 class Results:
     """All systems of a comparison on the test questions of one split."""
@@ -81,11 +90,16 @@ class Results:
         by_name: dict[str, list[Run]] = {}
         for run in runs:
             by_name.setdefault(run.variant.name, []).append(run)
+        best: dict[str, tuple[float, float]] = {}
+        for run in runs:
+            pace, step = best.get(_network(run), (0.0, math.inf))
+            seconds = run.facts["seconds"] / max(run.facts["steps"], 1)
+            best[_network(run)] = max(pace, run.facts["nodes_per_second"]), min(step, seconds)
         trained = []
         for own in by_name.values():
             shared = [name for name in own[0].ranks if all(name in run.ranks for run in own)]
             ranks = {name: [run.ranks[name] for run in own] for name in shared}
-            trained.append(System(own[0].variant.title, ranks, own[0].variant, tuple(own)))
+            trained.append(System(own[0].variant.title, ranks, own[0].variant, tuple(own), *best[_network(own[0])]))
         return Results(split, tuple(trained), tuple(System(name, {ASKED: [ranks]}) for name, ranks in untrained.items()))
 
     @cached_property
@@ -219,14 +233,12 @@ def _which_to_take(results: Results, best: System) -> str:
     equals = [
         each
         for each in results.trained
-        if each is not best
-        and ahead(best, each).p_value >= SURE
-        and each.mean_fact("nodes_per_second") > 1.2 * best.mean_fact("nodes_per_second")
+        if each is not best and ahead(best, each).p_value >= SURE and each.nodes_per_second > 1.2 * best.nodes_per_second
     ]
     words = f"Take {best.title}: it is the best on the valid questions ({best.valid:.3f} P@1), {best.mean():.3f} here."
     if equals:
-        cheaper = max(equals, key=lambda each: each.mean_fact("nodes_per_second"))
-        times = cheaper.mean_fact("nodes_per_second") / best.mean_fact("nodes_per_second")
+        cheaper = max(equals, key=lambda each: each.nodes_per_second)
+        times = cheaper.nodes_per_second / best.nodes_per_second
         words += f" {cheaper.title} cannot be told from it ({cheaper.mean():.3f}) and encodes {times:.1f} times as fast."
     return words
 
@@ -256,10 +268,9 @@ def _without_training(results: Results, best: System | None) -> list[str]:
 
 
 def _cost(reader: System, text: System) -> str:
-    steps = [each.mean_fact("seconds") / max(each.mean_fact("steps"), 1) for each in (reader, text)]
-    training = steps[0] / max(steps[1], 1e-9)
-    encoding = text.mean_fact("nodes_per_second") / reader.mean_fact("nodes_per_second")
+    training = reader.seconds_per_step / max(text.seconds_per_step, 1e-9)
+    encoding = text.nodes_per_second / reader.nodes_per_second
     return (
         f"What it costs: a training step of {reader.title} takes {training:.1f} times as long as one of {text.title}, "
-        f"reading a node {encoding:.1f} times as long ({reader.mean_fact('nodes_per_second'):,.0f} nodes/s here)."
+        f"reading a node {encoding:.1f} times as long ({reader.nodes_per_second:,.0f} nodes/s here)."
     )

@@ -37,6 +37,7 @@ from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_setti
 
 KIND = "scores"
 VERSION = 1
+TIMED = 2.0  # seconds of reading nodes that are enough to tell the pace
 NEVER = 10**6  # epochs or validations: more than anybody waits for
 BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
 ASKED = "asked"  # the condition under which the model is meant to work
@@ -144,9 +145,12 @@ def _score(plan: Plan, model: GraphFormers, condition: str) -> tuple[Ranks, floa
     split, sampler = plan.split, sampler_of(condition, plan.split, model)
     nodes = asked_nodes(split.test)
     model.encode_nodes(split.graph, nodes[:64], sampler=sampler)  # what the first call takes is no part of the pace
-    started = time.perf_counter()
-    scorer = model_scores(model, split, split.test, sampler=sampler)
-    speed = len(nodes) / (time.perf_counter() - started)  # of reading alone: ranking is the same for all
+    taken: list[float] = []
+    while len(taken) < 3 and sum(taken) < TIMED:  # what takes a moment is timed again
+        started = time.perf_counter()
+        scorer = model_scores(model, split, split.test, sampler=sampler)
+        taken.append(time.perf_counter() - started)
+    speed = len(nodes) / min(taken)  # of reading alone: ranking is the same for all
     return rank(scorer, split.graph, split.test).ranks, speed
 
 

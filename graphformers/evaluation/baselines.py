@@ -3,7 +3,6 @@
 All of them see what models see: the texts, and the links that are left for training.
 """
 
-import json
 import re
 from array import array
 from collections import Counter
@@ -17,8 +16,9 @@ from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit
 from graphformers.evaluation.scores import Scorer, SparseScores
-from graphformers.model.backbones import find_backbone
+from graphformers.model.backbones import find_backbone, pooling_of
 from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import POOLINGS
 from graphformers.progress import say
 
 WORD = re.compile(r"\w+")
@@ -27,7 +27,7 @@ NAMES = {
     "common": "common neighbours",
     "adamic": "Adamic–Adar",
     "tfidf": "TF-IDF",
-    "tfidf_near": "TF-IDF with neighbours",
+    "tfidf_near": "TF-IDF with {} neighbours",
 }
 
 
@@ -43,7 +43,7 @@ def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]
         "tfidf": SparseScores(features),
         "tfidf_near": SparseScores(with_neighbors(features, split, num_neighbors)),
     }
-    return {NAMES[key]: scorer for key, scorer in rows.items()}
+    return {NAMES[key].format(num_neighbors): scorer for key, scorer in rows.items()}
 
 
 def word_features(texts: Iterable[str]) -> Any:
@@ -107,15 +107,10 @@ def sentence_vectors(
     source: str | Path, graph: TextGraph, nodes: Array, max_tokens: int = 32, device: str | None = None
 ) -> Array:
     """(len(nodes), D) float32: the texts of some nodes, read by an untrained backbone; to be compared by cosine."""
-    pooling = pooling_of(find_backbone(source))
+    folder = find_backbone(source)
+    pooling = pooling_of(folder) or "mean"
+    if pooling not in POOLINGS:
+        say(f"{folder}: its own way to pool is {pooling}; it is read by the mean of its tokens here")
+        pooling = "mean"
     model = GraphFormers.from_backbone(source, "plm", device=device, max_tokens=max_tokens, pooling=pooling)
     return model.encode_nodes(graph, nodes)
-
-
-def pooling_of(folder: Path) -> str:
-    """How a sentence-transformers folder pools its tokens: cls or mean; mean where it says nothing or something else."""
-    file = folder / "1_Pooling" / "config.json"
-    told = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if told.get("pooling_mode_max_tokens"):
-        say(f"{folder}: its own way to pool is the maximum of the tokens; it is read by their mean here")
-    return "cls" if told.get("pooling_mode_cls_token") else "mean"

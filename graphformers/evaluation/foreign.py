@@ -14,6 +14,7 @@ from graphformers.data.graph import TextGraph
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.scores import VectorScores
+from graphformers.progress import say
 
 EXPECTED = (
     "expected a folder of vectors, .npz with arrays ids and vectors, .npy with a line for each id in .ids.txt beside it, "
@@ -52,8 +53,17 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
     return ids, vectors
 
 
-def foreign_scores(path: str | Path, graph: TextGraph, nodes: Array, *, cosine: bool = False) -> VectorScores:
-    """The vectors of `nodes` (sorted row numbers) from a file; other ids in it are passed over."""
+def foreign_scores(
+    path: str | Path, graph: TextGraph, nodes: Array, pairs: Array | None = None, *, cosine: bool = False
+) -> VectorScores:
+    """The vectors of `nodes` (sorted row numbers) from a file; other ids in it are passed over.
+
+    `pairs` are the links asked for: vectors that know them are told.
+    """
+    if (Path(path) / MANIFEST).is_file():
+        store = VectorStore.load(path)
+        cosine |= store.is_cosine
+        _say_leaks(store, graph, np.zeros((0, 2), dtype=np.int64) if pairs is None else pairs)
     ids, vectors = read_vectors(path)
     places = {id: place for place, id in enumerate(ids)}
     wanted = graph.ids_of(nodes)
@@ -70,13 +80,32 @@ def foreign_scores(path: str | Path, graph: TextGraph, nodes: Array, *, cosine: 
     return VectorScores(own, None if len(nodes) == graph.num_nodes else nodes, cosine=cosine)
 
 
+def _say_leaks(store: VectorStore, graph: TextGraph, pairs: Array) -> None:
+    """Vectors of ours were read in the light of the links of their own graph: those that are asked for should not be there."""
+    if not store.settings["num_neighbors"]:
+        return
+    ends = store.live.find(graph.ids_of(pairs.reshape(-1))).reshape(-1, 2)
+    known = sum(store.live.is_linked(one, other) for one, other in ends[(ends >= 0).all(1)].tolist())
+    if known:
+        say(
+            f"{store.path}: {known:,} of the {len(pairs):,} links that are asked for are links of the graph that these vectors "
+            "were made from, so their scores are too good; evaluate MODEL SPLIT reads nodes without them"
+        )
+
+
 def _read_numpy(path: Path) -> tuple[list[str], Array]:
     loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.lib.npyio.NpzFile):
         raise ValueError("a single array")
     with loaded as found:
-        ids = [id.decode() if isinstance(id, bytes) else str(id) for id in found["ids"].tolist()]
-        return ids, found["vectors"]
+        missing = [name for name in ("ids", "vectors") if name not in found.files]
+        if missing:
+            raise ValueError(f"arrays {', '.join(found.files)}, none called {missing[0]}")
+        try:
+            given = found["ids"]
+        except ValueError as error:
+            raise ValueError("ids that are Python objects, which are never read; save them as text: ids.astype(str)") from error
+        return [id.decode() if isinstance(id, bytes) else str(id) for id in given.tolist()], found["vectors"]
 
 
 def _read_array(path: Path) -> tuple[list[str], Array]:
@@ -86,6 +115,10 @@ def _read_array(path: Path) -> tuple[list[str], Array]:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], Array]:
+    names = parquet.read_schema(path).names
+    missing = [name for name in ("id", "vector") if name not in names]
+    if missing:
+        raise ValueError(f"columns {', '.join(names)}, none called {missing[0]}")
     table = parquet.read_table(path, columns=["id", "vector"])
     ids = table["id"].cast(pa.string()).to_pylist()
     column = table["vector"].combine_chunks()

@@ -104,7 +104,7 @@ def summarize(ranks: Ranks, seed: int = 0) -> dict[str, Score]:
     """Every metric with its interval."""
     if not len(ranks):
         raise GraphFormersError("no questions to score")
-    return {name: bootstrap(metric(ranks), seed) for name, metric in METRICS.items()}
+    return {name: _from_few(bootstrap(metric(ranks), seed), len(ranks)) for name, metric in METRICS.items()}
 
 
 def bootstrap(values: Array, seed: int = 0) -> Score:
@@ -126,7 +126,18 @@ def bootstrap_together(values_KQ: Array, seed: int = 0) -> list[Score]:
     total = values_KQ.shape[1]
     means_RK = np.concatenate([weights_RQ @ (values_KQ / total).astype(np.float32).T for weights_RQ in _drawn(total, seed)])
     low_K, high_K = np.percentile(means_RK, [2.5, 97.5], axis=0)
-    return [Score(*map(float, each)) for each in zip(values_KQ.mean(1), low_K, high_K, strict=True)]
+    return [_from_few(Score(*map(float, each)), total) for each in zip(values_KQ.mean(1), low_K, high_K, strict=True)]
+
+
+def _from_few(score: Score, count: int) -> Score:
+    """A score whose questions all have nothing, or all have everything: drawn again they would agree in that for ever.
+
+    How high it may be in truth, or how low, 39 times of 40, is what the binomial distribution says (by Clopper and Pearson).
+    """
+    unseen = 0.025 ** (1 / count)
+    if score.value == 0:
+        return Score(0.0, 0.0, 1 - unseen)
+    return Score(1.0, unseen, 1.0) if score.value == 1 else score
 
 
 def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:

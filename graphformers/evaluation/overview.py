@@ -101,7 +101,7 @@ def evaluate_beside_baselines(
         backbone = backbone or backbone_of(model)
     everyone = np.arange(split.graph.num_nodes) if nodes is None else nodes
     for file, cosine in (vectors or {}).items():
-        systems[file] = foreign_scores(file, split.graph, everyone, cosine=cosine)
+        systems[file] = foreign_scores(file, split.graph, everyone, questions.pairs, cosine=cosine)
     if not systems:
         raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
     if backbone:

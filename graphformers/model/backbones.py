@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.checkpoints import check_leftovers, family_name, is_2021, read_2021, read_settings, read_weights
 from graphformers.model.classic import ClassicNetwork
 from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.modeling import CLASSIC, ModelConfig
+from graphformers.progress import say
 
 KIND = "model"
 VERSION = 1
@@ -44,8 +46,28 @@ def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int
     `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig.
     """
     folder = find_backbone(source)
+    if "pooling" not in changes and method not in CLASSIC and pooling_of(folder) == "mean":
+        _say_pooling(str(source))
     theirs = _read_json(folder / "config.json"), read_safetensors(folder)
     return _on_backbone(*theirs, read_tokenizer(folder), seed, {"method": method} | changes)
+
+
+def pooling_of(folder: Path) -> str | None:
+    """How a sentence-transformers folder says that its tokens are pooled: cls, mean, max_tokens …; None where it does not say."""
+    file = folder / "1_Pooling" / "config.json"
+    told = _read_json(file) if file.is_file() else {}
+    found = next((name for name, value in told.items() if name.startswith("pooling_mode") and value is True), None)
+    named = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    return None if found is None else named.get(found, found.removeprefix("pooling_mode_"))
+
+
+@cache
+def _say_pooling(source: str) -> None:
+    """Once for each backbone."""
+    say(
+        f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in the paper. "
+        "pooling='mean' (--set pooling=mean) reads it as it was made to be, and may learn faster"
+    )
 
 
 def _on_backbone(

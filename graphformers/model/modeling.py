@@ -27,6 +27,7 @@ CLASSIC = ("tnve", "iftn")  # simple text encoders and vectors of nodes
 READS_NEIGHBORS = ("graphformers", "gat", "max", "mean", "att")  # whose texts matter
 METHODS = ("graphformers", "plm", "gat", "max", "mean", "att", *CLASSIC)
 Links = tuple[Tensor, Tensor, Tensor | None]  # index_BN, cls_N, places_M
+POOLINGS = ("cls", "mean")
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
@@ -67,7 +68,7 @@ class ModelConfig:
         require(self, self.direction in ("unidirectional", "bidirectional"), "direction", "unidirectional or bidirectional")
         require(self, self.similarity in ("dot", "cosine"), "similarity", "dot or cosine")
         require(self, 0 < self.graph_start < math.inf, "graph_start", "a number above 0")
-        require(self, self.pooling in ("cls", "mean"), "pooling", "cls or mean")
+        require(self, self.pooling in POOLINGS, "pooling", "cls or mean")
         for name in ("dropout", "attention_dropout"):
             require(self, 0 <= getattr(self, name) < 1, name, "0 to below 1")
         require(self, self.activation in ACTIVATIONS, "activation", f"one of {', '.join(ACTIVATIONS)}")

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,14 @@ from graphformers.data.split import LinkQuestions, LinkSplit, split_links
 from graphformers.evaluation.baselines import (
     NAMES,
     link_matrix,
-    pooling_of,
     sentence_vectors,
     simple_scores,
     with_neighbors,
     word_features,
 )
 from graphformers.evaluation.ranking import rank, rank_listed
-from graphformers.model.backbones import find_backbone
+from graphformers.model.backbones import find_backbone, pooling_of
+from graphformers.model.encoding import GraphFormers
 from tests.conftest import make_graph
 
 
@@ -37,21 +38,31 @@ def test_the_vectors_are_those_of_transformers_and_mean_pooling() -> None:
 
 
 def test_a_folder_says_how_it_pools(tmp_path: Path) -> None:
-    assert pooling_of(tmp_path) == "mean"
+    assert pooling_of(tmp_path) is None
     (tmp_path / "1_Pooling").mkdir()
     for key, name in {
         "pooling_mode_cls_token": "cls",
         "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_max_tokens": "max_tokens",
     }.items():
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({key: True}))
         assert pooling_of(tmp_path) == name
 
 
 def test_a_pooling_that_is_not_followed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    assert pooling_of(tmp_path) == "mean"
-    assert "its own way to pool is the maximum of the tokens" in capsys.readouterr().err
+    """As a baseline, and by who takes the paper's [CLS] of a backbone that was made for the mean."""
+    backbone = tmp_path / "backbone"
+    shutil.copytree(find_backbone("minilm"), backbone)
+    config = backbone / "1_Pooling" / "config.json"
+    GraphFormers.from_backbone(backbone, "plm", device="cpu", pooling="cls")
+    assert not capsys.readouterr().err
+    GraphFormers.from_backbone(backbone, device="cpu")
+    assert "made to be read by the mean of its tokens; what is read here is [CLS]" in capsys.readouterr().err
+    GraphFormers.from_backbone(backbone, "max", device="cpu")  # said once
+    assert not capsys.readouterr().err
+    config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    sentence_vectors(backbone, make_graph(), np.array([1, 2]), device="cpu")
+    assert "its own way to pool is max_tokens; it is read by the mean of its tokens here" in capsys.readouterr().err
 
 
 def test_a_graph_without_the_asked_nodes_gives_nothing() -> None:

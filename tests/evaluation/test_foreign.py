@@ -5,9 +5,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from graphformers.data.builder import build_graph
+from graphformers.data.split import split_links
+from graphformers.embedding.job import embed
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.foreign import foreign_scores, read_vectors
 from tests.conftest import make_graph
+from tests.model.conftest import make_model
 
 IDS = ["a", "two words", "ü"]
 VECTORS = np.arange(6, dtype=np.float32).reshape(3, 2) / 4
@@ -69,5 +73,32 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(GraphFormersError, match=r"1 ids and vectors of shape \(3, 2\)"):
         read_vectors(tmp_path / "e.npz")
     np.savez(tmp_path / "f.npz", ids=np.array([{"a": 1}], dtype=object), vectors=VECTORS[:1])  # a pickle, which is not read
-    with pytest.raises(GraphFormersError, match=r"f\.npz"):
+    with pytest.raises(GraphFormersError, match=r"f\.npz: ids that are Python objects, .* save them as text"):
         read_vectors(tmp_path / "f.npz")
+    np.savez(tmp_path / "g.npz", id=np.array(["a"]), vectors=VECTORS[:1])
+    with pytest.raises(GraphFormersError, match=r"g\.npz: arrays id, vectors, none called ids"):
+        read_vectors(tmp_path / "g.npz")
+    parquet.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "h.parquet")
+    with pytest.raises(GraphFormersError, match=r"h\.parquet: columns id, embedding, none called vector; expected"):
+        read_vectors(tmp_path / "h.parquet")
+
+
+def test_vectors_that_know_what_is_asked_say_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Those of the whole graph; not those of the links that are left for training."""
+    graph = make_graph().save(tmp_path / "whole.graph")
+    split = split_links(graph, valid=0.1, test=0.1, candidates=20)
+    model, nodes = make_model(similarity="cosine"), np.arange(graph.num_nodes)
+    embed(model, graph, tmp_path / "whole.vectors")
+    left = build_graph(graph.nodes, *(graph.ids_of(side) for side in split.train.T))
+    embed(model, left, tmp_path / "left.vectors")
+    capfd.readouterr()
+    scores = foreign_scores(tmp_path / "whole.vectors", graph, nodes, split.test.pairs)
+    count = len(split.test)
+    assert f"{count} of the {count} links that are asked for are links of the graph" in capfd.readouterr().err
+    foreign_scores(tmp_path / "left.vectors", graph, nodes, split.test.pairs)
+    assert not capfd.readouterr().err
+    ids, vectors = read_vectors(tmp_path / "whole.vectors")
+    assert ids == graph.ids.to_pylist()
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = scores.listed(nodes[:1], nodes[None, 1:4])
+    assert found == pytest.approx((units[0] @ units[1:4].T)[None], abs=1e-5)  # as the model compares them

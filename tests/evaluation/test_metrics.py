@@ -99,6 +99,21 @@ def test_intervals_that_are_drawn_together_are_those_of_each(kept: int, monkeypa
         assert together.high == pytest.approx(alone.high, abs=0.005)
 
 
+@pytest.mark.parametrize("count", [1, 11, 100])
+def test_what_never_happened_may_still_happen(count: int) -> None:
+    """All questions missed, or all answered: the interval of the binomial distribution, by scipy."""
+    from scipy.stats import binomtest
+
+    missed, found = (
+        Ranks(np.full(count, 9), np.zeros(count, dtype=int)),
+        Ranks(np.zeros(count, dtype=int), np.zeros(count, dtype=int)),
+    )
+    for ranks, hits in ((missed, 0), (found, count)):
+        expected = binomtest(hits, count).proportion_ci()
+        for score in (summarize(ranks)["P@1"], bootstrap_together(METRICS["P@1"](ranks)[None])[0]):
+            assert (score.low, score.high) == pytest.approx((expected.low, expected.high))
+
+
 def test_an_interval_is_the_same_for_the_same_seed() -> None:
     values = np.random.default_rng(1).random(100)
     assert bootstrap(values, 3) == bootstrap(values, 3)

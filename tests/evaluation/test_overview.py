@@ -30,7 +30,7 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
     own = str(folder / "g.model")
     assert list(found.evaluations) == ["saved", "in-batch", "full"]
     for protocol, systems in found.evaluations.items():
-        assert list(systems) == [own, "minilm, untrained", *NAMES.values()]
+        assert list(systems) == [own, "minilm, untrained", *(name.format(5) for name in NAMES.values())]
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
     assert set(found.differences()) == {"minilm, untrained", *NAMES.values()}
     total = sum(count for count, _ in found.slices["neighbours of the anchor"].values())
@@ -41,7 +41,7 @@ def test_the_command_prints_tables_and_json(folder: Path, capsys: pytest.Capture
     words = ["evaluate", str(folder / "g.model"), str(folder / "g.split"), "--device", "cpu"]
     app([*words, "--protocol", "all"], standalone_mode=False)
     shown = capsys.readouterr().out
-    for text in ("Adamic–Adar", "TF-IDF with neighbours", "Among all nodes", "ahead in P@1 of", "relation asked", "11–20"):
+    for text in ("Adamic–Adar", "TF-IDF with 5 neighbours", "Among all nodes", "ahead in P@1 of", "relation asked", "11–20"):
         assert text in shown
     app([*words, "--json"], standalone_mode=False)
     table = json.loads(capsys.readouterr().out)
