@@ -21,7 +21,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -320,6 +319,7 @@ def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
             try:
                 _exchange(draft, target)
             except (OSError, AttributeError):  # a file system or a C library without the exchange
+                shutil.rmtree(_aside(target), ignore_errors=True)  # of an earlier one: what stands at the target is newer
                 os.rename(target, _aside(target))
                 os.rename(draft, target)
                 shutil.rmtree(_aside(target), ignore_errors=True)
@@ -394,16 +394,9 @@ def _read_stamps(folder: Path) -> dict[str, list[int]]:
 def _remember(folder: Path, names: list[str]) -> None:
     """Notes that these files matched their checksums. A folder we may not write to is simply compared again next time."""
     stamps = _read_stamps(folder) | {name: _stamp(folder / name) for name in names}
+    beside = folder / f"{VERIFIED}{secrets.token_hex(4)}"
     try:
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=VERIFIED, delete=False) as file:
-            json.dump(stamps, file)
-        os.chmod(file.name, 0o666 & ~_umask())
-        os.replace(file.name, folder / VERIFIED)
+        beside.write_text(json.dumps(stamps))
+        os.replace(beside, folder / VERIFIED)
     except OSError:
         pass
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import graphformers.artifact as artifact
-from graphformers.artifact import check_parent, open_artifact, parent_entry, write_artifact
+from graphformers.artifact import Draft, check_parent, open_artifact, parent_entry, publish_artifact, write_artifact
 from graphformers.errors import ArtifactError
 
 
@@ -218,6 +218,13 @@ def test_replacing_works_where_names_cannot_be_exchanged(tmp_path: Path, monkeyp
     write(tmp_path / "a.graph", "old")
     write(tmp_path / "a.graph", "new", force=True)
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "new"
+    assert leftovers(tmp_path) == []
+    (tmp_path / ".a.graph.previous").mkdir()  # a kill after both renames, of a folder that was not yet removed
+    (tmp_path / ".a.graph.previous" / "data.txt").write_text("very old")
+    draft = Draft(tmp_path / "draft")
+    draft.folder.mkdir()
+    draft.path("data.txt").write_text("new")
+    publish_artifact(draft, tmp_path / "a.graph", "graph", 1, force=True)
     assert leftovers(tmp_path) == []
     os.rename(tmp_path / "a.graph", tmp_path / ".a.graph.previous")  # a kill between its two renames
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "new"

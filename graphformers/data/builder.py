@@ -17,7 +17,7 @@ from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_str
 from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, repeated, text_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
-from graphformers.data.times import read_times
+from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
@@ -139,15 +139,7 @@ class GraphBuilder:
     def add_edges(
         self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
     ) -> None:
-        """Takes a batch of directed edges between ids, with types and times where there are some.
-
-        A time that is not a number belongs to a row that was reported as bad: the edge is left out.
-        """
-        if times is not None and not np.isfinite(times).all():
-            kept = np.flatnonzero(np.isfinite(times))
-            taken, whole = pa.array(kept), locate
-            sources, targets, types = (None if each is None else each.take(taken) for each in (sources, targets, types))
-            times, locate = times[kept], lambda i: whole(int(kept[i]))
+        """Takes a batch of directed edges between ids, with types and times where there are some."""
         self._waiting.append(_Edges(as_strings(sources), as_strings(targets), types, locate, times))
         self._num_waiting += len(sources)
         if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
@@ -295,9 +287,9 @@ def build_graph(
     """A graph from data in memory: `build_graph(papers, citations["from"], citations["to"])`.
 
     `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of dicts, or a dict of lists.
-    Edges run from `sources` to `targets`, all of them ids, with `types` where there are any, and `times` (numbers, dates or text
-    such as 2024-05-01) where links are to be split by them. `skip_bad` leaves bad rows out, counted, instead of stopping at the
-    first.
+    Edges run from `sources` to `targets`, all of them ids, with `types` where there are any, and `times` (numbers, or dates, also
+    as text such as 2024-05-01; None where one is not known) where links are to be split by them. `skip_bad` leaves bad rows out,
+    counted, instead of stopping at the first.
     """
     edges = {"sources": sources, "targets": targets, "types": types, "times": times}
     counts = {name: len(each) for name, each in edges.items() if each is not None}
@@ -307,10 +299,22 @@ def build_graph(
     builder = GraphBuilder(Problems(strict=not skip_bad))
     builder.add_table(node_table(nodes))
     kinds = None if types is None else text_array(types)
-    locate: Locate = lambda i: (Path("edges"), f"row {i + 1}")  # noqa: E731
-    moments = None if times is None else read_times(make_column(times), "times", Path("edges"), locate, builder.problems)
-    builder.add_edges(text_array(sources), text_array(targets), kinds, locate, moments)
+    builder.add_edges(text_array(sources), text_array(targets), kinds, _edge_row, _times(times, builder.problems))
     return builder.build()
+
+
+def _edge_row(i: int) -> Place:
+    return Path("edges"), f"row {i + 1}"
+
+
+def _times(given: Sequence[Any] | None, problems: Problems) -> Array | None:
+    """Times in memory; None where one is not known. What is no time is an error: edges have no rows that could be left out."""
+    if given is None:
+        return None
+    times, bad = TimeColumn().read(make_column(given), "times", Path("edges"), _edge_row, problems)
+    if bad.any():
+        raise InputError(f"{int(bad.sum()):,} of the times given are none; mend them, or leave them empty")
+    return times
 
 
 def node_table(nodes: Any) -> pa.Table:
@@ -346,8 +350,11 @@ def text_array(values: Any) -> pa.Array:
     """Ids or types in memory as an array of strings; None where one is missing."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return as_strings(one_chunk(values))
+    values = values.tolist() if hasattr(values, "tolist") else values  # numpy's, torch's
     try:
         return pa.array(values, pa.large_string())
+    except UnicodeEncodeError as error:
+        raise InputError(f"{error.object!r} given, which is no text: it holds half of a character ({error.reason})") from error
     except (pa.ArrowException, TypeError):
         return text_column(values)
 

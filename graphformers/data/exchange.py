@@ -1,7 +1,9 @@
 """To and from the graph objects of other libraries, which are imported only when called."""
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pyarrow as pa
 from graphformers.data.builder import build_graph
 from graphformers.data.columns import ColumnNames, as_text, make_column
 from graphformers.data.graph import TextGraph
+from graphformers.data.times import are_times
 from graphformers.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -29,16 +32,16 @@ def to_networkx(graph: TextGraph) -> "networkx.MultiDiGraph":
     if graph.edge_types is not None:
         known["type"] = [graph.type_names[code] for code in graph.edge_types]
     if graph.edge_times is not None:
-        known["time"] = graph.edge_times.tolist()
+        known["time"] = [None if math.isnan(time) else time for time in graph.edge_times.tolist()]
     for e, (source, target) in enumerate(graph.edges.T.tolist()):
-        result.add_edge(ids[source], ids[target], **{name: values[e] for name, values in known.items()})
+        result.add_edge(ids[source], ids[target], **{name: values[e] for name, values in known.items() if values[e] is not None})
     return result
 
 
 def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
     """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`, where there, the type.
 
-    `time`, where all edges have it, is since when they are there.
+    `time`, where it is a number or a date, is since when an edge is there. Other attributes of edges are left out, and noted.
     The other node attributes become columns; one that is called like ours, id or text, gets a _ behind its name.
     """
     if not graph.number_of_nodes():
@@ -54,8 +57,10 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
     nodes = pa.table({"id": [str(name) for name in graph.nodes], "text": texts} | columns)
     edges = [(str(u), str(v), data.get(type), data.get("time")) for u, v, data in graph.edges(data=True)]
     types = [as_text(edge[2]) for edge in edges] if any(edge[2] is not None for edge in edges) else None
-    times = [edge[3] for edge in edges] if edges and all(edge[3] is not None for edge in edges) else None
-    return build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types, times)
+    times = [edge[3] for edge in edges]
+    has_times = any(time is not None for time in times) and are_times(times)
+    made = build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types, times if has_times else None)
+    return _noting(made, {key for *_, data in graph.edges(data=True) for key in data} - {type, "time" if has_times else type})
 
 
 def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data.Data":
@@ -116,7 +121,13 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
     sources, targets = ([ids[node] for node in row] for row in edges.tolist())
     nodes = pa.table({"id": ids, "text": [as_text(each) for each in texts], **_node_columns(data)})
     times = getattr(data, "edge_time", None)
-    return build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
+    made = build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
+    return _noting(made, {name for name in ("edge_attr", "edge_weight") if getattr(data, name, None) is not None})
+
+
+def _noting(graph: TextGraph, names: Set[str]) -> TextGraph:
+    """The graph, which says that these attributes of its edges were not kept."""
+    return replace(graph, summary=graph.summary | {"edge_columns_not_kept": sorted(map(str, names))})
 
 
 def _node_columns(data: Any) -> dict[str, pa.Array]:

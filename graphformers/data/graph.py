@@ -116,6 +116,7 @@ class TextGraph:
             raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
         if self.num_nodes == 0 or len(ids) == 0:
             return np.full(len(ids), -1, dtype=np.int64)
+        ids = [id if id.isascii() else id.encode(errors="replace").decode() for id in ids]  # half a character is nobody's id
         hashes = hash_strings(list(ids))
         place = np.minimum(np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1)
         found = self._by_hash[place]

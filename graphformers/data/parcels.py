@@ -87,7 +87,8 @@ class Workers:
         context = multiprocessing.get_context("fork")
         for _ in range(count):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, make, os.getpid()), daemon=True)
+            ends = [here, *(other for other, _ in self._workers)]
+            process = context.Process(target=_work, args=(there, ends, make, os.getpid()), daemon=True)
             process.start()
             there.close()
             self._workers.append((here, process))
@@ -141,7 +142,7 @@ class Workers:
         self._waiting.clear()
 
 
-def _work(connection: Connection, make: Callable[[Any], Any], parent: int) -> None:
+def _work(connection: Connection, ends: list[Connection], make: Callable[[Any], Any], parent: int) -> None:
     """A worker: takes keys, sends parcels; dies with its parent, even by kill -9.
 
     Signals are the parent's affair: Ctrl-C reaches every process of the terminal, and torchrun sends SIGTERM to every process,
@@ -153,6 +154,8 @@ def _work(connection: Connection, make: Callable[[Any], Any], parent: int) -> No
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         return
+    for end in ends:  # the parent's, which a fork has too: kept open here, they would never tell that it is gone
+        end.close()
     torch.set_num_threads(1)
     while True:
         try:

@@ -232,17 +232,22 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
         raise GraphFormersError(
             f"{int(np.isnan(times).sum()):,} linked pairs have no time; a split by time needs it for every link"
         )
+    if times.min() == times.max():
+        raise GraphFormersError("all links have the same time, so none is later than another")
     wanted = [_count(settings.valid, len(pairs)), _count(settings.test, len(pairs))]
     order = np.lexsort((_pair_hashes(graph, pairs, settings.seed), -times))
+    late, found, degrees = pairs[:0], np.zeros(0, dtype=np.int64), graph.degrees()
     most = len(order) // 2  # the earlier half is what they are asked in the light of
     tried = min(sum(wanted), most)
     while True:
-        late = pairs[order[:tried]]
-        left = graph.degrees() - np.bincount(late.reshape(-1), minlength=graph.num_nodes)
-        found = np.flatnonzero((left[late] > 0).all(1))
+        latest = pairs[order[:tried]]
+        left = degrees - np.bincount(latest.reshape(-1), minlength=graph.num_nodes)
+        can_be_asked = np.flatnonzero((left[latest] > 0).all(1))
+        if len(can_be_asked) > len(found):  # with more held out it may be fewer again: their ends lose their other links
+            late, found = latest, can_be_asked
         if len(found) >= sum(wanted) or tried >= most:
             break
-        tried = min(most, max(tried + 1, int(1.1 * tried * sum(wanted) / max(len(found), 1))))
+        tried = min(most, tried + tried // 4 + 1)
     sizes = _share_out(wanted, len(found), settings, "of the later half of the pairs have earlier links at both ends")
     found = found[: sum(sizes)]
     test, valid = np.split(_orient(graph, late[found], settings.seed), [sizes[1]])

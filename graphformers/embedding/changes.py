@@ -115,6 +115,8 @@ def gather_changes(
     `remove` as a file holds one id a line. `column_type` tells what a column of the graph holds.
     """
     settings = settings or ImportSettings()
+    if "time" in settings.columns:
+        raise GraphFormersError("a column for time given, but an update does not keep the times of links; import them instead")
     links, where = _links(edges, settings)
     unlinked, _ = _links(remove_edges, settings)
     removed = tuple(dict.fromkeys(_ids(remove)))

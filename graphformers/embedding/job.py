@@ -28,7 +28,7 @@ from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
-from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked, which_folder
 from graphformers.errors import GraphFormersError
 from graphformers.files import foreign_entry, full_disk, write_whole
 from graphformers.model.encoding import GraphFormers
@@ -36,6 +36,7 @@ from graphformers.progress import amount, progress
 
 COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 MARK = "plan.json"  # tells our unfinished folders from other people's
+SEALED = "sealed"  # tells which folder is being put in place
 CHECKERS = 4  # threads that compare checksums
 
 
@@ -80,8 +81,12 @@ class Workplace:
         place = self.path / MARK
         try:
             before = json.loads(place.read_text())
-        except (OSError, ValueError):
+        except FileNotFoundError:
             before = None
+        except (OSError, ValueError) as error:
+            if not force:
+                raise GraphFormersError(f"{place}: cannot be read ({error}); --force (force=True) starts anew") from error
+            before = {}
         strange = foreign_entry(self.path, MARK)
         if strange is not None:
             raise GraphFormersError(f"{self.path}: holds {strange!r} and no embedding of ours; move it, or choose another output")
@@ -125,11 +130,11 @@ class Workplace:
     def put_graph(self, graph: TextGraph) -> None:
         """Places the graph inside: linked where its folder lies on the same disk, copied elsewhere."""
         place = self.folder / "graph"
-        if place.exists():
-            return
         self.folder.mkdir(exist_ok=True)
-        if graph.artifact is None:
-            graph.save(place)
+        if graph.artifact is None:  # it may have other columns than the last time, which change no vector
+            graph.save(place, force=True)
+            return
+        if place.exists():
             return
         beside = self.folder / ".graph"
         shutil.rmtree(beside, ignore_errors=True)
@@ -158,6 +163,7 @@ class Workplace:
         draft.parents = {
             role: {"fingerprint": fingerprints[role], "path": _relative(source, output)} for role, source in sources.items()
         }
+        write_whole(self.path / SEALED, str(which_folder(self.folder)).encode())
         with unused(output):
             publish_artifact(draft, output, KIND, VERSION, force=force)
         remove_work(self.path)
@@ -228,11 +234,17 @@ def check_output(output: Path, *, force: bool) -> None:
     """Raises early what stands in the way of writing `output`."""
     path = work_path(output)
     is_left = path.is_dir() and foreign_entry(path, MARK) is None
-    if is_left and not (path / "folder").exists() and (output / MANIFEST).is_file():
+    if is_left and (output / MANIFEST).is_file() and _is_done(path):
         remove_work(path)  # left by a kill in the moment after the result was put in place
     check_writable(output, KIND, force=force)
     with unused(output):
         pass
+
+
+def _is_done(path: Path) -> bool:
+    """Whether the result has left an embedding's folder; what it replaced came there instead, which is no unfinished work."""
+    own = path / "folder"
+    return not own.exists() or ((path / SEALED).is_file() and (path / SEALED).read_text() != str(which_folder(own)))
 
 
 def unused(output: Path) -> AbstractContextManager[Any]:
@@ -248,7 +260,7 @@ def work_path(output: Path) -> Path:
 
 def clear_work(path: Path) -> None:
     """Empties an embedding's folder but for its mark: whatever a kill leaves of it can be told for ours."""
-    for entry in path.iterdir():
+    for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "folder"):  # what tells whose that is goes after it
         if entry.name != MARK:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 

@@ -31,13 +31,14 @@ class LiveGraph:
         self._gone: set[int] = set()
         self._records: dict[int, tuple[pa.Table, int]] = {}  # where the id, text and columns of new and changed nodes stand
         self._rows: dict[int, Array] = {}  # neighbours of nodes that a change touched
-        self._links: list[Link] = []  # added, in order
+        self._links: dict[Link, None] = {}  # added, in order
+        self._links_of: dict[str, tuple[Link, ...]] = {}  # those that each id has
         self._cut: set[tuple[int, int]] = set()  # pairs of the base that were parted: what is linked anew is a new link
 
     def fork(self) -> "LiveGraph":
         """A copy that can be changed without changing this one."""
         other = copy.copy(self)
-        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links", "_cut"):
+        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links", "_links_of", "_cut"):
             setattr(other, name, copy.copy(getattr(self, name)))
         return other
 
@@ -181,7 +182,7 @@ class LiveGraph:
         for other in around:
             self._rows[other] = _without(self.row(other), node)
         id = self.id(node)
-        self._links = [link for link in self._links if id not in link[:2]]  # another node may have the id one day
+        self._forget(self._links_of.get(id, ()))  # another node may have the id one day
         self._gone.add(node)
         self._rows.pop(node, None)
         self._records.pop(node, None)
@@ -191,7 +192,7 @@ class LiveGraph:
     def have(self, links: Sequence[Link], ends: list[list[int]]) -> list[bool]:
         """Whether there are these links, with direction and type; `ends` are the numbers of their nodes. No type: False."""
         codes = {name: code for code, name in enumerate(self.base.type_names)}
-        own, found = set(self._links), set()
+        own, found = self._links, set()
         starts = [one for (one, _), link in zip(ends, links, strict=True) if link[2] in codes and one < self.base.num_nodes]
         if starts and self.base.edge_types is not None:
             is_start = np.zeros(self.base.num_nodes, dtype=bool)
@@ -206,7 +207,9 @@ class LiveGraph:
 
     def link(self, one: int, other: int, link: Link) -> None:
         """Links two nodes, not one to itself. To those that are linked it is one more link: `have` tells whether it is new."""
-        self._links.append(link)
+        self._links[link] = None
+        for id in set(link[:2]):
+            self._links_of[id] = (*self._links_of.get(id, ()), link)
         if not self.is_linked(one, other):
             self._rows[one] = _with(self.row(one), other)
             self._rows[other] = _with(self.row(other), one)
@@ -218,10 +221,17 @@ class LiveGraph:
         self._rows[one] = _without(self.row(one), other)
         self._rows[other] = _without(self.row(other), one)
         ends = {self.id(one), self.id(other)}
-        self._links = [link for link in self._links if set(link[:2]) != ends]
+        self._forget([link for link in self._links_of.get(self.id(one), ()) if set(link[:2]) == ends])
         if max(one, other) < self.base.num_nodes:
             self._cut.add(_pair(one, other))
         return True
+
+    def _forget(self, links: Sequence[Link]) -> None:
+        gone = set(links)
+        for link in gone:
+            del self._links[link]
+        for id in {end for link in gone for end in link[:2]}:
+            self._links_of[id] = tuple(link for link in self._links_of[id] if link not in gone)
 
     def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
         """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and its neighbours alone."""

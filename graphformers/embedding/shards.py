@@ -84,7 +84,7 @@ def shard_name(kind: str, shard: int) -> str:
 
 def load_rows(artifact: Artifact, kind: str, size: int) -> ShardedRows:
     """The shards of one kind in an artifact; checksums are compared when a file is first read."""
-    names = sorted(name for name in artifact.files if name.startswith(f"{kind}/"))
+    names = sorted((name for name in artifact.files if name.startswith(f"{kind}/")), key=lambda name: (len(name), name))
     return ShardedRows(tuple(map(load_array, artifact.paths(names))), size)
 
 
@@ -128,9 +128,6 @@ class ShardFolder:
         """Whether a finished shard still is what was written, by its checksum."""
         note = self.note(name)
         return note is not None and checksum(self.folder / name) == note["sha256"]
-
-    def forget(self, name: str) -> None:
-        self._note(name).unlink(missing_ok=True)
 
     def _note(self, name: str) -> Path:
         return self.notes / f"{name.replace('/', '-')}.json"

@@ -8,7 +8,6 @@ nothing else; the key names all four, and states under another key are never use
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -65,9 +64,6 @@ class LayerStates:
             return None
         rows = load_rows(artifact, FOLDER, artifact.settings["shard_size"])
         return LayerStates(StatesKey(**kept["key"]), rows, tuple(kept["text_hashes"]))
-
-    def settings(self) -> dict[str, Any]:
-        return {"key": asdict(self.key), "text_hashes": list(self.text_hashes)}
 
 
 def model_fingerprint(model: GraphFormers) -> str:

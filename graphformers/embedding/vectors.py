@@ -62,7 +62,7 @@ def to_precision(vectors: Array, precision: str) -> Raw:
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
-def _folder(place: str | Path | int) -> tuple[int, int] | None:
+def which_folder(place: str | Path | int) -> tuple[int, int] | None:
     """Which folder stands at a path, or is open under a handle, whatever its name."""
     try:
         found = os.stat(place)
@@ -80,6 +80,10 @@ class VectorStore:
         self.live = LiveGraph(TextGraph.load(artifact.path / "graph"))
         size = self.settings["shard_size"]
         self._vectors = load_rows(artifact, "vectors", size)
+        if len(self._vectors) != self.live.base.num_nodes:
+            raise ArtifactError(
+                f"{artifact.path}: {len(self._vectors):,} vectors, but {self.live.base.num_nodes:,} nodes; embed the graph again"
+            )
         self._scales = load_rows(artifact, "scales", size) if self.precision == "int8" else None
         self.states = LayerStates.load(artifact)
         self._new_vectors: dict[int, tuple[Raw, int]] = {}  # by node: where the log has its vector
@@ -96,14 +100,14 @@ class VectorStore:
         A compaction may put another folder in its place meanwhile: then what was opened belongs to both, and is opened again.
         """
         for _ in range(TRIES):
-            before = _folder(path)
+            before = which_folder(path)
             try:
                 store = VectorStore(open_artifact(path, KIND, VERSION))
             except Exception:
-                if _folder(path) == before:
+                if which_folder(path) == before:
                     raise
                 continue
-            if _folder(path) == before:
+            if which_folder(path) == before:
                 return store
         raise ArtifactError(f"{path}: another folder was put in its place again and again; try again later")
 
@@ -320,7 +324,7 @@ class FolderLock:
             if not lock_folder(handle):
                 os.close(handle)
                 raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
-            if _folder(handle) == _folder(self.path):
+            if which_folder(handle) == which_folder(self.path):
                 self.release()
                 self._handle = handle
                 return
@@ -330,7 +334,7 @@ class FolderLock:
 
     def check(self) -> None:
         """Raises where the folder is no longer the one that was locked: whoever put another in its place did not ask."""
-        if _folder(self._handle) != _folder(self.path):
+        if which_folder(self._handle) != which_folder(self.path):
             raise ArtifactError(f"{self.path}: was replaced or moved while it was in use; nothing more is written to it")
 
     def release(self) -> None:

@@ -12,7 +12,7 @@ from graphformers.data.columns import is_text
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 
-PATTERN = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*", re.DOTALL)
+PATTERN = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)", re.DOTALL)  # blanks are stripped after: in here they cost their cube
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)*")
 DATE = re.compile(r"\d{4}(-\d\d.*)?")
 COMPARE = {
@@ -37,9 +37,9 @@ def allowed_nodes(live: LiveGraph, filters: Sequence[str]) -> Array | None:
 
 def _one(live: LiveGraph, filter: str) -> Array:
     parts = PATTERN.fullmatch(filter)
-    if parts is None:
+    if parts is None or not parts[1].strip():
         raise GraphFormersError(f"the filter {filter!r} given, expected COLUMN=VALUE, or with !=, <, <=, > or >=")
-    name, sign, text = parts.groups()
+    name, sign, text = (part.strip() for part in parts.groups())
     columns = live.column_names()
     if name not in columns:
         raise GraphFormersError(f"the filter {filter!r}: no node column {name!r}; {nearest(name, columns)}")

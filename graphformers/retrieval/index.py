@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from graphformers.artifact import open_artifact
 from graphformers.data.arrays import Array, unit_rows
-from graphformers.embedding.vectors import VectorStore
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress, say
@@ -258,6 +259,8 @@ def build_index(store: VectorStore) -> Index:
     say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     assert index.facts is not None, "a graph has its facts"
     try:
+        if open_artifact(store.path, KIND, VERSION).fingerprint != store.artifact.fingerprint:
+            return index  # another base stands there by now, with an index of its own
         with put_in_place(store.path / FILE) as draft:
             index._graph.graph.save(str(draft))
             index.facts = replace(index.facts, checksum=checksum(draft))

@@ -13,8 +13,10 @@ from graphformers.data.builder import build_graph
 from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
+from graphformers.data.settings import ImportSettings
 from graphformers.data.split import split_links
 from graphformers.data.times import moment
+from graphformers.embedding.changes import gather_changes
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 from tests.conftest import make_graph
@@ -127,6 +129,72 @@ def test_what_is_no_time_is_a_bad_row(tmp_path: Path) -> None:
         read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
 
 
+def test_years_and_dates_do_not_mix(tmp_path: Path) -> None:
+    """A year among dates would be a moment of 1970, and the latest link the earliest."""
+    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst,seen\na,b,2019-06-01\nb,c,\nc,a,2020\n")
+    with pytest.raises(InputError, match=r"edges\.csv:4: the time '2020', expected a date .*, as the times before it are"):
+        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+    edges.write_text("src,dst,seen\na,b,2019\nb,c,2020-06-01\n")
+    with pytest.raises(InputError, match=r"edges\.csv:3: the time '2020-06-01', expected a number, as the times before it are"):
+        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+    edges.write_text("src,dst,seen\na,b,2024-02-30\n")
+    with pytest.raises(InputError, match=r"edges\.csv:2: the time '2024-02-30'"):
+        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+
+
+def test_many_rows_that_are_no_times_are_told_at_once(tmp_path: Path) -> None:
+    """Not found one by one: of half a million such rows that took minutes."""
+    count = 200_000
+    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\n")
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst,seen\n" + "a,b,05/01/2024\n" * count + "b,a,2024\n")
+    graph = read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"}, skip_bad=True)
+    assert graph.summary["skipped"] == {"malformed row": count}
+    assert graph.edges.tolist() == [[1], [0]]
+
+
+def test_a_link_without_a_time_is_kept_without(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
+    (tmp_path / "edges.csv").write_text("src,dst,seen\na,b,2019\nb,c,\n")
+    graph = read_graph(tmp_path / "nodes.csv", tmp_path / "edges.csv", columns={"time": "seen"})
+    assert graph.edge_times is not None
+    assert graph.edge_times.tolist() == pytest.approx([2019.0, np.nan], nan_ok=True)
+    for back in (from_networkx(to_networkx(graph)), from_pyg(to_pyg(graph, directed=True))):
+        assert back.edge_times is not None
+        assert back.edge_times.tolist() == pytest.approx([2019.0, np.nan], nan_ok=True)
+
+
+def test_attributes_that_are_no_times_are_noted() -> None:
+    graph = to_networkx(make_graph(10, 20))
+    for *_, data in graph.edges(data=True):
+        data |= {"time": "5 min", "weight": 2.0}
+    found = from_networkx(graph)
+    assert found.edge_times is None
+    assert found.summary["edge_columns_not_kept"] == ["time", "weight"]
+
+
+def test_an_update_refuses_times() -> None:
+    with pytest.raises(GraphFormersError, match="an update does not keep the times of links"):
+        gather_changes(settings=ImportSettings(columns={"time": "when"}))
+
+
+def test_the_best_try_counts() -> None:
+    """With more links held out, fewer of them may be asked: their ends lose their earlier links."""
+    hub = [("h", f"a{i}", 1) for i in range(20)]
+    ring = [(f"a{i}", f"a{(i + 1) % 20}", 2) for i in range(20)]
+    names = ["h", *(f"a{i}" for i in range(20))]
+    table = pa.table({"id": names, "text": [f"text {name}" for name in names]})
+    ends = [*hub, *ring]
+    graph = build_graph(table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[t for *_, t in ends])
+    split = split_links(graph, valid=0.3, test=0.3, held_out="latest-links", candidates=2)
+    assert len(split.valid) + len(split.test) == 20
+    alike = build_graph(table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[1] * len(ends))
+    with pytest.raises(GraphFormersError, match="all links have the same time"):
+        split_links(alike, held_out="latest-links")
+
+
 def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
     with pytest.raises(GraphFormersError, match="the links of this graph have no times; import them with --column time=NAME"):
         split_links(graph, held_out="latest-links")
@@ -156,6 +224,8 @@ def test_times_that_do_not_fit_their_edges() -> None:
         build_graph(nodes, ["a"], ["b"], times=[1, 2])
     with pytest.raises(InputError, match="row 1: the time 'soon'"):
         build_graph(nodes, ["a"], ["b"], times=["soon"])
+    with pytest.raises(InputError, match="1 of the times given are none"):
+        build_graph(nodes, ["a"], ["b"], times=["soon"], skip_bad=True)
 
 
 def test_other_libraries_keep_times() -> None:
@@ -172,3 +242,5 @@ def test_moments_as_people_read_them() -> None:
     assert moment(1995.0) == "1995"
     assert moment(978307200.0) == "2001-01-01"
     assert moment(978307210.0) == "2001-01-01 00:00:10"
+    assert moment(978307210000.0) == "2001-01-01 00:00:10"
+    assert moment(20200101.0) == "20200101"

@@ -1,6 +1,7 @@
 """embed: the same vectors as from scratch, continued where it stopped, refused where it would mix."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +15,19 @@ import torch
 from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.data.builder import build_graph
+from graphformers.data.graph import TextGraph
 from graphformers.embedding import job
 from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings
 from graphformers.embedding.states import LayerStates, model_fingerprint
+from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
 from graphformers.model.passes import Passes
+from tests.conftest import make_graph
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
 
@@ -336,3 +340,70 @@ def test_what_a_kill_leaves_of_a_finished_embedding_is_removed(
     with pytest.raises(GraphFormersError, match="exists already"):
         embed(make_model(), some_graph(), tmp_path / "some.vectors", **EXACT)
     assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
+
+
+class KilledError(BaseException):
+    """What a kill is to the code that it meets."""
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_kill_after_an_older_result_was_replaced_mixes_nothing(
+    removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exchange puts the older folder where the work was: it is no unfinished work of the same plan."""
+    model, old, new = make_model(), some_graph(), make_graph(80, 160, seed=1)
+    place = tmp_path / "some.vectors"
+    before = embed(model, old, place)
+    update(before, nodes={"new": "a text"}, model=model)
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object) -> None:
+            raise KilledError
+
+        patch.setattr(job, "remove_work", killed)
+        with pytest.raises(KilledError):
+            embed(model, new, place, force=True)
+    assert len(VectorStore.load(place)) == 80
+    if removed:  # a part of it
+        (tmp_path / "some.vectors.embedding" / "folder" / "manifest.json").unlink()
+    with pytest.raises(GraphFormersError, match="exists"):
+        embed(model, new, place)
+    assert not (tmp_path / "some.vectors.embedding").exists()
+    assert farthest(embed(model, new, place, force=True), model, new) < 1e-2
+    assert not (tmp_path / "some.vectors.embedding").exists()
+
+
+def test_vectors_of_another_number_than_nodes_are_refused(tmp_path: Path) -> None:
+    store = embed(make_model(), some_graph(), tmp_path / "some.vectors")
+    shutil.rmtree(store.path / "graph")
+    make_graph(61, 100).save(store.path / "graph")
+    with pytest.raises(GraphFormersError, match="60 vectors, but 61 nodes"):
+        VectorStore(store.artifact)
+
+
+def test_finished_shards_are_not_thrown_away_for_a_plan_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped")))
+        with pytest.raises(RuntimeError):
+            embed(make_model(), some_graph(), tmp_path / "some.vectors")
+    work = tmp_path / "some.vectors.embedding"
+    kept = bytes_of(work / "folder" / "states")
+    (work / "plan.json").write_text("{")
+    with pytest.raises(GraphFormersError, match=r"plan\.json: cannot be read .*; --force"):
+        embed(make_model(), some_graph(), tmp_path / "some.vectors")
+    assert bytes_of(work / "folder" / "states") == kept
+    embed(make_model(), some_graph(), tmp_path / "some.vectors", force=True)
+
+
+def test_a_continued_embedding_has_the_columns_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def graph(year: int) -> TextGraph:
+        return build_graph([{"id": "a", "text": "x", "year": year}, {"id": "b", "text": "y", "year": year}], ["a"], ["b"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped")))
+        with pytest.raises(RuntimeError):
+            embed(make_model(), graph(1990), tmp_path / "some.vectors")
+    store = embed(make_model(), graph(2000), tmp_path / "some.vectors")
+    assert store.graph().column("year").to_pylist() == [2000, 2000]

@@ -241,6 +241,17 @@ def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, c
     assert load_index(VectorStore.load(tmp_path / "x")) is None
 
 
+def test_an_index_of_an_older_base_does_not_replace_the_new_one(tmp_path: Path, large: None) -> None:
+    """As a process would write it that has the folder open since before a compaction."""
+    old = embed(make_model(), some_graph(), tmp_path / "v")
+    new = embed(make_model(), some_graph(1), tmp_path / "v", force=True)
+    Index.open(new)
+    kept = (tmp_path / "v" / ABOUT).read_text()
+    assert not build_index(old).is_exact
+    assert (tmp_path / "v" / ABOUT).read_text() == kept
+    assert load_index(new) is not None
+
+
 def test_wrong_queries(tmp_path: Path) -> None:
     index = Index.open(embed(make_model(), some_graph(), tmp_path / "v"))
     with pytest.raises(GraphFormersError, match="expected rows of 24 numbers"):

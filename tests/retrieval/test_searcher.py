@@ -109,6 +109,10 @@ def test_wrong_questions(place: Path) -> None:
         searcher.text("x", where=["year>soon"])
     with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
         searcher.text("x", where=["year"])
+    with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
+        searcher.text("x", where=[" " * 5000])  # a moment, not half an hour
+    with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
+        searcher.text("x", where=[" =1990"])
     with pytest.raises(GraphFormersError, match="made with another model"):
         Searcher(place, make_model(seed=5))
 

@@ -16,7 +16,7 @@ from graphformers.data.formats.tables import read_nodes
 from graphformers.data.problems import Locate
 from graphformers.data.settings import ImportSettings, guess_column, require_column
 from graphformers.data.tables import TableBatch, read_table, table_columns
-from graphformers.data.times import read_times
+from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 from graphformers.progress import progress
 
@@ -47,12 +47,13 @@ def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSetting
     times: list[Array] = []
     items: list[Array] = []
     waiting: list[tuple[pa.Array, Locate]] = []
+    moments = TimeColumn(seconds=True)
     for path in paths:
         names = table_columns(path, settings)
         user, time, item = only = [require_column(role, names, settings, path) for role in ("user", "time", "item")]
         for batch in read_table(path, builder.problems, settings, only=only, texts=[user, item], required=only):
             users.append(_encode_users(batch, user, builder))
-            times.append(read_times(batch.columns[time], time, path, batch.locate, builder.problems))
+            times.append(moments.read(batch.columns[time], time, path, batch.locate, builder.problems)[0])
             waiting.append((batch.columns[item], batch.locate))
             if sum(len(ids) for ids, _ in waiting) >= RESOLVE_ROWS:
                 items.append(builder.lookup(waiting))

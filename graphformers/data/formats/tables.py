@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +16,7 @@ from graphformers.data.columns import ColumnNames
 from graphformers.data.problems import Locate, Problems
 from graphformers.data.settings import ImportSettings, guess_column, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
-from graphformers.data.times import read_times
+from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 
 
@@ -26,8 +27,9 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
         named = f"{unused[0]}={settings.columns[unused[0]]}"
         raise InputError(f"--column {named} given, but no file holds edges: each link is a row with its source and its target")
     read_nodes(nodes, builder, settings)
+    times = TimeColumn() if "time" in settings.columns else None
     for path in edges:
-        read_edges(path, builder, settings, timed=True)
+        read_edges(path, builder, settings, times)
 
 
 def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
@@ -114,23 +116,32 @@ class EdgeTaker(Protocol):
         """Takes a batch of edges between ids."""
 
 
-def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, *, timed: bool = False) -> None:
-    """Reads one file of edges; `timed`, with their times, where a column was named that holds them."""
+def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None) -> None:
+    """Reads one file of edges, with `times` where they are to be kept."""
     names = table_columns(path, settings)
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
     type_name = guess_column("type", names, settings)
     if "type" in settings.columns:
         type_name = require_column("type", names, settings, path)
-    time_name = require_column("time", names, settings, path) if timed and "time" in settings.columns else None
+    time_name = require_column("time", names, settings, path) if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])
     builder.problems.unread |= dict.fromkeys(name for name in names if name not in only)
     for batch in read_table(path, builder.problems, settings, only=only, texts=texts, required=[source, target]):
-        types = batch.columns[type_name] if type_name else None
-        times = None
-        if time_name:
-            times = read_times(batch.columns[time_name], time_name, path, batch.locate, builder.problems)
-        builder.add_edges(batch.columns[source], batch.columns[target], types, batch.locate, times)
+        columns = [batch.columns[name] for name in texts]
+        moments, locate = None, batch.locate
+        if times and time_name:
+            moments, bad = times.read(batch.columns[time_name], time_name, path, locate, builder.problems)
+            if bad.any():
+                columns, moments, locate = _without(bad, columns, moments, locate)
+        sources, targets, types = (*columns, None)[:3]
+        builder.add_edges(sources, targets, types, locate, moments)
+
+
+def _without(bad: Array, columns: list[pa.Array], times: Array, locate: Locate) -> tuple[list[pa.Array], Array, Locate]:
+    """The rows of a batch that are not bad, and where they stand."""
+    kept = np.flatnonzero(~bad)
+    return [column.take(pa.array(kept)) for column in columns], times[kept], lambda i: locate(int(kept[i]))
 
 
 def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
