@@ -30,6 +30,7 @@ from typing import Any
 from graphformers.errors import ArtifactError
 from graphformers.files import checksum, full_disk, sync
 
+COMPARISON = ".comparison"  # tells folders of `compare`, which hold many artifacts, from other people's
 MANIFEST = "manifest.json"
 TRAINING, EMBEDDING = ".training", ".embedding"  # behind the name of a folder: what the work that makes it keeps
 VERIFIED = ".verified.json"

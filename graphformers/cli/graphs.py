@@ -148,11 +148,16 @@ def info_command(
 
     graphformers info papers.graph
     """
-    from graphformers.artifact import open_artifact
+    from graphformers.artifact import COMPARISON, open_artifact
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import LinkSplit
     from graphformers.printing import print_graph, print_split
 
+    if (artifact / COMPARISON).is_file():
+        for place in sorted(artifact.glob("*.md")):
+            print(place.read_text(encoding="utf-8"))
+        print(f"{artifact}: what graphformers compare has made; report.html is for a browser", file=sys.stderr)
+        return
     found = open_artifact(artifact, None, None)
     if verify:
         found.verify()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers import __version__
+from graphformers.artifact import COMPARISON
 from graphformers.compare import tables as tables_of
 from graphformers.compare.efficiency import measure_efficiency
 from graphformers.compare.report import render_report
@@ -18,8 +19,6 @@ from graphformers.files import foreign_entry, write_whole
 from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
 from graphformers.train.settings import divide_settings, settings_for
-
-MARK = ".comparison"  # tells our folders from other people's
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ def check_folder(folder: Path) -> None:
     """A report goes into a new folder, or into one that a comparison made."""
     if folder.is_file():
         raise GraphFormersError(f"{folder}: a file, expected a folder for the report")
-    strange = foreign_entry(folder, MARK)
+    strange = foreign_entry(folder, COMPARISON)
     if strange is not None:
         raise GraphFormersError(f"{folder}: holds {strange!r} and no report of ours; choose another folder")
-    if not (folder / MARK).is_file():
-        write_whole(folder / MARK, b"made by graphformers compare\n")
+    if not (folder / COMPARISON).is_file():
+        write_whole(folder / COMPARISON, b"made by graphformers compare\n")
 
 
 def _check_table(plan: Plan, table: str | None) -> None:

@@ -4,6 +4,7 @@ import importlib
 import math
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 PYG_NAMES = ("edge_index", "edge_attr", "edge_weight", "edge_type", "edge_time", "type_names", "num_nodes")
 
 
-def to_networkx(graph: TextGraph) -> "networkx.MultiDiGraph":
+def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     """The directed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have `type` and `time`."""
+    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
     result = _import("networkx", "a networkx graph").MultiDiGraph()
     result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
     ids = graph.ids.to_pylist()
@@ -63,7 +65,7 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
     return _noting(made, {key for *_, data in graph.edges(data=True) for key in data} - {type, "time" if has_times else type})
 
 
-def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data.Data":
+def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
     """A PyG `Data` with `edge_index`, `num_nodes`, lists `id` and `text`, and the other columns, numbers as tensors.
 
     Edges are what models see, both directions of every linked pair once; with `directed` they are those that were given, with
@@ -71,6 +73,8 @@ def to_pyg(graph: TextGraph, *, directed: bool = False) -> "torch_geometric.data
     """
     data = _import("torch_geometric.data", "a PyG Data object")
     import torch
+
+    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
 
     sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
     edges = graph.edges.astype(np.int64) if directed else np.stack([sources, graph.indices.astype(np.int64)])

@@ -46,6 +46,10 @@ class TextGraph:
     def num_nodes(self) -> int:
         return len(self.indptr) - 1
 
+    def __contains__(self, id: object) -> bool:
+        """Whether there is a node of this id."""
+        return isinstance(id, str) and bool(self.find_nodes([id])[0] >= 0)
+
     @property
     def num_pairs(self) -> int:
         """How many unordered pairs of nodes are linked."""

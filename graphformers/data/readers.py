@@ -39,6 +39,8 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
 
 
 def _listed(paths: Paths) -> list[Path]:
+    if hasattr(paths, "columns") or isinstance(paths, dict):
+        raise InputError(f"a {type(paths).__name__} given, expected the names of files; build_graph takes data in memory")
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     strange = next((path for path in listed if not isinstance(path, str | Path)), None)
     if strange is not None:

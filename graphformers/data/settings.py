@@ -71,8 +71,8 @@ class ImportSettings:
 ROLES = {  # role -> column names that mean it, the best first
     "id": ("id", "node", "node_id", "paperid", "key", "name"),
     "text": ("text", "title", "name", "label", "description", "abstract"),
-    "src": ("src", "source", "from", "head", "u", "citing", "id1", "subject"),
-    "dst": ("dst", "target", "to", "tail", "v", "cited", "id2", "object"),
+    "src": ("src", "source", "source_id", "src_id", "from", "from_id", "head", "u", "citing", "id1", "subject"),
+    "dst": ("dst", "target", "target_id", "dst_id", "to", "to_id", "tail", "v", "cited", "id2", "object"),
     "type": ("type", "relation", "rel", "predicate", "edge_type"),
     "user": ("user", "user_id", "userid", "visitor", "visitorid", "customer", "session"),
     "time": ("time", "timestamp", "ts", "date", "datetime"),

@@ -172,6 +172,15 @@ class LinkSplit:
         )
 
 
+def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
+    """A split, or the one in a folder."""
+    if isinstance(split, LinkSplit):
+        return split
+    if not isinstance(split, str | Path):
+        raise GraphFormersError(f"a {type(split).__name__} given, expected a split: split_links(graph) makes one")
+    return LinkSplit.load(split)
+
+
 def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any) -> LinkSplit:
     """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph` may be a folder."""
     settings = settings or SplitSettings(**changes)
@@ -193,11 +202,22 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
         LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, count, settings.seed + phase))
         for phase, pairs in enumerate(asked)
     )
-    notes = _notes(graph, settings, asked, count)
+    notes = _notes(graph, settings, asked, held_out_nodes, count)
     return LinkSplit(graph, settings, indptr, indices, train, valid, test, held_out_nodes, notes)
 
 
-def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], count: int) -> tuple[str, ...]:
+def _tied(graph: TextGraph, name: str, asked: Array, held_out: Array) -> list[str]:
+    """That known nodes are as late as some that ask, where they are."""
+    times = _times(graph, name)
+    known = np.ones(graph.num_nodes, dtype=bool)
+    known[held_out] = False
+    tied = int((times[known] == times[asked].min()).sum())
+    return (
+        [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({times[asked].min()})"] if tied else []
+    )
+
+
+def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], held_out_nodes: Array, count: int) -> tuple[str, ...]:
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
     for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
@@ -205,6 +225,8 @@ def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], count:
             found.append(
                 f"{len(pairs):,} {name} pairs instead of {_count(share, total):,}: no more can be asked without isolating a node"
             )
+    if settings.held_out not in (*OF_LINKS, "nodes"):
+        found += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], held_out_nodes)
     if settings.candidates is None and count < DEFAULT_COUNT:
         found.append(f"{count} candidates per question instead of {DEFAULT_COUNT}: this graph is too small for more")
     return tuple(found)

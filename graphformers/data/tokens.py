@@ -22,6 +22,7 @@ from graphformers.progress import progress
 
 KIND = "tokens"
 VERSION = 1
+MANY_CUT = 0.05  # share of texts from which on it is told that they are cut
 MOST_TOKENS = 512
 BATCH = 16_384
 USUAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -104,6 +105,11 @@ class TokenCache:
         lengths: Array = np.minimum(self.offsets[nodes + 1] - self.offsets[nodes], max_tokens - extra) + extra
         return lengths
 
+    def cut_share(self, max_tokens: int) -> float:
+        """The share of texts that `read` cuts."""
+        room = max_tokens - len(self.prefix) - len(self.suffix)
+        return float((np.diff(self.offsets) > room).mean()) if len(self.offsets) > 1 else 0.0
+
     def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
         """Sequences for the model, special tokens included and cut at max_tokens: (flat tokens int64, indptr int64)."""
         extra = len(self.prefix) + len(self.suffix)
@@ -120,6 +126,12 @@ class TokenCache:
         for i, token in enumerate(reversed(self.suffix)):
             flat[indptr[1:] - 1 - i] = token
         return flat, indptr
+
+
+def cut_words(tokens: TokenCache, max_tokens: int) -> str | None:
+    """What to say where many texts are longer than a model reads; None where few are."""
+    share = tokens.cut_share(max_tokens)
+    return f"{share:.0%} of the texts are longer than max_tokens={max_tokens} and cut there" if share >= MANY_CUT else None
 
 
 def tokenize(texts: list[str], tokenizer: Tokenizer) -> TokenCache:

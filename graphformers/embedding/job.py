@@ -24,7 +24,7 @@ from typing import Any
 
 from graphformers.artifact import EMBEDDING, MANIFEST, Draft, check_writable, publish_artifact
 from graphformers.data.graph import TextGraph
-from graphformers.data.tokens import graph_tokens
+from graphformers.data.tokens import cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
@@ -32,7 +32,7 @@ from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked, w
 from graphformers.errors import GraphFormersError
 from graphformers.files import foreign_entry, full_disk, write_whole
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import amount, progress
+from graphformers.progress import amount, progress, say
 
 COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 MARK = "plan.json"  # tells our unfinished folders from other people's
@@ -294,10 +294,13 @@ def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: Embed
         settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device))
     )
     workers = settings.workers if settings.workers is not None else min(4, (os.cpu_count() or 2) - 1) if on_gpu else 0
+    tokens = graph_tokens(graph, model.tokenizer)
+    if words := cut_words(tokens, model.config.max_tokens):
+        say(words)
     phases = Phases(
         model,
         graph,
-        graph_tokens(graph, model.tokenizer),
+        tokens,
         plan,
         (work.states, work.vectors),
         in_memory=in_memory,

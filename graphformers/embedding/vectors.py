@@ -75,6 +75,8 @@ class VectorStore:
     """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`. Made by `embed` or `VectorStore.load`."""
 
     def __init__(self, artifact: Artifact) -> None:
+        if not isinstance(artifact, Artifact):
+            raise GraphFormersError(f"VectorStore({str(artifact)!r}) given, expected VectorStore.load({str(artifact)!r})")
         self.artifact = artifact
         self.settings: dict[str, Any] = artifact.settings
         self.live = LiveGraph(TextGraph.load(artifact.path / "graph"))
@@ -120,6 +122,10 @@ class VectorStore:
     def __iter__(self) -> Iterator[str]:
         """The ids."""
         return iter(self.ids.to_pylist())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """(len(self), D) float32: all vectors, in the order of `ids`."""
+        return self.vectors(self.ids.to_pylist()).astype(dtype or np.float32, copy=False)
 
     def __contains__(self, id: str) -> bool:
         return bool(self.live.find([id])[0] >= 0)

@@ -17,7 +17,7 @@ import torch
 from graphformers.data.arrays import Array, ranges
 from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
-from graphformers.data.split import LinkQuestions, LinkSplit
+from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.evaluation.metrics import Ranks, Score, rank_positives, summarize
 from graphformers.evaluation.scores import Scorer, VectorScores
@@ -67,7 +67,7 @@ def evaluate(
     sampler draws.
     """
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
-    split = split if isinstance(split, LinkSplit) else LinkSplit.load(split)
+    split = loaded_split(split)
     asked = split.test if questions is None else questions
     return rank(model_scores(model, split, asked, (protocol,), sampler), split.graph, asked, protocol)
 

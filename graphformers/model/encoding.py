@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphformers.data.arrays import Array
+from graphformers.data.arrays import Array, unit_rows
 from graphformers.data.graph import TextGraph
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
@@ -132,29 +132,55 @@ class GraphFormers(nn.Module):
             self.network.nodes.learn(id_hashes, seed)
             self._copy = None  # it has room for the nodes of before
 
-    def encode(self, texts: Sequence[str], neighbors: Sequence[Sequence[str]] | None = None) -> Array:
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        neighbors: Sequence[Sequence[str]] | Sequence[str] | None = None,
+        *,
+        normalize: bool = False,
+    ) -> Array:
         """(len(texts), D) float32 vectors of texts, in order, each in the light of its neighbours' texts where they are given.
 
-        Equal texts among the neighbours are read once. An empty text is read as one without words; a text longer than
-        max_tokens is cut; a neighbour with the centre's own text is a neighbour like any other.
+        One text gives one vector, (D,), and may have one list of neighbours. `normalize` gives vectors of length one. Equal
+        texts among the neighbours are read once. An empty text is read as one without words; a text longer than max_tokens is
+        cut; a neighbour with the centre's own text is a neighbour like any other.
         """
         if isinstance(texts, str):
-            raise GraphFormersError("encode takes a list of texts, one text was given: encode([text])[0]")
-        if neighbors is not None and any(isinstance(around, str) for around in neighbors):
-            raise GraphFormersError("neighbors takes a list of texts for each text, a single text was given: neighbors=[[text]]")
+            around: Any = neighbors
+            if neighbors is not None and all(isinstance(text, str) for text in neighbors):
+                around = [neighbors]
+            vector: Array = self.encode([texts], around, normalize=normalize)[0]
+            return vector
+        texts = list(texts)
+        strange = [around for around in neighbors or () if not isinstance(around, list | tuple | np.ndarray)]
+        if strange:
+            kind = "a single text" if isinstance(strange[0], str) else f"a {type(strange[0]).__name__}"
+            raise GraphFormersError(f"neighbors takes a list of texts for each text, {kind} was given: neighbors=[[text]]")
         given = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
         if len(given) != len(texts):
             raise GraphFormersError(f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each")
-        strange = {type(text).__name__ for text in chain(texts, *given) if not isinstance(text, str)}
-        if strange:
-            raise GraphFormersError(f"a {min(strange)} given, expected texts: strings")
+        kinds = {type(text).__name__ for text in chain(texts, *given) if not isinstance(text, str)}
+        if kinds:
+            raise GraphFormersError(f"a {min(kinds)} given, expected texts: strings")
         places: dict[str, int] = {}
         flat = [places.setdefault(text, len(places)) for around in given for text in around]
-        tokens = tokenize([*places, *texts], self.tokenizer)
+        try:
+            tokens = tokenize([*places, *texts], self.tokenizer)
+        except TypeError as error:  # of the tokenizer, for half of a character
+            raise GraphFormersError("a text given that is no Unicode: it holds half of a character (a lone surrogate)") from error
         counts = np.array([len(around) for around in given], dtype=np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         centers = np.arange(len(texts)) + len(places)
-        return self._encode(tokens, Neighborhood(centers, indptr, np.array(flat, dtype=np.int64)))
+        vectors = self._encode(tokens, Neighborhood(centers, indptr, np.array(flat, dtype=np.int64)))
+        return unit_rows(vectors) if normalize else vectors
+
+    def similarity(self, one: Array, other: Array) -> Array:
+        """(A, B) float32: how near (A, D) vectors are to (B, D) vectors, as this model compares them."""
+        one, other = (np.atleast_2d(np.asarray(vectors, dtype=np.float32)) for vectors in (one, other))
+        if self.is_cosine:
+            one, other = unit_rows(one), unit_rows(other)
+        scores: Array = one @ other.T
+        return scores
 
     def encode_nodes(
         self,

@@ -130,4 +130,6 @@ def search(
     searcher = Searcher(store, model)
     if isinstance(query, str):
         return searcher.text(query, k, neighbors=neighbors, where=where)
+    if np.asarray(query).dtype.kind not in "fiu":
+        raise GraphFormersError("expected one text or one vector; for several texts, keep a Searcher and ask it one by one")
     return searcher.vector(query, k, where=where)

@@ -68,7 +68,8 @@ def wrong_fields(error: RequestValidationError) -> str:
     told: dict[tuple[str, bool], list[str]] = {}  # by the field, and whether what was expected can be said in a word
     for entry in error.errors()[:10]:
         kind = WANTED.get(entry["type"])
-        parts = [str(part) for part in entry["loc"] if part not in ("body", "query", "path")]
+        first, *rest = entry["loc"] or ("",)
+        parts = [str(part) for part in (rest if first in ("body", "query", "path") else entry["loc"])]
         parts = [part for part in parts if "[" not in part]  # pydantic names the branches of a union so, or by their types
         where = ".".join(parts[:-1] if kind and len(parts) > 1 and parts[-1] in BRANCHES else parts)
         words = kind or str(entry["msg"])

@@ -60,6 +60,7 @@ class TrainState:
     stage_seconds: float = 0.0
     start: float = -1.0  # P@1 on valid before the first step; -1 where it was not measured
     best: float = -1.0  # the same over all validations
+    best_mrr: float = -1.0  # of the same validation: where P@1 is equal, the higher one is kept
     best_step: int = -1
     stage_best: float = -1.0
     waited: int = 0  # validations since stage_best

@@ -24,7 +24,8 @@ from graphformers import __version__
 from graphformers.artifact import check_writable
 from graphformers.data.arrays import equal_parts
 from graphformers.data.parcels import Parcel
-from graphformers.data.split import LinkQuestions, LinkSplit
+from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
+from graphformers.data.tokens import cut_words
 from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import asked_nodes, rank_listed
@@ -71,7 +72,7 @@ class Trainer:
         output: str | Path | None = None,
     ) -> None:
         self.model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
-        self.split = split if isinstance(split, LinkSplit) else LinkSplit.load(split)
+        self.split = loaded_split(split)
         self.config = config or TrainConfig()
         self.output = None if output is None else Path(output)
         self.run = None if output is None else RunFolder(output)
@@ -88,6 +89,8 @@ class Trainer:
         self._check()
 
     def _check(self) -> None:
+        if not isinstance(self.config, TrainConfig):
+            raise GraphFormersError(f"a {type(self.config).__name__} given as settings, expected TrainConfig(…)")
         if len(self.split.train) < 2:
             raise GraphFormersError(f"{len(self.split.train)} pairs to train on, expected at least 2")
         if self.model.is_bidirectional and not self.config.neighbor_gradients:
@@ -130,6 +133,8 @@ class Trainer:
                 self._best = first.load_best(self.state)
         self._share(optimizer_tensors)
         self.journal = Journal(first, self.state, is_quiet=not self.world.is_first)
+        if words := cut_words(self.maker.tokens, self.model.config.max_tokens):
+            self.journal.say(words)
         if resumed:
             self.journal.say(f"continuing an unfinished run at step {self.state.step:,}")
         self._saved_at = time.monotonic()
@@ -328,8 +333,8 @@ class Trainer:
         numbers = self._recent_numbers() | self.world.share_json(self._measure_valid())
         state.waited = 0 if numbers["P@1"] > state.stage_best else state.waited + 1
         state.stage_best = max(state.stage_best, numbers["P@1"])
-        if numbers["P@1"] > state.best:
-            state.best, state.best_step = numbers["P@1"], state.step
+        if (numbers["P@1"], numbers["MRR"]) > (state.best, state.best_mrr):
+            state.best, state.best_mrr, state.best_step = numbers["P@1"], numbers["MRR"], state.step
             self._best = {name: tensor.detach().clone() for name, tensor in self.model.network.state_dict().items()}
         self.journal.validation(state, numbers)
         state.recent = Recent()

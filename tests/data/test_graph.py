@@ -268,3 +268,19 @@ def test_the_order_of_nodes_changes_no_neighbours(graph: TextGraph) -> None:
     assert other.ids.to_pylist() != ids
     for name in ids:
         assert sorted(other.neighbors(name)) == sorted(graph.neighbors(name))
+
+
+def test_whether_there_is_a_node(graph: TextGraph) -> None:
+    assert graph.ids[3].as_py() in graph
+    assert "nobody" not in graph
+    assert "half \ud83d" not in graph
+    assert 3 not in graph
+    with pytest.raises(InputError, match="half of a character"):
+        build_graph(ROWS, ["half \ud83d"], ["1"])
+
+
+def test_edges_may_be_tensors() -> None:
+    import torch
+
+    found = build_graph(ROWS, torch.tensor([1]), torch.tensor([2]))
+    assert found.num_pairs == 1

@@ -463,3 +463,17 @@ def test_what_a_format_does_not_ask_for_is_refused() -> None:
     with pytest.raises(GraphFormersError, match="min_count=3 given, but the format 'tables' has no use for it"):
         ImportSettings(min_count=3)
     assert ImportSettings(format="sessions", min_count=3, columns={"user": "who"}).min_count == 3
+
+
+def test_a_column_of_the_text_may_be_kept_as_well(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,title,year\na,one,1990\nb,two,1991\n")
+    (tmp_path / "e.csv").write_text("source_id,target_id\na,b\n")
+    graph = read_graph([tmp_path / "n.csv"], tmp_path / "e.csv", columns={"text": "title,year"}, keep=("year",))
+    assert graph.text("a") == "one. 1990"
+    assert graph.column("year").to_pylist() == [1990, 1991]
+    assert graph.neighbors("a") == ["b"]
+
+
+def test_tables_in_memory_are_for_build_graph() -> None:
+    with pytest.raises(InputError, match="a Table given, expected the names of files; build_graph takes data in memory"):
+        read_graph(pa.table({"id": ["a"], "text": ["b"]}))

@@ -116,6 +116,17 @@ def test_columns_that_are_no_time_are_refused(graph: TextGraph, values: list[Any
         split_links(other, held_out="when", candidates=20)
 
 
+def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> None:
+    years = [1990 + i % 3 for i in range(graph.num_nodes)]
+    tied = build_graph(graph.nodes.drop(["year"]).append_column("year", pa.array(years)), *map(graph.ids_of, graph.edges))
+    split = split_links(tied, valid=5, test=5, held_out="year", candidates=10)
+    asked = np.concatenate([split.valid.pairs[:, 0], split.test.pairs[:, 0]])
+    earliest = min(years[node] for node in asked)
+    known = sum(year == earliest for node, year in enumerate(years) if node not in split.held_out_nodes)
+    assert known
+    assert split.notes == (f"{known} known nodes are of the same year as the earliest of those that ask ({earliest})",)
+
+
 def test_dates_as_text_are_a_time(graph: TextGraph) -> None:
     dates = [f"20{i % 20:02d}-03-01" for i in range(graph.num_nodes)]
     ids = graph.ids.to_pylist()

@@ -12,6 +12,7 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore, to_precision
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.foreign import read_vectors
+from graphformers.retrieval.searcher import search
 from tests.embedding.conftest import EXACT, make_model, some_graph
 
 
@@ -123,3 +124,13 @@ def test_an_export_that_fails_leaves_the_old_one(store: VectorStore, tmp_path: P
     with pytest.raises(GraphFormersError, match="a line break"):
         VectorStore.load(store.path).export(tmp_path / "out.npy", force=True)
     assert ((tmp_path / "out.npy").read_bytes(), (tmp_path / "out.ids.txt").read_bytes()) == before
+
+
+def test_a_store_is_an_array_of_its_vectors(tmp_path: Path) -> None:
+    store = embed(make_model(), some_graph(), tmp_path / "some.vectors")
+    assert np.array_equal(np.asarray(store), store.vectors(store.ids.to_pylist()))
+    assert np.asarray(store, dtype=np.float16).dtype == np.float16
+    with pytest.raises(GraphFormersError, match=r"expected VectorStore\.load\('some.vectors'\)"):
+        VectorStore("some.vectors")  # type: ignore[arg-type]
+    with pytest.raises(GraphFormersError, match="expected one text or one vector"):
+        search(store, ["one", "two"])  # type: ignore[arg-type]

@@ -276,14 +276,30 @@ def test_edges_of_what_can_be_encoded() -> None:
     assert model.encode([], []).shape == (0, 24)
     with pytest.raises(GraphFormersError, match="2 lists of neighbours for 1 texts"):
         model.encode(["a"], [[], []])
-    with pytest.raises(GraphFormersError, match="encode takes a list of texts"):
-        model.encode("graph")
+    with pytest.raises(GraphFormersError, match="no Unicode: it holds half of a character"):
+        model.encode(["bad \ud83d"])
+    with pytest.raises(GraphFormersError, match="a NoneType was given: neighbors="):
+        model.encode(["graph"], [None])  # type: ignore[list-item]
     with pytest.raises(GraphFormersError, match="a NoneType given, expected texts"):
         model.encode(["graph"], [[None]])  # type: ignore[list-item]
     with pytest.raises(GraphFormersError, match="neighbors takes a list of texts for each text"):
         model.encode(["graph"], ["node link"])
     with pytest.raises(GraphFormersError, match="a bidirectional model reads at most 4,000"):
         make_model(direction="bidirectional").encode(["graph"], [["node"] * 5000])
+
+
+def test_one_text_is_one_vector() -> None:
+    model = make_model()
+    (alone,), (among,) = model.encode(["graph node"]), model.encode(["graph node"], [["link", "text"]])
+    assert np.array_equal(model.encode("graph node"), alone)
+    assert np.array_equal(model.encode("graph node", ["link", "text"]), among)
+    assert np.array_equal(model.encode("graph node", [["link", "text"]]), among)
+    assert np.array_equal(model.encode("graph node", []), alone)
+    assert np.linalg.norm(model.encode("graph node", normalize=True)) == pytest.approx(1)
+    assert model.similarity(alone, [alone, among]) == pytest.approx(np.array([[alone @ alone, alone @ among]]), rel=1e-5)
+    cosines = make_model(similarity="cosine").similarity(alone, [2 * alone, among])
+    assert cosines[0, 0] == pytest.approx(1)
+    assert cosines[0, 1] == pytest.approx(alone @ among / np.linalg.norm(alone) / np.linalg.norm(among), rel=1e-5)
 
 
 def test_ten_thousand_neighbours() -> None:

@@ -185,6 +185,7 @@ WRONG = [
     ("POST", "/edges", {"edges": [{"source": "{first}", "target": "nobody"}]}, 422, "no node with the id 'nobody'"),
     ("POST", "/edges", {"edges": []}, 422, "edges"),
     ("POST", "/search", {}, 422, "expected one of text, id and vector"),
+    ("POST", "/search", {"query": "graph"}, 422, "query: Extra inputs"),
     ("POST", "/search", {"text": "x", "id": "y"}, 422, "text and id given"),
     ("POST", "/search", {"vector": [1.0]}, 422, "a vector of 1 numbers given, expected 24"),
     ("POST", "/search", {"text": "a", "where": "year=1"}, 422, "where: expected a list"),

@@ -107,6 +107,36 @@ def test_training_that_makes_a_model_worse_says_so(capfd: pytest.CaptureFixture[
     assert unmeasured.start is None
 
 
+def test_of_equal_validations_the_better_mrr_is_kept() -> None:
+    """Where few questions are asked, P@1 is often the same: stage 2 would be thrown away."""
+
+    class Scripted(Watched):
+        def _measure_valid(self) -> dict[str, float]:
+            return {"P@1": 0.0, "NDCG": 0.1, "MRR": 0.01 * self.state.step}
+
+    result = Scripted(make_model(), SPLIT, quick(max_steps=4)).train()
+    assert result.steps == 4
+    trainer = Scripted(make_model(), SPLIT, quick(max_steps=4))
+    trainer.train()
+    assert trainer.state.best_step == 4
+
+
+def test_texts_that_are_cut_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    Trainer(make_model(max_tokens=5), SPLIT, quick(max_steps=1)).train()
+    assert "100% of the texts are longer than max_tokens=5 and cut there" in capfd.readouterr().err
+    Trainer(make_model(max_tokens=20), SPLIT, quick(max_steps=1)).train()
+    assert "cut there" not in capfd.readouterr().err
+
+
+def test_what_is_no_split_or_no_settings_is_refused() -> None:
+    with pytest.raises(GraphFormersError, match="a TextGraph given, expected a split: split_links"):
+        Trainer(make_model(), SPLIT.graph)  # type: ignore[arg-type]
+    with pytest.raises(GraphFormersError, match="a dict given as settings, expected TrainConfig"):
+        Trainer(make_model(), SPLIT, {"epochs": 1})  # type: ignore[arg-type]
+    with pytest.raises(GraphFormersError, match="a TextGraph given, expected a split"):
+        evaluate(make_model(), SPLIT.graph)  # type: ignore[arg-type]
+
+
 def test_one_stage_reads_clean_text_alone() -> None:
     trainer = Watched(make_model(), SPLIT, quick(two_stage=False, epochs=1))
     trainer.train()

@@ -73,7 +73,8 @@ def _read_node_file(path: Path, found: list[str], names: ColumnNames, builder: G
     required = roles if len(texts) == 1 else [id_name]  # of several texts one is enough
     for batch in read_table(path, builder.problems, settings, only=only, texts=roles, required=required):
         # A column asked for that the records of a .jsonl lack comes as nulls without a type.
-        others = [name for name in batch.columns if name not in roles]
+        also = [name for name in texts if settings.keep is not None and name in settings.keep and name != id_name]
+        others = [name for name in batch.columns if name not in roles] + also
         columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
         text = _join([batch.columns[name] for name in texts])
         builder.add_nodes(batch.columns[id_name], text, columns, batch.locate, plain=is_plain(path))
