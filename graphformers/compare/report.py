@@ -121,7 +121,8 @@ def condition_figure(readers: Sequence[System]) -> Figure:
     for color, (condition, title) in zip(COLORS, CONDITION_TITLES.items(), strict=False):
         own = [each for each in readers if condition in each.ranks]
         data.append(_bars(title, [_label(each.title) for each in own], own, condition, color))
-    return {"data": data, "layout": {"barmode": "group", "yaxis": {"title": {"text": "P@1"}, "rangemode": "tozero"}}}
+    axes = {"yaxis": {"title": {"text": "P@1"}, "rangemode": "tozero"}, "xaxis": {"automargin": True}}
+    return {"data": data, "layout": {"barmode": "group", **axes}}
 
 
 def _bars(title: str, names: Sequence[str], systems: Sequence[System], condition: str, color: str) -> Figure:

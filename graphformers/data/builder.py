@@ -317,8 +317,11 @@ def _times(given: Sequence[Any] | None, problems: Problems) -> Array | None:
     return times
 
 
-def node_table(nodes: Any) -> pa.Table:
-    """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id and text."""
+def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = None) -> pa.Table:
+    """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id and text.
+
+    Where they have no texts, `known_texts` gives them by id.
+    """
     try:
         if hasattr(nodes, "__arrow_c_stream__"):
             table = pa.table(nodes)
@@ -337,6 +340,9 @@ def node_table(nodes: Any) -> pa.Table:
         ) from error
     names = [name for name in table.column_names if not name.startswith("__index_level_")]  # the row labels of pandas
     table = table.select(names) if len(names) < len(table.column_names) else table
+    if known_texts is not None and "id" in names and "text" not in names:
+        table = table.append_column("text", known_texts(one_chunk(table["id"])))
+        names.append("text")
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
         raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")

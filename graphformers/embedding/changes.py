@@ -1,7 +1,8 @@
 """Changes: what an update is given. New and changed nodes, new links, nodes and links to remove; from files or from Python."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array
 from graphformers.data.builder import GraphBuilder, node_table
+from graphformers.data.columns import as_strings
 from graphformers.data.formats.tables import read_edges, read_nodes
 from graphformers.data.problems import Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
@@ -108,11 +110,12 @@ def gather_changes(
     remove: str | Path | Iterable[str] | None = None,
     remove_edges: Links | None = None,
     settings: ImportSettings | None = None,
-    column_type: Callable[[str], pa.DataType | None] | None = None,
+    live: LiveGraph | None = None,
 ) -> Changes:
     """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
 
-    `remove` as a file holds one id a line. `column_type` tells what a column of the graph holds.
+    `remove` as a file holds one id a line. `live` is what is changed: it tells what its columns hold, and the texts of nodes of
+    which only columns are given.
     """
     settings = settings or ImportSettings()
     if "time" in settings.columns:
@@ -120,29 +123,35 @@ def gather_changes(
     links, where = _links(edges, settings)
     unlinked, _ = _links(remove_edges, settings)
     removed = tuple(dict.fromkeys(_ids(remove)))
-    return Changes(
-        _nodes(nodes, settings, column_type), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where)
-    )
+    return Changes(_nodes(nodes, settings, live), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
 
 
-def _nodes(given: Nodes | None, settings: ImportSettings, column_type: Callable[[str], pa.DataType | None] | None) -> pa.Table:
+def _nodes(given: Nodes | None, settings: ImportSettings, live: LiveGraph | None) -> pa.Table:
     if given is None:
         return NO_NODES
-    builder = GraphBuilder(Problems(strict=not settings.skip_bad), column_type=column_type)
+    builder = GraphBuilder(Problems(strict=not settings.skip_bad), column_type=live.column_type if live else None)
+    known_texts = partial(_known_texts, live) if live else None
     if isinstance(given, str | Path):
         check_files([Path(given)])
-        read_nodes([Path(given)], builder, settings)
+        read_nodes([Path(given)], builder, settings, known_texts)
         return builder.node_table()
     if isinstance(given, Mapping):
         if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
             raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
         given = [{"id": id, "text": text} for id, text in given.items()]
-    table = node_table(given)
+    table = node_table(given, known_texts)
     if not len(table):
         return NO_NODES
     builder.add_table(table)
     builder.seal_nodes()
     return builder.node_table()
+
+
+def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
+    """The texts of these nodes, null where there is no such node."""
+    nodes = live.find(as_strings(ids).to_pylist())
+    found = iter(live.texts_of(nodes[nodes >= 0]))
+    return pa.array([next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string())
 
 
 def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place]]:

@@ -223,7 +223,7 @@ def update(
     with locked(path) as lock:
         sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)
-        changes = gather_changes(nodes, edges, remove, remove_edges, settings, store.live.column_type)
+        changes = gather_changes(nodes, edges, remove, remove_edges, settings, store.live)
         if model is None:
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):

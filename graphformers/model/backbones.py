@@ -262,6 +262,10 @@ def save_pretrained(
 
 def from_pretrained(path: str | Path) -> GraphFormers:
     """Reads a model folder that `save_pretrained` wrote."""
+    if str(path) in INSTALLED and not Path(path).exists():
+        raise GraphFormersError(
+            f"{path}: a backbone, expected a model folder; train --from {path} makes one (in Python, from_backbone)"
+        )
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
     artifact.file("tokenizer.json")

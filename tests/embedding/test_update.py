@@ -562,3 +562,22 @@ def test_a_folder_that_is_exchanged_while_it_is_opened_is_opened_again(tmp_path:
     assert len(calls) == 2
     assert found.log.end == 0
     assert farthest(found, model, found.graph()) <= 1e-5
+
+
+def test_columns_alone_leave_texts_and_vectors(tmp_path: Path) -> None:
+    """From a file and from Python; a new node needs a text."""
+    model, graph = make_model(), some_graph()
+    store = embed(model, graph, tmp_path / "some.vectors")
+    one, other = graph.ids_of(np.array([1, 2]))
+    (tmp_path / "years.csv").write_text(f"id,year,colour\n{one},2001,red\n")
+    report = update(store, nodes=tmp_path / "years.csv", model=model)
+    assert report.forwards == 0
+    store = VectorStore.load(store.path)
+    update(store, nodes=[{"id": other, "year": 2002}], model=model)
+    store = VectorStore.load(store.path)
+    assert [store.live.fields(node)["year"] for node in store.live.find([one, other])] == [2001, 2002]
+    assert store.live.fields(int(store.live.find([one])[0]))["colour"] == "red"
+    assert store.live.texts_of(store.live.find([one, other])) == graph.texts_of(np.array([1, 2]))
+    assert np.array_equal(np.asarray(store), np.asarray(embed(model, graph, tmp_path / "again.vectors")))
+    with pytest.raises(GraphFormersError, match="the text of node 'new' is empty"):
+        update(store, nodes=[{"id": "new", "year": 2002}], model=model)

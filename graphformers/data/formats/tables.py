@@ -1,6 +1,6 @@
 """Node and edge tables: .csv .tsv .jsonl .parquet, several files per side, column names guessed or given."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +18,8 @@ from graphformers.data.settings import ImportSettings, guess_column, require_col
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
+
+KnownTexts = Callable[[pa.Array], pa.Array]  # ids -> their texts, null where there is no such node
 
 
 def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
@@ -50,21 +52,31 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
     return nodes, edges
 
 
-def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
-    """Reads the files of nodes, all of them: the builder is told so."""
+def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known_texts: KnownTexts | None = None) -> None:
+    """Reads the files of nodes, all of them: the builder is told so. Where a file has no texts, `known_texts` gives them."""
     columns = {path: table_columns(path, settings) for path in paths}
     names = ColumnNames(name for found in columns.values() for name in found)
     if all(map(names_all_columns, paths)):
         _check_kept(names, settings)
     for path, found in columns.items():
-        _read_node_file(path, found, names, builder, settings)
+        _read_node_file(path, found, names, builder, settings, known_texts)
     _check_kept(names, settings)
     builder.seal_nodes()
 
 
-def _read_node_file(path: Path, found: list[str], names: ColumnNames, builder: GraphBuilder, settings: ImportSettings) -> None:
+def _read_node_file(
+    path: Path,
+    found: list[str],
+    names: ColumnNames,
+    builder: GraphBuilder,
+    settings: ImportSettings,
+    known_texts: KnownTexts | None,
+) -> None:
     """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full stop."""
-    id_name, texts = _id_and_texts(found, settings, path)
+    if known_texts is not None and "text" not in settings.columns and guess_column("text", found, settings) is None:
+        id_name, texts = require_column("id", found, settings, path), list[str]()
+    else:
+        id_name, texts = _id_and_texts(found, settings, path)
     roles = list(dict.fromkeys([id_name, *texts]))
     only = None
     if settings.keep is not None:
@@ -76,7 +88,9 @@ def _read_node_file(path: Path, found: list[str], names: ColumnNames, builder: G
         also = [name for name in texts if settings.keep is not None and name in settings.keep and name != id_name]
         others = [name for name in batch.columns if name not in roles] + also
         columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
-        text = _join([batch.columns[name] for name in texts])
+        text = (
+            known_texts(batch.columns[id_name]) if known_texts and not texts else _join([batch.columns[name] for name in texts])
+        )
         builder.add_nodes(batch.columns[id_name], text, columns, batch.locate, plain=is_plain(path))
 
 
