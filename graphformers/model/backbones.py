@@ -263,9 +263,7 @@ def save_pretrained(
 def from_pretrained(path: str | Path) -> GraphFormers:
     """Reads a model folder that `save_pretrained` wrote."""
     if str(path) in INSTALLED and not Path(path).exists():
-        raise GraphFormersError(
-            f"{path}: a backbone, expected a model folder; train --from {path} makes one (in Python, from_backbone)"
-        )
+        raise GraphFormersError(f"{path}: a backbone, expected a model folder; train --from {path} makes one")
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
     artifact.file("tokenizer.json")

@@ -247,7 +247,7 @@ def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"nodes": [{"id": "new"}]}, "nodes with the columns id given, 'text' is missing"),
+        ({"nodes": [{"id": "new"}]}, "the text of node 'new' is empty, expected some words"),
         ({"nodes": [{"id": "new", "text": "a"}, {"id": "new", "text": "b"}]}, "the id 'new' stands already at nodes, row 1"),
         ({"nodes": {"new": " "}}, "the text of node 'new' is empty"),
         ({"nodes": {"new": "a"}, "remove": ["new"]}, "'new' is both to be removed and given as a node"),

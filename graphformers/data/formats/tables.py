@@ -88,10 +88,9 @@ def _read_node_file(
         also = [name for name in texts if settings.keep is not None and name in settings.keep and name != id_name]
         others = [name for name in batch.columns if name not in roles] + also
         columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
-        text = (
-            known_texts(batch.columns[id_name]) if known_texts and not texts else _join([batch.columns[name] for name in texts])
-        )
-        builder.add_nodes(batch.columns[id_name], text, columns, batch.locate, plain=is_plain(path))
+        ids, given = batch.columns[id_name], [batch.columns[name] for name in texts]
+        text = known_texts(ids) if known_texts and not given else _join(given)
+        builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
 
 
 def _id_and_texts(found: list[str], settings: ImportSettings, path: Path) -> tuple[str, list[str]]:
