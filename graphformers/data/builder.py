@@ -341,8 +341,9 @@ def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = 
     names = [name for name in table.column_names if not name.startswith("__index_level_")]  # the row labels of pandas
     table = table.select(names) if len(names) < len(table.column_names) else table
     if known_texts is not None and "id" in names and "text" not in names:
-        table = table.append_column("text", known_texts(one_chunk(table["id"])))
-        names.append("text")
+        texts = known_texts(one_chunk(table["id"]))
+        if not texts.null_count:
+            table, names = table.append_column("text", texts), [*names, "text"]
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
         raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")

@@ -247,7 +247,7 @@ def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"nodes": [{"id": "new"}]}, "the text of node 'new' is empty, expected some words"),
+        ({"nodes": [{"id": "new"}]}, "nodes with the columns id given, 'text' is missing"),
         ({"nodes": [{"id": "new", "text": "a"}, {"id": "new", "text": "b"}]}, "the id 'new' stands already at nodes, row 1"),
         ({"nodes": {"new": " "}}, "the text of node 'new' is empty"),
         ({"nodes": {"new": "a"}, "remove": ["new"]}, "'new' is both to be removed and given as a node"),
@@ -579,5 +579,8 @@ def test_columns_alone_leave_texts_and_vectors(tmp_path: Path) -> None:
     assert store.live.fields(int(store.live.find([one])[0]))["colour"] == "red"
     assert store.live.texts_of(store.live.find([one, other])) == graph.texts_of(np.array([1, 2]))
     assert np.array_equal(np.asarray(store), np.asarray(embed(model, graph, tmp_path / "again.vectors")))
-    with pytest.raises(GraphFormersError, match="the text of node 'new' is empty"):
+    with pytest.raises(GraphFormersError, match="nodes with the columns id, year given, 'text' is missing"):
         update(store, nodes=[{"id": "new", "year": 2002}], model=model)
+    (tmp_path / "years.csv").write_text("id,year\nnew,2001\n")
+    with pytest.raises(GraphFormersError, match=r"years\.csv:1: no column for text"):
+        update(store, nodes=tmp_path / "years.csv", model=model)

@@ -90,6 +90,8 @@ def _read_node_file(
         columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
         ids, given = batch.columns[id_name], [batch.columns[name] for name in texts]
         text = known_texts(ids) if known_texts and not given else _join(given)
+        if not given and text.null_count:  # a new node, which needs a text
+            require_column("text", found, settings, path)
         builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
 
 
