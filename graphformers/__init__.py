@@ -7,10 +7,11 @@ if TYPE_CHECKING:
     from graphformers.data.builder import build_graph
     from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
     from graphformers.data.graph import TextGraph
+    from graphformers.data.holdout import SplitSettings
     from graphformers.data.readers import read_graph
     from graphformers.data.sampling import Neighborhood, NeighborSampler
     from graphformers.data.settings import ImportSettings
-    from graphformers.data.split import LinkSplit, SplitSettings, split_links
+    from graphformers.data.split import LinkSplit, split_links
     from graphformers.embedding.job import embed
     from graphformers.embedding.plan import EmbedSettings
     from graphformers.embedding.update import UpdateReport, update
@@ -37,7 +38,7 @@ _HOMES = {  # where each public name lives; a module is imported when its name i
     "NeighborSampler": "data.sampling",
     "Neighborhood": "data.sampling",
     "Searcher": "retrieval.searcher",
-    "SplitSettings": "data.split",
+    "SplitSettings": "data.holdout",
     "TextGraph": "data.graph",
     "TrainConfig": "train.settings",
     "Trainer": "train.trainer",

@@ -128,7 +128,8 @@ def split_command(
     """
     from graphformers.artifact import check_writable
     from graphformers.data.graph import TextGraph
-    from graphformers.data.split import SplitSettings, split_links
+    from graphformers.data.holdout import SplitSettings
+    from graphformers.data.split import split_links
     from graphformers.printing import print_split
 
     settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)

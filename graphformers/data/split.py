@@ -1,13 +1,4 @@
-"""LinkSplit: which links are trained on, which are asked, and among which candidates.
-
-Four ways to hold out:
-- "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a train link.
-- "latest-links" (temporal): the same, the asked pairs being the latest ones, where edges have times. No link that models may see
-  is later than one that is asked; late links that cannot be asked are left out altogether.
-- "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the light of its other links to
-  known nodes.
-- a node column such as year (temporal): the same, the held-out nodes being the latest ones. No known node is later than one
-  that asks; late nodes that have nothing to ask are left out altogether.
+"""LinkSplit: which links are trained on, which are asked (held out as holdout.py says), and among which candidates.
 
 Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the train links alone (and, in
 the rows of held-out nodes, their links to known nodes minus the asked one).
@@ -21,49 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
-from graphformers.data.arrays import Array, compressed_rows, edge_keys, load_array, mix, ranges, save_array
+from graphformers.data.arrays import Array, load_array, save_array
 from graphformers.data.candidates import DEFAULT_COUNT, default_count, draw_candidates
-from graphformers.data.columns import is_text
 from graphformers.data.graph import TextGraph
+from graphformers.data.holdout import OF_LINKS, SplitSettings, count_of, hold_out, pair_hashes, times_of
 from graphformers.data.sampling import NeighborSampler
-from graphformers.errors import GraphFormersError, require_types
+from graphformers.errors import GraphFormersError
 
 KIND = "split"
 VERSION = 1
-OF_LINKS = ("links", "latest-links")  # ways to hold out that leave all nodes known
-
-
-@dataclass(frozen=True)
-class SplitSettings:
-    """How links are held out. Shares lie between 0 and 1, counts are 1 or more."""
-
-    valid: float = 0.05  # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
-    test: float = 0.05  # how many test pairs, likewise
-    seed: int = 42  # the same seed gives the same bytes
-    held_out: str = "links"  # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
-    candidates: int | None = None  # for each valid and test pair; by default 1 positive + 299 negatives, fewer in a small graph
-    max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        for name in ("valid", "test"):
-            value = getattr(self, name)
-            if not (0 < value < 1 or (1 <= value < 2**40 and value == int(value))):
-                raise GraphFormersError(f"{name}={value} given, expected a share between 0 and 1 or a whole number of pairs")
-        if self.valid < 1 and self.test < 1 and self.valid + self.test >= 1:
-            raise GraphFormersError(
-                f"valid={self.valid} and test={self.test} given, expected shares that leave something to train on"
-            )
-        if self.candidates is not None and self.candidates < 2:
-            raise GraphFormersError(f"candidates={self.candidates} given, expected at least 2: one positive and one negative")
-        if self.seed < 0:
-            raise GraphFormersError(f"seed={self.seed} given, expected 0 or more")
-        if self.max_train is not None and self.max_train < 1:
-            raise GraphFormersError(f"max_train={self.max_train} given, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -187,12 +146,7 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
     graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
     if graph.num_pairs == 0:
         raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
-    if settings.held_out in OF_LINKS:
-        held_out_nodes = np.zeros(0, dtype=np.int32)
-        asked, rows = (_hold_out_links if settings.held_out == "links" else _hold_out_latest)(graph, settings)
-    else:
-        asked, rows, held_out_nodes = _hold_out_nodes(graph, settings)
-    indptr, indices = rows
+    asked, (indptr, indices), held_out_nodes = hold_out(graph, settings)
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out_nodes] = False
     eligible = np.flatnonzero(known & (np.diff(indptr) > 0))
@@ -208,7 +162,7 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
 
 def _tied(graph: TextGraph, name: str, asked: Array, held_out: Array) -> list[str]:
     """That known nodes are as late as some that ask, where they are."""
-    times = _times(graph, name)
+    times = times_of(graph, name)
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
     tied = int((times[known] == times[asked].min()).sum())
@@ -221,9 +175,9 @@ def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], held_o
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
     for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
-        if share < 1 and len(pairs) < _count(share, total):
+        if share < 1 and len(pairs) < count_of(share, total):
             found.append(
-                f"{len(pairs):,} {name} pairs instead of {_count(share, total):,}: no more can be asked without isolating a node"
+                f"{len(pairs):,} {name} pairs instead of {count_of(share, total):,}: no more can go without isolating a node"
             )
     if settings.held_out not in (*OF_LINKS, "nodes"):
         found += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], held_out_nodes)
@@ -232,210 +186,11 @@ def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], held_o
     return tuple(found)
 
 
-def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array]]:
-    """[valid, test] pairs whose ends keep a train link, and the rows of the links that are left."""
-    pairs = graph.pairs()
-    wanted = [_count(settings.valid, len(pairs)), _count(settings.test, len(pairs))]
-    order = np.argsort(_pair_hashes(graph, pairs, settings.seed), kind="stable")
-    taken = _take_links(pairs, order, graph.degrees(), sum(wanted))
-    sizes = _share_out(wanted, len(taken), settings, "pairs both ends of which keep a train link")
-    asked = np.split(_orient(graph, pairs[taken], settings.seed), [sizes[0]])
-    kept = np.ones(len(pairs), dtype=bool)
-    kept[taken] = False
-    return asked, compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
-
-
-def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array]]:
-    """[valid, test] pairs, the latest ones whose ends have earlier links, test after valid; and the rows of the earlier links."""
-    pairs, times = graph.pairs(), graph.pair_times()
-    if times is None:
-        raise GraphFormersError("the links of this graph have no times; import them with --column time=NAME (or times=…)")
-    if np.isnan(times).any():
-        raise GraphFormersError(
-            f"{int(np.isnan(times).sum()):,} linked pairs have no time; a split by time needs it for every link"
-        )
-    if times.min() == times.max():
-        raise GraphFormersError("all links have the same time, so none is later than another")
-    wanted = [_count(settings.valid, len(pairs)), _count(settings.test, len(pairs))]
-    order = np.lexsort((_pair_hashes(graph, pairs, settings.seed), -times))
-    late, found, degrees = pairs[:0], np.zeros(0, dtype=np.int64), graph.degrees()
-    most = len(order) // 2  # the earlier half is what they are asked in the light of
-    tried = min(sum(wanted), most)
-    while True:
-        latest = pairs[order[:tried]]
-        left = degrees - np.bincount(latest.reshape(-1), minlength=graph.num_nodes)
-        can_be_asked = np.flatnonzero((left[latest] > 0).all(1))
-        if len(can_be_asked) > len(found):  # with more held out it may be fewer again: their ends lose their other links
-            late, found = latest, can_be_asked
-        if len(found) >= sum(wanted) or tried >= most:
-            break
-        tried = min(most, tried + tried // 4 + 1)
-    sizes = _share_out(wanted, len(found), settings, "of the later half of the pairs have earlier links at both ends")
-    found = found[: sum(sizes)]
-    test, valid = np.split(_orient(graph, late[found], settings.seed), [sizes[1]])
-    kept = np.ones(len(pairs), dtype=bool)
-    kept[order[: found[-1] + 1]] = False
-    return [valid, test], compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
-
-
-def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Array:
-    """The first `wanted` pairs in `order` that can go without leaving an end without any link."""
-    left = degrees.tolist()
-    taken = []
-    for start in range(0, len(order), 1 << 20):
-        block = order[start : start + (1 << 20)]
-        for pair, (one, other) in zip(block.tolist(), pairs[block].tolist(), strict=True):
-            if left[one] > 1 and left[other] > 1:
-                left[one] -= 1
-                left[other] -= 1
-                taken.append(pair)
-                if len(taken) == wanted:
-                    return np.array(taken, dtype=np.int64)
-    return np.array(taken, dtype=np.int64)
-
-
-def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], tuple[Array, Array], Array]:
-    """[valid, test] pairs (held-out node, known node), the rows of the links that models may see, and the held-out nodes.
-
-    Nodes are held out in order, at random or the latest first, until enough of them have a question. At random, those without one
-    stay known nodes, which can only add links to the rest; by time they are held out too, or training would know the future.
-    """
-    wanted = [_count(settings.valid, graph.num_nodes), _count(settings.test, graph.num_nodes)]
-    order = _node_order(graph, settings)
-    tried = min(sum(wanted), len(order))
-    while True:
-        chosen = _with_a_question(graph, order[:tried])
-        if len(chosen) >= sum(wanted) or tried >= len(order):
-            break
-        tried = min(len(order), max(tried + 1, int(tried * 1.1 * sum(wanted) / max(len(chosen), 1))))
-    sizes = _share_out(wanted, len(chosen), settings, "nodes with two links to known nodes")
-    chosen = chosen[: sum(sizes)]
-    held_out = chosen if settings.held_out == "nodes" else order[:tried]
-    sources, targets, position = _links_to_known(graph, chosen, held_out)
-    positives = _choose_one(graph, chosen, held_out, settings.seed)
-    test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])  # the first, the latest, are test
-    context = targets != positives[position]
-    rows = _rows_with_context(graph, held_out, sources[context], targets[context])
-    return [valid, test], rows, np.sort(held_out).astype(np.int32)
-
-
-def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
-    """Nodes in the order in which they are held out: by hash, or by the named column, the latest first."""
-    hashes = mix(settings.seed, 1, graph.id_hashes)
-    if settings.held_out == "nodes":
-        return np.argsort(hashes, kind="stable")
-    _, ranks = np.unique(_times(graph, settings.held_out), return_inverse=True)
-    return np.lexsort((hashes, -ranks))
-
-
-def _times(graph: TextGraph, name: str) -> Array:
-    """A node column as numbers that grow with time: numbers, dates, or text that is an ISO date."""
-    column = graph.column(name)
-    if is_text(column.type):
-        try:
-            column = column.cast(pa.timestamp("us"))
-        except pa.ArrowInvalid as error:
-            raise GraphFormersError(
-                f"the column {name!r} is text that is no date ({error}), expected numbers or dates"
-            ) from error
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_temporal(column.type)):
-        raise GraphFormersError(f"the column {name!r} holds {column.type}, expected numbers or dates")
-    missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py()
-    if missing:
-        raise GraphFormersError(f"the column {name!r} is empty for {missing:,} nodes; a temporal split needs it for every node")
-    values = np.asarray(column)
-    if len(np.unique(values)) == 1:
-        raise GraphFormersError(f"the column {name!r} has the same value for every node, so none is later than another")
-    return values
-
-
-def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[Array, Array, Array]:
-    """The links from chosen nodes to known ones: sources, targets, and which of `chosen` the source is."""
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out] = False
-    degrees = graph.degrees()[chosen]
-    targets = graph.indices[ranges(graph.indptr[chosen], degrees)].astype(np.int64)
-    position = np.repeat(np.arange(len(chosen)), degrees)
-    kept = known[targets]
-    return chosen[position[kept]].astype(np.int64), targets[kept], position[kept]
-
-
-def _can_be_asked(graph: TextGraph, held_out: Array) -> Array:
-    """(N,) whether a node is known and has a link to another known node."""
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out] = False
-    _, targets, _ = _links_to_known(graph, held_out, held_out)
-    lost = np.bincount(targets, minlength=graph.num_nodes)
-    return known & (graph.degrees() - lost > 0)
-
-
-def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
-    """Those of the held-out nodes with two links to known nodes, one of them to a node that can be asked; in order."""
-    _, targets, position = _links_to_known(graph, held_out, held_out)
-    links = np.bincount(position, minlength=len(held_out))
-    askable = np.bincount(position, weights=_can_be_asked(graph, held_out)[targets], minlength=len(held_out))
-    return held_out[(links > 1) & (askable > 0)]
-
-
-def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> Array:
-    """(len(chosen),) the positive of each: among its links to nodes that can be asked, the one of smallest hash."""
-    _, targets, position = _links_to_known(graph, chosen, held_out)
-    allowed = _can_be_asked(graph, held_out)[targets]
-    targets, position = targets[allowed], position[allowed]
-    hashes = mix(seed, 2, graph.id_hashes[chosen[position]], graph.id_hashes[targets])
-    order = np.lexsort((hashes, position))
-    _, first = np.unique(position[order], return_index=True)
-    return targets[order[first]]
-
-
-def _rows_with_context(graph: TextGraph, held_out: Array, sources: Array, targets: Array) -> tuple[Array, Array]:
-    """Rows of the links among known nodes, and in the rows of held-out nodes the given links."""
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out] = False
-    pairs = graph.pairs()
-    pairs = pairs[known[pairs].all(axis=1)]
-    return compressed_rows(graph.num_nodes, *_both_ways(pairs), edge_keys(sources, targets))
-
-
-def _both_ways(pairs: Array) -> tuple[Array, Array]:
-    return edge_keys(pairs[:, 0], pairs[:, 1]), edge_keys(pairs[:, 1], pairs[:, 0])
-
-
 def _train_pairs(graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings) -> Array:
     sources = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(indptr))
     once = (sources < indices) & known[sources] & known[indices]
     pairs = np.stack([sources[once], indices[once]], axis=1)
     if settings.max_train is None or settings.max_train >= len(pairs):
         return pairs
-    hashes = _pair_hashes(graph, pairs, settings.seed + 1)
+    hashes = pair_hashes(graph, pairs, settings.seed + 1)
     return pairs[np.sort(np.argsort(hashes, kind="stable")[: settings.max_train])]
-
-
-def _pair_hashes(graph: TextGraph, pairs: Array, seed: int) -> Array:
-    """(P,) a hash of each unordered pair of ids, the same whichever end comes first."""
-    one, other = graph.id_hashes[pairs[:, 0]], graph.id_hashes[pairs[:, 1]]
-    return mix(seed, np.minimum(one, other), np.maximum(one, other))
-
-
-def _orient(graph: TextGraph, pairs: Array, seed: int) -> Array:
-    """Which end is the anchor, drawn by the seed."""
-    swapped = (_pair_hashes(graph, pairs, seed + 2) & np.uint64(1)).astype(bool)
-    swapped ^= graph.id_hashes[pairs[:, 0]] > graph.id_hashes[pairs[:, 1]]  # row numbers must not matter
-    return np.where(swapped[:, None], pairs[:, ::-1], pairs).astype(np.int32)
-
-
-def _count(wanted: float, total: int) -> int:
-    return int(wanted) if wanted >= 1 else max(1, round(wanted * total))
-
-
-def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str) -> list[int]:
-    """[valid, test] sizes: as wanted; less, in proportion, when shares were asked for and too little was found."""
-    if found >= sum(wanted):
-        return wanted
-    if settings.valid >= 1 or settings.test >= 1 or found < 2:
-        raise GraphFormersError(
-            f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} {what}; ask for fewer, or take a "
-            "graph with more links"
-        )
-    valid = max(1, found * wanted[0] // sum(wanted))
-    return [valid, found - valid]
