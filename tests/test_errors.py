@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphformers.data.holdout import SplitSettings
 from graphformers.data.settings import ImportSettings
-from graphformers.data.split import SplitSettings
 from graphformers.embedding.plan import EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.model.modeling import ModelConfig
