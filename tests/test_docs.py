@@ -109,6 +109,12 @@ def figures() -> Iterator[str]:
     rows = {row["neighbours"]: row for row in encode["table_5"]}
     for title, name in (("GraphFormers", "graphformers"), ("PLM+Max", "max")):
         yield f"| {title} | " + " | ".join(f"{rows[count][f'{name}_graph_ms']:.3g}" for count in (5, 50, 200)) + " |"
+    cpu = result("encode_cpu")["result"]
+    times = [cpu["padding"][f"packed_over_{name}"] for name in ("padded", "sorted")]
+    share = f"{100 * cpu['packed_share_of_ceiling']:.0f} % of the measured ceiling"
+    yield f"packed rows {times[0]:.1f} × padded ones, {times[1]:.1f} × sorted ones, {share}"
+    (five,) = cpu["table_5"]
+    yield f"GraphFormers takes {five['graphformers_ms']:.0f} ms, PLM+Max {five['max_ms']:.0f}"
     train = {(row["graph"][:5], row["shape"]): row for row in result("train_h200")["result"]}
     for graph, words in (("arxiv", "arXiv titles, 16 tokens"), ("debia", "Debian descriptions, 46 tokens")):
         ours = train[graph, "base"]
