@@ -165,9 +165,10 @@ class GraphFormers(nn.Module):
         places: dict[str, int] = {}
         flat = [places.setdefault(text, len(places)) for around in given for text in around]
         try:
-            tokens = tokenize([*places, *texts], self.tokenizer)
-        except TypeError as error:  # of the tokenizer, for half of a character
+            "".join([*places, *texts]).encode()
+        except UnicodeEncodeError as error:
             raise GraphFormersError("a text given that is no Unicode: it holds half of a character (a lone surrogate)") from error
+        tokens = tokenize([*places, *texts], self.tokenizer)
         counts = np.array([len(around) for around in given], dtype=np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         centers = np.arange(len(texts)) + len(places)
