@@ -268,7 +268,7 @@ class Engine:
             "model": store.key.model[:12],
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
-            "columns": {name: str(store.live.column_type(name)) for name in store.live.column_names()},
+            "columns": {name: str(store.live.column_type(name) or "null") for name in store.live.column_names()},
             "index": "exact" if view.index.is_exact else "usearch",
             "recall_at_10": None if facts is None else facts.recall,
             "log_bytes": store.log.end,
