@@ -2,6 +2,7 @@
 
     python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json            # BERT-base, bf16 on a GPU
     python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small    # MiniLM, float32 on a CPU
+    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512            # texts of few words
 
 Weights are random: speed does not depend on them. All variants run
 the same layers, compiled, in one process, on batches that lie on the device already:
@@ -104,18 +105,44 @@ def compare_padding(
     return results
 
 
+def few_words(tokenizer: Tokenizer, shape: str, device: torch.device, most: list[int], count: int = 2000) -> list[dict[str, Any]]:
+    """Texts/s of `encode`, not compiled, by the number of tokens that a text may have: short ones, and one long one in 50."""
+    short = [f"short {i}" for i in range(count)]
+    mixed = ["word " * 150 if i % 50 == 0 else f"a title of some eight words number {i}" for i in range(count)]
+    found = []
+    for max_tokens in most:
+        sizes = {"vocab_size": tokenizer.vocab_size, "max_positions": 512, "max_tokens": max_tokens, **SHAPES[shape]}
+        model = GraphFormers(ModelConfig(method="plm", **sizes), tokenizer).eval().to(device)
+        row: dict[str, Any] = {"max_tokens": max_tokens}
+        for name, texts in (("short", short), ("mixed", mixed)):
+            model.encode(texts[:64])
+            started = time.perf_counter()
+            model.encode(texts)
+            row[f"{name}_texts_per_s"] = round(count / (time.perf_counter() - started), 1)
+        found.append(row)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=Path, required=True, help="a Parquet file with a column text")
+    parser.add_argument("--texts", type=Path, help="a Parquet file with a column text")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
     parser.add_argument("--nodes", type=int, default=None, help="how many nodes to encode; all on a GPU, 2,000 on a CPU")
     parser.add_argument("--neighbours", type=int, nargs="*", default=None, help="neighbours per centre in the Table 5 part")
+    parser.add_argument(
+        "--max-tokens", type=int, nargs="+", help="read texts of few words with models that may read so many tokens"
+    )
     chosen = parser.parse_args()
+    if not chosen.texts and not chosen.max_tokens:
+        parser.error("--texts FILE is needed, or --max-tokens")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     shape = "small" if chosen.small else "base"
     tokenizer = Tokenizer.from_folder(chosen.tokenizer.parent)
+    if chosen.max_tokens:
+        print(json.dumps(few_words(tokenizer, shape, device, chosen.max_tokens), indent=1))
+        return
     texts = parquet.read_table(chosen.texts, columns=["text"])["text"].to_pylist()
     cache = tokenize(texts, tokenizer)
     result: dict[str, Any] = {
