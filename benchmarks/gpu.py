@@ -1,8 +1,8 @@
-"""Every figure that the README quotes from a GPU, measured again: runs the other benchmarks, writes results/*_GPU.json.
+"""Every figure that the README quotes from a GPU, measured again: runs the other benchmarks, writes results/*_h200.json.
 
     python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src     # on any machine: what the parts need
     python benchmarks/gpu.py run FOLDER --commit "$(git rev-parse --short HEAD)" -o results --limit 570
-    python benchmarks/gpu.py run FOLDER --part encode --part train -o results
+    python benchmarks/gpu.py run FOLDER --commit HASH --part encode --part train -o results
 
 FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and what the 2021 code reached on the
 same GPU as reference.jsonl (see train.py). A part that is done at this commit is not done again, and none is begun that would not
@@ -46,8 +46,10 @@ class Part:
 TOKENIZER = ("--tokenizer", "@tokenizer.json")
 REFERENCE = ("--reference", "@reference.jsonl")
 EMBED = ("benchmarks/embed.py", *TOKENIZER, "--folder", "@made", "--stacks", STACKS)
+# others import what the machine of a GPU may lack
+TESTS = tuple(f"tests/{part}/test_gpu.py" for part in ("model", "train", "embedding"))
 PARTS = {
-    "tests": Part("tests", "result", ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"), 240),
+    "tests": Part("tests", "result", ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *TESTS), 240),
     "encode": Part("encode", "result", ("benchmarks/encode.py", "--texts", "@arxiv9196/nodes.parquet", *TOKENIZER), 150),
     "train": Part(
         "train",
@@ -103,7 +105,7 @@ def run(folder: Path, chosen: argparse.Namespace) -> list[str]:
     """Runs the chosen parts one after the other; gives those that are not done."""
     import torch
 
-    began = time.monotonic()
+    began, folder = time.monotonic(), folder.resolve()  # the parts run in the repository
     os.environ["PYTHONPATH"] = str(HERE.parent)
     make_splits(folder)
     chosen.output.mkdir(parents=True, exist_ok=True)
@@ -136,21 +138,25 @@ def place_of(output: Path, part: Part) -> Path:
     return output / f"{part.file}_h200.json"
 
 
-def is_done(output: Path, part: Part, commit: str) -> bool:
+def kept(output: Path, part: Part) -> dict[str, Any]:
+    """What stands in a part's file, if there is one."""
     place = place_of(output, part)
-    found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
+    return dict(json.loads(place.read_text())) if place.is_file() else {}
+
+
+def is_done(output: Path, part: Part, commit: str) -> bool:
+    found = kept(output, part)
     return found.get("measured at", {}).get(part.key) == commit and part.key in found
 
 
 def keep(output: Path, part: Part, printed: str, made: dict[str, str]) -> None:
     """Puts what a part printed into its file, beside what other parts have put there."""
-    place = place_of(output, part)
-    found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
+    found = kept(output, part)
     found["commands"] = found.get("commands", {}) | {part.key: part.shown()}
     found["machine"] = made["machine"]
     found["measured at"] = found.get("measured at", {}) | {part.key: made["commit"]}
     found[part.key] = parsed(printed)
-    place.write_text(json.dumps(found, indent=1) + "\n")
+    place_of(output, part).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def parsed(printed: str) -> Any:

@@ -42,6 +42,17 @@ def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored: half of a character (a lone surrogate) cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def hash_strings(strings: list[str]) -> Array:
     """A 64-bit hash of each string, the same on every machine and in every version (BLAKE2b)."""
     digests = [hashlib.blake2b(string.encode(), digest_size=8).digest() for string in strings]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from graphformers.data.builder import build_graph
 from graphformers.data.columns import ColumnNames, as_text, make_column
-from graphformers.data.graph import TextGraph
+from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.times import are_times
 from graphformers.errors import InputError, MissingExtraError
 
@@ -26,7 +26,7 @@ PYG_NAMES = ("edge_index", "edge_attr", "edge_weight", "edge_type", "edge_time",
 
 def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     """The directed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have `type` and `time`."""
-    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
+    graph = loaded_graph(graph)
     result = _import("networkx", "a networkx graph").MultiDiGraph()
     result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
     ids = graph.ids.to_pylist()
@@ -74,8 +74,7 @@ def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_g
     data = _import("torch_geometric.data", "a PyG Data object")
     import torch
 
-    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
-
+    graph = loaded_graph(graph)
     sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
     edges = graph.edges.astype(np.int64) if directed else np.stack([sources, graph.indices.astype(np.int64)])
     found: dict[str, Any] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}

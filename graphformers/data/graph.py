@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.artifact import Artifact, open_artifact, write_artifact
-from graphformers.data.arrays import Array, hash_strings, load_array, load_table, one_chunk, save_array, save_table
+from graphformers.data.arrays import Array, hash_strings, is_unicode, load_array, load_table, one_chunk, save_array, save_table
 from graphformers.errors import GraphFormersError, UnknownIdError
 
 KIND = "graph"
@@ -120,7 +120,7 @@ class TextGraph:
             raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
         if self.num_nodes == 0 or len(ids) == 0:
             return np.full(len(ids), -1, dtype=np.int64)
-        ids = [id if id.isascii() else id.encode(errors="replace").decode() for id in ids]  # half a character is nobody's id
+        ids = [id if is_unicode(id) else "" for id in ids]  # which is nobody's
         hashes = hash_strings(list(ids))
         place = np.minimum(np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1)
         found = self._by_hash[place]
@@ -215,3 +215,8 @@ class TextGraph:
             summary=artifact.summary,
             artifact=artifact,
         )
+
+
+def loaded_graph(graph: TextGraph | str | Path) -> TextGraph:
+    """A graph, or the one in a folder."""
+    return graph if isinstance(graph, TextGraph) else TextGraph.load(graph)

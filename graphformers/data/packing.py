@@ -181,12 +181,11 @@ class Packer:
         if needed > self.row_width:  # rows are as wide as the longest sequence, rounded for the GPU's sake
             object.__setattr__(self, "row_width", -(-needed // 8) * 8)
 
-    def row_of(self, tokens: TokenCache, nodes: Array, *, graph_tokens: bool = False) -> tuple[int, int]:
-        """The width and the slots of rows for these texts: few kinds of rows, since layers are compiled for each.
+    def row_of(self, lengths: Array) -> tuple[int, int]:
+        """The width and the slots of rows for texts of these lengths: few kinds of rows, since layers are compiled for each.
 
         No wider than the longest text wants; with twice as many slots where texts are so short that they would leave rows empty.
         """
-        lengths = tokens.lengths(np.asarray(nodes), self.max_tokens) + int(graph_tokens)
         width = ROW_WIDTH
         while width < lengths.max(initial=0):
             width *= 2
@@ -199,7 +198,7 @@ class Packer:
     ) -> PackedBatch:
         """The texts of some nodes, in rows of the kind given, or of their own."""
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
-        sizes = (*(row or self.row_of(tokens, nodes, graph_tokens=graph_tokens)), self.pad_token)
+        sizes = (*(row or self.row_of(np.diff(indptr) + int(graph_tokens))), self.pad_token)
         packed = pack_nodes(flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple)
         if not self.named or tokens.id_hashes is None:
             return packed
@@ -214,7 +213,8 @@ class Packer:
             first = index
         index_BK, open_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
         places = np.flatnonzero(open_BK)[first]
-        row = self.row_of(tokens, np.concatenate([neighborhood.centers, neighbors]), graph_tokens=self.nested)
+        everyone = np.concatenate([neighborhood.centers, neighbors])
+        row = self.row_of(tokens.lengths(everyone, self.max_tokens) + int(self.nested))
         centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested, row=row)
         others = self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct, row=row)
         return PackedNeighborhoods(

@@ -16,7 +16,7 @@ import numpy as np
 from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
 from graphformers.data.arrays import Array, load_array, save_array
 from graphformers.data.candidates import DEFAULT_COUNT, default_count, draw_candidates
-from graphformers.data.graph import TextGraph
+from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.holdout import OF_LINKS, SplitSettings, count_of, hold_out, pair_hashes, times_of
 from graphformers.data.sampling import NeighborSampler
 from graphformers.errors import GraphFormersError
@@ -143,7 +143,7 @@ def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
 def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any) -> LinkSplit:
     """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph` may be a folder."""
     settings = settings or SplitSettings(**changes)
-    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
+    graph = loaded_graph(graph)
     if graph.num_pairs == 0:
         raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
     asked, (indptr, indices), held_out_nodes = hold_out(graph, settings)
@@ -156,31 +156,27 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
         LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, count, settings.seed + phase))
         for phase, pairs in enumerate(asked)
     )
-    notes = _notes(graph, settings, asked, held_out_nodes, count)
+    notes = _notes(graph, settings, asked, known, count)
     return LinkSplit(graph, settings, indptr, indices, train, valid, test, held_out_nodes, notes)
 
 
-def _tied(graph: TextGraph, name: str, asked: Array, held_out: Array) -> list[str]:
+def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
     """That known nodes are as late as some that ask, where they are."""
     times = times_of(graph, name)
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out] = False
-    tied = int((times[known] == times[asked].min()).sum())
-    return (
-        [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({times[asked].min()})"] if tied else []
-    )
+    first = times[asked].min()
+    tied = int((times[known] == first).sum())
+    return [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"] if tied else []
 
 
-def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], held_out_nodes: Array, count: int) -> tuple[str, ...]:
+def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], known: Array, count: int) -> tuple[str, ...]:
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
     for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
-        if share < 1 and len(pairs) < count_of(share, total):
-            found.append(
-                f"{len(pairs):,} {name} pairs instead of {count_of(share, total):,}: no more can go without isolating a node"
-            )
+        wanted = count_of(share, total)
+        if share < 1 and len(pairs) < wanted:
+            found.append(f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without isolating a node")
     if settings.held_out not in (*OF_LINKS, "nodes"):
-        found += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], held_out_nodes)
+        found += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], known)
     if settings.candidates is None and count < DEFAULT_COUNT:
         found.append(f"{count} candidates per question instead of {DEFAULT_COUNT}: this graph is too small for more")
     return tuple(found)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.artifact import EMBEDDING, MANIFEST, Draft, check_writable, publish_artifact
-from graphformers.data.graph import TextGraph
+from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.tokens import cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
@@ -199,7 +199,7 @@ def embed(
     settings = settings or EmbedSettings(**changes)
     check_output(output, force=force)
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
-    graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
+    graph = loaded_graph(graph)
     plan = Plan.of(model, graph, settings)
     work = Workplace.beside(output, plan)
     if model.is_bidirectional:

@@ -26,9 +26,7 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
     """ids, and (len(ids), D) float32 vectors."""
     path = Path(path)
     if (path / MANIFEST).is_file():
-        store = VectorStore.load(path)
-        own = store.ids.to_pylist()
-        return own, store.vectors(own)
+        return _stored(VectorStore.load(path))
     readers = {
         ".npz": _read_numpy,
         ".npy": _read_array,
@@ -63,8 +61,11 @@ def foreign_scores(
     if (Path(path) / MANIFEST).is_file():
         store = VectorStore.load(path)
         cosine |= store.is_cosine
-        _say_leaks(store, graph, np.zeros((0, 2), dtype=np.int64) if pairs is None else pairs)
-    ids, vectors = read_vectors(path)
+        if pairs is not None:
+            _say_leaks(store, graph, pairs)
+        ids, vectors = _stored(store)
+    else:
+        ids, vectors = read_vectors(path)
     places = {id: place for place, id in enumerate(ids)}
     wanted = graph.ids_of(nodes)
     missing = [id for id in wanted if id not in places]
@@ -78,6 +79,10 @@ def foreign_scores(
         id = wanted[int(strange.argmax())]
         raise GraphFormersError(f"{path}: the vector of {id!r} holds numbers that are not finite (NaN or inf)")
     return VectorScores(own, None if len(nodes) == graph.num_nodes else nodes, cosine=cosine)
+
+
+def _stored(store: VectorStore) -> tuple[list[str], Array]:
+    return store.ids.to_pylist(), np.asarray(store)
 
 
 def _say_leaks(store: VectorStore, graph: TextGraph, pairs: Array) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphformers.data.arrays import Array, unit_rows
-from graphformers.data.graph import TextGraph
+from graphformers.data.arrays import Array, is_unicode, unit_rows
+from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
@@ -164,10 +164,8 @@ class GraphFormers(nn.Module):
             raise GraphFormersError(f"a {min(kinds)} given, expected texts: strings")
         places: dict[str, int] = {}
         flat = [places.setdefault(text, len(places)) for around in given for text in around]
-        try:
-            "".join([*places, *texts]).encode()
-        except UnicodeEncodeError as error:
-            raise GraphFormersError("a text given that is no Unicode: it holds half of a character (a lone surrogate)") from error
+        if not all(map(is_unicode, chain(places, texts))):
+            raise GraphFormersError("a text given that is no Unicode: it holds half of a character (a lone surrogate)")
         tokens = tokenize([*places, *texts], self.tokenizer)
         counts = np.array([len(around) for around in given], dtype=np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -195,7 +193,7 @@ class GraphFormers(nn.Module):
 
         `graph` may be a folder; `tokens` are its own, where they are at hand.
         """
-        graph = graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
+        graph = loaded_graph(graph)
         nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
         if sampler is None:
             sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)

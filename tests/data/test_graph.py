@@ -274,6 +274,7 @@ def test_whether_there_is_a_node(graph: TextGraph) -> None:
     assert graph.ids[3].as_py() in graph
     assert "nobody" not in graph
     assert "half \ud83d" not in graph
+    assert "half \ud83d" not in build_graph([{"id": "half ?", "text": "a"}])
     assert 3 not in graph
     with pytest.raises(InputError, match="half of a character"):
         build_graph(ROWS, ["half \ud83d"], ["1"])

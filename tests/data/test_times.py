@@ -86,6 +86,13 @@ def test_a_pair_is_as_old_as_its_first_edge_and_a_save_keeps_it(tmp_path: Path) 
     assert times.tolist() == [expected[frozenset(pair)] for pair in graph.pairs().tolist()]
 
 
+def imported(folder: Path, edges: str, **changes: Any) -> TextGraph:
+    """Three nodes and these edges, whose column `seen` holds their times."""
+    (folder / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
+    (folder / "edges.csv").write_text(edges)
+    return read_graph(folder / "nodes.csv", folder / "edges.csv", columns={"time": "seen"}, **changes)
+
+
 WRITTEN = {
     "number": (["1990", "1991", "1992.5"], [1990.0, 1991.0, 1992.5]),
     "date": (["2001-01-01", "2001-01-02", "1970-01-01"], [978307200.0, 978393600.0, 0.0]),
@@ -114,51 +121,44 @@ def test_times_come_from_files(tmp_path: Path, written: str, suffix: str) -> Non
 
 
 def test_what_is_no_time_is_a_bad_row(tmp_path: Path) -> None:
-    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
-    edges = tmp_path / "edges.csv"
-    edges.write_text("src,dst,type,seen\na,b,x,1990\nb,nobody,x,soon\nb,c,y,later\nc,a,z,1991\n")
+    edges = "src,dst,type,seen\na,b,x,1990\nb,nobody,x,soon\nb,c,y,later\nc,a,z,1991\n"
     with pytest.raises(InputError, match=r"edges\.csv:3: the time 'soon', expected a number of seconds or a date"):
-        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
-    graph = read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"}, skip_bad=True)
+        imported(tmp_path, edges)
+    graph = imported(tmp_path, edges, skip_bad=True)
     assert graph.edges.tolist() == [[0, 2], [1, 0]]
     assert graph.edge_times is not None
     assert graph.edge_times.tolist() == [1990.0, 1991.0]
     assert [graph.type_names[code] for code in graph.edge_types if graph.edge_types is not None] == ["x", "z"]  # type: ignore[union-attr]
-    edges.write_text("src,dst,seen\na,b,1990\nc,nobody,1991\n")
+    edges = "src,dst,seen\na,b,1990\nc,nobody,1991\n"
     with pytest.raises(InputError, match=r"edges\.csv:3: an edge to 'nobody'"):
-        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+        imported(tmp_path, edges)
 
 
 def test_years_and_dates_do_not_mix(tmp_path: Path) -> None:
     """A year among dates would be a moment of 1970, and the latest link the earliest."""
-    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
-    edges = tmp_path / "edges.csv"
-    edges.write_text("src,dst,seen\na,b,2019-06-01\nb,c,\nc,a,2020\n")
+    edges = "src,dst,seen\na,b,2019-06-01\nb,c,\nc,a,2020\n"
     with pytest.raises(InputError, match=r"edges\.csv:4: the time '2020', expected a date .*, as the times before it are"):
-        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
-    edges.write_text("src,dst,seen\na,b,2019\nb,c,2020-06-01\n")
+        imported(tmp_path, edges)
+    edges = "src,dst,seen\na,b,2019\nb,c,2020-06-01\n"
     with pytest.raises(InputError, match=r"edges\.csv:3: the time '2020-06-01', expected a number, as the times before it are"):
-        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
-    edges.write_text("src,dst,seen\na,b,2024-02-30\n")
+        imported(tmp_path, edges)
+    edges = "src,dst,seen\na,b,2024-02-30\n"
     with pytest.raises(InputError, match=r"edges\.csv:2: the time '2024-02-30'"):
-        read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
+        imported(tmp_path, edges)
 
 
 def test_many_rows_that_are_no_times_are_told_at_once(tmp_path: Path) -> None:
     """Not found one by one: of half a million such rows that took minutes."""
     count = 200_000
-    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\n")
-    edges = tmp_path / "edges.csv"
-    edges.write_text("src,dst,seen\n" + "a,b,05/01/2024\n" * count + "b,a,2024\n")
-    graph = read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"}, skip_bad=True)
+    edges = "src,dst,seen\n" + "a,b,05/01/2024\n" * count + "b,a,2024\n"
+    graph = imported(tmp_path, edges, skip_bad=True)
     assert graph.summary["skipped"] == {"malformed row": count}
     assert graph.edges.tolist() == [[1], [0]]
 
 
 def test_a_link_without_a_time_is_kept_without(tmp_path: Path) -> None:
-    (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
-    (tmp_path / "edges.csv").write_text("src,dst,seen\na,b,2019\nb,c,\n")
-    graph = read_graph(tmp_path / "nodes.csv", tmp_path / "edges.csv", columns={"time": "seen"})
+    edges = "src,dst,seen\na,b,2019\nb,c,\n"
+    graph = imported(tmp_path, edges)
     assert graph.edge_times is not None
     assert graph.edge_times.tolist() == pytest.approx([2019.0, np.nan], nan_ok=True)
     for back in (from_networkx(to_networkx(graph)), from_pyg(to_pyg(graph, directed=True))):
