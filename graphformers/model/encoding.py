@@ -24,7 +24,15 @@ from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokeni
 from graphformers.errors import GraphFormersError
 from graphformers.model.cascaded import CascadedNetwork
 from graphformers.model.classic import ClassicNetwork, classic_network
-from graphformers.model.modeling import GraphAttention, GraphFormersNetwork, ModelConfig, NestedLayer, Sight, TransformerLayer
+from graphformers.model.modeling import (
+    GraphAttention,
+    GraphFormersNetwork,
+    ModelConfig,
+    NestedLayer,
+    Sight,
+    TransformerLayer,
+    kernels_on,
+)
 from graphformers.model.passes import CenterBatch, Passes, cut, read_centers, read_texts
 from graphformers.progress import progress
 
@@ -291,14 +299,19 @@ def make_network(config: ModelConfig) -> GraphFormersNetwork | CascadedNetwork |
     return GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
 
 
-def compile_network(network: nn.Module, backend: Any = "inductor") -> None:
+def compile_network(network: nn.Module, backend: Any = "inductor", *, trains: bool = False) -> None:
     """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
 
     There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or without, few numbers of neighbours.
+    One that `trains` has norms by kernels of our own, where they work (norms.py).
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
     warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # the compiler speaks of its own choices
+    device = next(network.parameters()).device
+    has_norm_kernels = trains and device.type == "cuda" and kernels_on(device, "norms") is not None
     for module in network.modules():
+        if isinstance(module, TransformerLayer):
+            module.has_norm_kernels = has_norm_kernels
         if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
             module.compile(backend=backend)
             apart = module._compiled_call_impl

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -161,6 +162,7 @@ class TransformerLayer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, size)
         self.norm = nn.LayerNorm(size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
+        self.has_norm_kernels = False  # norms.py can be used; see `compile_network`
 
     def forward(self, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_RC: Tensor | None = None) -> Tensor:
         """Eqs. 3 and 4. With `cls_RC`, of the last rows nothing but these tokens is computed; see `_part`."""
@@ -194,8 +196,16 @@ class TransformerLayer(nn.Module):
 
     def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer, of tokens and what they attended to."""
-        hidden = self.attention_norm(residual + self.dropout(self.attended(attended))).to(residual.dtype)
-        result: Tensor = self.norm(hidden + self.dropout(self.down(self._activated(hidden))))
+        hidden = self._add_norm(self.attended(attended), residual, self.attention_norm)
+        return self._add_norm(self.down(self._activated(hidden)), hidden, self.norm)
+
+    def _add_norm(self, update: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+        if self.has_norm_kernels and self.training and update.dtype == residual.dtype == torch.bfloat16:
+            seed = torch.randint(1 << 62, (1,), device=update.device)
+            given = (update, residual, norm.weight, norm.bias, seed, self.dropout.p, norm.eps)
+            result: Tensor = torch.ops.graphformers.add_norm(*given)[0]
+            return result
+        result = norm(residual + self.dropout(update))
         return result.to(residual.dtype)
 
     def _activated(self, hidden: Tensor) -> Tensor:
@@ -567,12 +577,11 @@ class GraphFormersNetwork(nn.Module):
 
 
 @cache
-def kernels_on(device: torch.device) -> Any:
-    """The module of GPU kernels; None where it does not work."""
+def kernels_on(device: torch.device, name: str = "kernels") -> Any:
+    """A module of GPU kernels, kernels.py or norms.py; None where it does not work."""
     try:
-        from graphformers.model import kernels
-
-        return kernels if kernels.works_on(device) else None
+        module = import_module(f"graphformers.model.{name}")
+        return module if module.works_on(device) else None
     except Exception as error:  # no Triton, no compiler, a GPU that it does not know: whatever it is, there is another way
-        logging.getLogger(__name__).info("graph tokens in several steps: %s", error)
+        logging.getLogger(__name__).info("without %s.py: %s", name, error)
         return None

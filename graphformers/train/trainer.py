@@ -172,7 +172,7 @@ class Trainer:
         self.journal = Journal(None, self.state, is_quiet=True)
         self._is_compiled = config.compile or (config.compile is None and device.type == "cuda")
         if self._is_compiled:
-            compile_network(self.model.network)
+            compile_network(self.model.network, trains=True)
 
     def clean_up(self) -> None:
         """Ends what `set_up` began."""

@@ -97,6 +97,86 @@ def test_gradients_of_a_batch_large_enough_for_the_compiler_to_join_reductions()
     assert cosines(*(found[None] for found in gradients)).min() > 0.999
 
 
+def dropped_and_normed(update: torch.Tensor, residual: torch.Tensor, norm: torch.nn.LayerNorm, seed: int, dropout: float) -> Any:
+    import graphformers.model.norms  # noqa: F401  # needs a GPU
+
+    given = (norm.weight, norm.bias, torch.tensor([seed], device="cuda"), dropout, norm.eps)
+    return torch.ops.graphformers.add_norm(update, residual, *given)
+
+
+def kept_places(rows: int, size: int, seed: int, dropout: float) -> torch.Tensor:
+    ones = torch.ones(rows, size, device="cuda", dtype=torch.bfloat16)
+    norm = torch.nn.LayerNorm(size, device="cuda")
+    total: torch.Tensor = dropped_and_normed(ones, torch.zeros_like(ones), norm, seed, dropout)[1]
+    return (total > 0).float()
+
+
+@pytest.mark.parametrize("shape", [(1, 24), (1003, 384), (9, 128, 768), (77, 1000)])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_norm_kernels_equal_torch(shape: tuple[int, ...], dropout: float) -> None:
+    torch.manual_seed(0)
+    size, seed = shape[-1], 3 << 40
+    norm = torch.nn.LayerNorm(size, 1e-6).cuda()
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    update, residual, toward = (torch.randn(*shape, device="cuda").bfloat16() for _ in range(3))
+    kept = kept_places(update.numel() // size, size, seed, dropout).view(shape)
+    given = [update.requires_grad_(), residual.requires_grad_(), *norm.parameters()]
+    found = dropped_and_normed(update, residual, norm, seed, dropout)[0]
+    expected = norm(residual.float() + update.float() * kept / (1 - dropout))
+    ways_back = torch.autograd.grad(found, given, toward), torch.autograd.grad(expected, given, toward.float())
+    for one, other in [(found, expected), *zip(*ways_back, strict=True)]:
+        assert float(((one - other).norm() / other.norm()).detach()) < 0.006
+
+
+def test_what_is_dropped_is_random() -> None:
+    rows, size, dropout = 4096, 768, 0.1
+    kept = kept_places(rows, size, 5, dropout)
+    deviation = (dropout * (1 - dropout)) ** 0.5
+    for axis, count in ((None, rows * size), (0, rows), (1, size)):
+        means = kept.mean() if axis is None else kept.mean(axis)
+        away = (means - (1 - dropout)).abs() / deviation * count**0.5
+        assert float(away.max()) < 5.5
+    centered = (kept - (1 - dropout)) / deviation
+    for one, other in [
+        (centered[1:], centered[:-1]),
+        (centered[:, 1:], centered[:, :-1]),
+        *((centered, (kept_places(rows, size, seed, dropout) - (1 - dropout)) / deviation) for seed in (4, 6, 5 + (1 << 32))),
+    ]:
+        assert abs(float((one * other).mean())) * one.numel() ** 0.5 < 5
+    assert torch.equal(kept, kept_places(rows, size, 5, dropout))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_compiled_training_has_norm_kernels(dropout: float) -> None:
+    """Without dropout as without kernels; with it, a pass that keeps nothing sees what the pass with gradients does."""
+    found = []
+    for is_compiled in (False, True):
+        model = make_model(hidden_size=128, num_heads=4, dropout=dropout, attention_dropout=0.0).cuda().train()
+        if is_compiled:
+            compile_network(model.network, trains=True)
+            assert all(layer.has_norm_kernels for layer in model.network.text.layers)
+        neighborhood = Neighborhood(np.arange(300), np.arange(301) * 3, np.arange(900) % 500)
+        batch = to_device(
+            model.packer().pack_neighborhoods(tokenize(make_texts(500), model.tokenizer), neighborhood), model.device
+        )
+        with torch.autocast("cuda", torch.bfloat16):
+            with torch.no_grad():
+                torch.manual_seed(1)
+                before = model.network(batch)
+            torch.manual_seed(1)
+            vectors = model.network(batch)
+            torch.manual_seed(2)
+            other = model.network(batch)
+        vectors.square().mean().backward()
+        if is_compiled:
+            assert cosines(before.cpu().numpy(), vectors.detach().cpu().numpy()).min() > 0.999
+            assert (cosines(other.detach().cpu().numpy(), vectors.detach().cpu().numpy()).min() < 0.99) == (dropout > 0)
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).cpu().numpy())
+    if dropout == 0:
+        assert cosines(*(gradient[None] for gradient in found)).min() > 0.995
+
+
 def test_weights_that_changed_are_used() -> None:
     model = make_model().cuda()
     before = model.encode(["graph node"])

@@ -465,7 +465,7 @@ def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, batch, seed)
 
     monkeypatch.setattr(Stepper, "run", slow_at_first)
-    monkeypatch.setattr("graphformers.train.trainer.compile_network", lambda network: None)
+    monkeypatch.setattr("graphformers.train.trainer.compile_network", lambda network, trains: None)
     compiled.config = replace(compiled.config, compile=True)
     result = compiled.train()
     assert len(seconds) == 1 + 3
