@@ -290,12 +290,16 @@ def print_searched(found: "Searched") -> None:
 def print_matches(found: "Sequence[Match]", as_json: bool) -> None:
     """What a search found, one line each."""
     if as_json:
-        print(json.dumps([match.table() for match in found], ensure_ascii=False))
+        print(json.dumps([match.table() for match in found], ensure_ascii=False, default=str))  # a date is no JSON
         return
     if not found:
         print("nothing found")
         return
-    print_rows([(f"{match.score:.3f}", shorten(match.id, 40), shorten(match.text)) for match in found], ["score", "id", "text"])
+    rows = []
+    for match in found:
+        own = ["" if value is None else shorten(str(value), 40) for value in match.columns.values()]
+        rows.append((f"{match.score:.3f}", shorten(match.id, 40), *own, shorten(match.text)))
+    print_rows(rows, ["score", "id", *found[0].columns, "text"])
 
 
 def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> None:

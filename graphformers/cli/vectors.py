@@ -154,7 +154,15 @@ def search_command(
     count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILTER", help="Only nodes whose column fits, as in 'year>=1995' or category=cs. Repeatable."),
+        typer.Option(
+            metavar="FILTER",
+            help="Only nodes whose column fits: 'year>=1995', venue=ICML, 'venue~neur' (contains), 'year in 1995,1996'."
+            " Repeatable.",
+        ),
+    ] = None,
+    show: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="Columns to show of what is found, separated by commas. Repeatable."),
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Look at every vector instead of using the index.")] = False,
     model: MovedModel = None,
@@ -177,7 +185,8 @@ def search_command(
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
-    searcher, where = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device), where or []
+    shown, where = [name.strip() for word in show or [] for name in word.split(",")], where or []
+    searcher = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device, columns=shown)
     if text is not None:
         whole = [word for word in neighbors or [] if word in searcher.store]  # an id may have commas of its own
         parts = [part.strip() for word in neighbors or [] if word not in whole for part in word.split(",")]

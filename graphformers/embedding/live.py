@@ -108,6 +108,15 @@ class LiveGraph:
         table, row = self.record(node)
         return {name: table[name][row].as_py() for name in table.column_names}
 
+    def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, object]]:
+        """Of each node the values of some of its columns; None where it has none."""
+        if not columns:
+            return [{} for _ in nodes]
+        found = [self.record(node) for node in nodes.tolist()]
+        return [
+            {name: table[name][row].as_py() if name in table.column_names else None for name in columns} for table, row in found
+        ]
+
     def column_names(self) -> list[str]:
         """The user's own node columns, of any node."""
         names = dict.fromkeys(name for table in self._tables() for name in table.column_names)

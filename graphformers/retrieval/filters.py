@@ -1,4 +1,7 @@
-"""Filters on node columns, as typed: year>=1995, category=cs.LG, venue!=arXiv. All of them must hold."""
+"""Filters on node columns, as typed: year>=1995, category=cs.LG, venue!=arXiv, title~graph, category in cs.LG,cs.CL.
+
+All of them must hold. `~` looks for letters anywhere in a text, large or small; `in` takes one of several values.
+"""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +15,10 @@ from graphformers.data.columns import is_text
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 
-PATTERN = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)", re.DOTALL)  # blanks are stripped after: in here they cost their cube
+# blanks are stripped after: in here they cost their cube
+PATTERN = re.compile(r"([^<>=!~]+)(<=|>=|!=|==|=|<|>|~)(.*)", re.DOTALL)
+AMONG = re.compile(r"\s(?=in\s)")  # before an `in`
+EXPECTED = "COLUMN=VALUE, or with !=, <, <=, >, >= or ~ (contains), or COLUMN in VALUE,VALUE"
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)*")
 DATE = re.compile(r"\d{4}(-\d\d.*)?")
 COMPARE = {
@@ -35,30 +41,65 @@ def allowed_nodes(live: LiveGraph, filters: Sequence[str]) -> Array | None:
     return found
 
 
+def check_columns(live: LiveGraph, wanted: Sequence[str]) -> None:
+    """Whether any node has each of these columns."""
+    known = live.column_names() if wanted else []
+    for name in wanted:
+        if name not in known:
+            raise GraphFormersError(f"no node column {name!r}; {nearest(name, known)}")
+
+
 def _one(live: LiveGraph, filter: str) -> Array:
-    parts = PATTERN.fullmatch(filter)
-    if parts is None or not parts[1].strip():
-        raise GraphFormersError(f"the filter {filter!r} given, expected COLUMN=VALUE, or with !=, <, <=, > or >=")
-    name, sign, text = (part.strip() for part in parts.groups())
-    columns = live.column_names()
+    columns, where = live.column_names(), f"the filter {filter!r}"
+    name, sign, text = _parts(filter, columns)
     if name not in columns:
-        raise GraphFormersError(f"the filter {filter!r}: no node column {name!r}; {nearest(name, columns)}")
+        raise GraphFormersError(f"{where}: no node column {name!r}; {nearest(name, columns)}")
     column = live.column(name)
     if pa.types.is_float16(column.type):  # which Arrow stores, but does not compare
         column = column.cast(pa.float32())
     try:
-        value = pa.scalar(text).cast(column.type)
+        mark = _contains(column, text, where) if sign == "~" else _compare(column, name, sign, text, where)
     except pa.ArrowException as error:
-        raise GraphFormersError(
-            f"the filter {filter!r}: {text!r} is no {column.type}, which the column {name!r} holds"
-        ) from error
-    if "<" in sign or ">" in sign:
-        _check_order(column, text, f"the filter {filter!r}")
-    try:
-        mark = COMPARE[sign](column, value)
-    except pa.ArrowException as error:
-        raise GraphFormersError(f"the filter {filter!r}: the column holds {column.type}, which cannot be compared") from error
+        raise GraphFormersError(f"{where}: the column holds {column.type}, which cannot be compared") from error
     return np.asarray(pc.fill_null(mark, False), dtype=bool)
+
+
+def _parts(filter: str, columns: Sequence[str]) -> tuple[str, str, str]:
+    """Column, sign and value; a value behind `in` may hold signs of its own."""
+    signed = PATTERN.fullmatch(filter)
+    if signed is None or signed[1].strip() not in columns:
+        among = [(filter[: found.start()].strip(), filter[found.end() + 2 :].strip()) for found in AMONG.finditer(filter)]
+        if among:
+            name, text = min(among, key=lambda pair: pair[0] not in columns)  # a known column, if there is one
+            return name, "in", text
+    if signed is None or not signed[1].strip():
+        raise GraphFormersError(f"the filter {filter!r} given, expected {EXPECTED}")
+    return signed[1].strip(), signed[2], signed[3].strip()
+
+
+def _compare(column: pa.Array, name: str, sign: str, text: str, where: str) -> pa.Array:
+    given = [part.strip() for part in text.split(",")] if sign == "in" else [text]
+    values = [_value(part, column.type, name, where) for part in given]
+    if sign == "in":
+        return pc.is_in(column, value_set=pa.array([value.as_py() for value in values], column.type))
+    if "<" in sign or ">" in sign:
+        _check_order(column, text, where)
+    return COMPARE[sign](column, values[0])
+
+
+def _value(text: str, kind: pa.DataType, name: str, where: str) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowException as error:
+        raise GraphFormersError(f"{where}: {text!r} is no {kind}, which the column {name!r} holds") from error
+
+
+def _contains(column: pa.Array, text: str, where: str) -> pa.Array:
+    if not is_text(column.type):
+        raise GraphFormersError(f"{where}: the column holds {column.type}, ~ looks for letters in texts")
+    if not text:
+        raise GraphFormersError(f"{where}: nothing to look for behind ~")
+    return pc.match_substring(column, text, ignore_case=True)
 
 
 def _check_order(column: pa.Array, text: str, where: str) -> None:

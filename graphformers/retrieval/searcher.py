@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, fits
 from graphformers.model.encoding import GraphFormers
-from graphformers.retrieval.filters import allowed_nodes
+from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index
 
 MOST_HITS = 10_000
@@ -26,15 +26,18 @@ class Match:
     id: str
     score: float
     text: str
+    columns: dict[str, Any] = field(default_factory=dict)  # those of its own columns that were asked for
 
     def table(self) -> dict[str, Any]:
-        return asdict(self)
+        told = {"id": self.id, "score": self.score, "text": self.text}
+        return told | {"columns": self.columns} if self.columns else told
 
 
 class Searcher:
     """Searches a store: `Searcher(store).text("graph neural networks", k=10)`.
 
-    The model is loaded when a text is first asked for; to look for what is near a node it is not needed.
+    The model is loaded when a text is first asked for; to look for what is near a node it is not needed. Matches come with the
+    node `columns` that are named here.
     """
 
     def __init__(
@@ -44,8 +47,11 @@ class Searcher:
         *,
         exact: bool | None = None,
         device: str | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
         self.store = store if isinstance(store, VectorStore) else VectorStore.load(store)
+        self.columns = [columns] if isinstance(columns, str) else list(columns)
+        check_columns(self.store.live, self.columns)
         self.index = Index.open(self.store, exact=exact)
         self._model, self._device, self._loading = model, device, threading.Lock()
         if model is not None:
@@ -104,8 +110,9 @@ class Searcher:
     def _matches(self, nodes: Array, scores: Array) -> list[Match]:
         is_there = nodes >= 0
         nodes, live = nodes[is_there], self.store.live
-        found = zip(live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), strict=True)
-        return [Match(id, score, text) for id, score, text in found]
+        values = live.values_of(nodes, self.columns)
+        found = zip(live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), values, strict=True)
+        return [Match(*told) for told in found]
 
 
 def check_k(k: int) -> None:
@@ -120,6 +127,7 @@ def search(
     *,
     neighbors: Sequence[str] = (),
     where: Sequence[str] = (),
+    columns: Sequence[str] = (),
     model: GraphFormers | None = None,
 ) -> list[Match]:
     """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks", k=5)`.
@@ -127,7 +135,7 @@ def search(
     `model` is found where it lay when the vectors were made, unless it is given. Who asks often keeps a Searcher, which keeps
     index and model.
     """
-    searcher = Searcher(store, model)
+    searcher = Searcher(store, model, columns=columns)
     if isinstance(query, str):
         return searcher.text(query, k, neighbors=neighbors, where=where)
     if np.asarray(query).dtype.kind not in "fiu":

@@ -201,7 +201,7 @@ def _add_reading(app: FastAPI, state: State) -> None:
         if body.text is not None:
             around = company(engine, body.neighbors, body.neighbor_texts)
             vector = (await read([Reading(body.text, around)]))[0]
-        question = Question(body.k, body.id, vector, body.links, filters, body.show_neighbors)
+        question = Question(body.k, body.id, vector, body.links, filters, body.show_neighbors, tuple(body.columns))
         found = await engine.searches.do(question, state.limits.seconds)
         return Response(found, media_type="application/json")
 

@@ -25,7 +25,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import FEW_NEIGHBORS
 from graphformers.progress import say
-from graphformers.retrieval.filters import allowed_nodes
+from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index, load_index
 from graphformers.serve.batching import Batcher
 from graphformers.serve.settings import ServeSettings
@@ -64,6 +64,7 @@ class Question:
     is_unlinked: bool = False  # the node's neighbours are left out
     filters: tuple[str, ...] = ()
     num_neighbors: int = 0  # of each match, to be told with it
+    columns: tuple[str, ...] = ()  # likewise
 
 
 @dataclass(frozen=True)
@@ -307,6 +308,11 @@ class _Search:
             (next(vectors) if i not in self.errors else None) if question.id is not None else question.vector
             for i, question in enumerate(questions)
         ]
+        for i, question in enumerate(questions):  # after the vectors, of which one stands for each id that is known
+            try:
+                check_columns(live, question.columns)
+            except GraphFormersError as error:
+                self.errors[i] = RefusedError(str(error))
 
     def answers(self) -> list[bytes | Exception]:
         hits: list[tuple[Array, Array] | None] = [None] * len(self.questions)
@@ -371,7 +377,9 @@ class _Search:
             matches = []
             for node, score in zip(found[0].tolist(), found[1].tolist(), strict=True):
                 id, text = next(told)
-                match = {"id": id, "score": score, "text": text}
+                match: dict[str, Any] = {"id": id, "score": score, "text": text}
+                if self.questions[i].columns:
+                    match["columns"] = live.values_of(np.array([node]), self.questions[i].columns)[0]
                 if self.questions[i].num_neighbors:
                     match |= neighbors_of(self.view, node, self.questions[i].num_neighbors)
                 matches.append(match)

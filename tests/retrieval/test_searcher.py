@@ -55,6 +55,10 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
         "year!=1990": lambda row: row["year"] != 1990,
         "year<1993": lambda row: row["year"] < 1993,
         "kind=x": lambda row: row.get("kind") == "x",
+        "year in 1991, 1995": lambda row: row["year"] in (1991, 1995),
+        "kind in y,x": lambda row: row.get("kind") == "x",
+        "kind~X": lambda row: row.get("kind") == "x",
+        "kind ~ z": lambda row: False,
     }.items():
         mark = allowed_nodes(live, [filter])
         assert mark is not None
@@ -65,6 +69,31 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
     found = Searcher(place, model).similar("new", 60, where=["year>=1995"])
     years = {str(row["id"]): row["year"] for row in rows.values()}
     assert {match.id for match in found} == {id for id, year in years.items() if year >= 1995 and id != "new"}  # type: ignore[operator]
+
+
+def test_values_may_look_like_filters(place: Path) -> None:
+    model = make_model()
+    update(place, nodes=[{"id": "new", "text": "graph", "kind": "a=b", "made in": "here"}], model=model)
+    searcher = Searcher(place, model, columns=["made in", "year"])
+    for filter in ("kind in x,a=b", "kind=a=b", "kind~=B", "made in=here", "made in in there,here", "made in~HER"):
+        (found,) = searcher.text("graph", where=[filter])
+        assert (found.id, found.columns) == ("new", {"made in": "here", "year": None})
+
+
+def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = VectorStore.load(place).live
+    found = search(place, "graph text", 5, columns="year", model=make_model())
+    assert [match.columns for match in found] == [
+        {"year": live.fields(int(node))["year"]} for node in live.find([match.id for match in found])
+    ]
+    app(["search", str(place), "graph text", "-k", "5", "--show", "year", "--json"], standalone_mode=False)
+    assert [match["columns"] for match in json.loads(capsys.readouterr().out)] == [match.columns for match in found]
+    app(["search", str(place), "graph text", "-k", "5", "--show", "year"], standalone_mode=False)
+    header, first, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["score", "id", "year", "text"]
+    assert str(found[0].columns["year"]) in first
+    with pytest.raises(GraphFormersError, match="no node column 'yaer'; did you mean 'year'"):
+        Searcher(place, columns=["yaer"])
 
 
 def test_numbers_are_not_compared_with_letters(place: Path) -> None:
@@ -107,6 +136,10 @@ def test_wrong_questions(place: Path) -> None:
         searcher.text("x", where=["yaer=1"])
     with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
         searcher.text("x", where=["year>soon"])
+    with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
+        searcher.text("x", where=["year in 1990,soon"])
+    with pytest.raises(GraphFormersError, match="the column holds int64, ~ looks for letters in texts"):
+        searcher.text("x", where=["year~19"])
     with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
         searcher.text("x", where=["year"])
     with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):

@@ -111,8 +111,9 @@ def test_a_column_that_the_graph_did_not_have_keeps_its_type(tmp_path: Path) -> 
         assert client.put(path("a"), json={"text": "graph", "columns": {"pages": 3}}).status_code == 201
         answer = client.put(path("b"), json={"text": "graph", "columns": {"pages": "few"}})
         assert (answer.status_code, "the column 'pages': 'few' is no int64" in answer.text) == (422, True)
-        found = client.post("/search", json={"text": "graph", "where": ["pages>=3"]}).json()["matches"]
-        assert [match["id"] for match in found] == ["a"]
+        body = {"text": "graph", "where": ["pages>=3"], "columns": ["pages", "year"]}
+        found = client.post("/search", json=body).json()["matches"]
+        assert [(match["id"], match["columns"]) for match in found] == [("a", {"pages": 3, "year": None})]
 
 
 def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
@@ -189,6 +190,7 @@ WRONG = [
     ("POST", "/search", {"text": "x", "id": "y"}, 422, "text and id given"),
     ("POST", "/search", {"vector": [1.0]}, 422, "a vector of 1 numbers given, expected 24"),
     ("POST", "/search", {"text": "a", "where": "year=1"}, 422, "where: expected a list"),
+    ("POST", "/search", {"id": "{first}", "columns": ["yaer"]}, 422, "no node column 'yaer'; did you mean 'year'?"),
     ("POST", "/edges", {"edges": [["a", "b"]]}, 422, "edges.0: expected an object with its fields"),
     (
         "PUT",
