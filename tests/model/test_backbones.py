@@ -13,6 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from graphformers.cli import app
 from graphformers.data.tokens import tokenize
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import convert, from_backbone, from_pretrained, read_tokenizer
@@ -228,6 +229,24 @@ def test_the_convert_command(tmp_path: Path) -> None:
     shown = subprocess.run([*command[:3], "info", "old.model"], cwd=tmp_path, capture_output=True, text=True)
     assert [line.split() for line in shown.stdout.splitlines()][2] == ["method", "graphformers"]
     assert shown.stdout.split()[-2:] == ["trained", "no"]
+
+
+def test_a_backbone_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_backbone(tmp_path / "bert", "bert")
+    texts, place = make_texts(4), str(tmp_path / "plain.model")
+    words = ["--method", "plm", "--pooling", "mean", "--similarity", "cosine", "--max-tokens", "14"]
+    app(["convert", str(tmp_path / "bert"), *words, "-o", place], standalone_mode=False)
+    assert capsys.readouterr().out.startswith(f"{place}: plm, ")
+    model = from_pretrained(place)
+    assert (model.config.pooling, model.is_cosine) == ("mean", True)
+    expected = from_backbone(tmp_path / "bert", "plm", pooling="mean", max_tokens=14).encode(texts)
+    assert np.array_equal(model.encode(texts), expected)
+    with pytest.raises(GraphFormersError, match="a backbone with a tokenizer of its own, another was given"):
+        convert(tmp_path / "bert", tmp_path / "bert")
+    with pytest.raises(GraphFormersError, match="0 files of weights"):
+        convert(tmp_path / "typo.bin")
+    with pytest.raises(GraphFormersError, match="pooling='men' given, expected cls or mean"):
+        convert(tmp_path / "bert", pooling="men")
 
 
 def test_convert_reads_a_bin_and_never_runs_one(tmp_path: Path) -> None:
