@@ -104,6 +104,8 @@ class Stepper:
             return states, [self._vectors(chunk, states, mix_seed(seed, 1, i)) for i, chunk in enumerate(batch.chunks)]
 
     def _neighbor_states(self, batch: TrainBatch, seed: int) -> list[Tensor]:
+        if not batch.neighbors:
+            return []
         is_training = self.model.training
         self.model.train(is_training and self.config.neighbor_gradients)  # what does not learn needs no dropout
         with torch.no_grad():
