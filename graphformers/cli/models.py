@@ -194,18 +194,23 @@ def convert_command(
     ] = "graphformers",
     max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
     pooling: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What stands for a text: cls, or mean of its tokens; by default cls.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What stands for a text: cls, or mean of its tokens; by default cls, with plm as made.",
+        ),
     ] = None,
     similarity: Annotated[str, typer.Option(metavar="NAME", help="How vectors are compared: dot or cosine.")] = "dot",
     force: Force = False,
 ) -> None:
     """Turn foreign weights into a model folder: a language model's, as it is, or a checkpoint of the 2021 code.
 
-    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run. A language model's folder can
-    be embedded with, evaluated and trained further; what its method has beyond it is untrained.
+    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run. With
+    --method plm a language model reads texts alone, as it was made to; other methods add what is untrained.
 
     graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
-    graphformers convert minilm --method plm --pooling mean --similarity cosine -o minilm.model
+
+    graphformers convert minilm --method plm --similarity cosine --max-tokens 256 -o minilm.model
     """
     from graphformers.artifact import check_writable
     from graphformers.model.backbones import convert

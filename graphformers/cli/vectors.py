@@ -157,7 +157,7 @@ def search_command(
         typer.Option(
             metavar="FILTER",
             help="Only nodes whose column fits: 'year>=1995', venue=ICML, 'venue~neur' (contains), 'year in 1995,1996'."
-            " Repeatable.",
+            " Repeatable; all must hold.",
         ),
     ] = None,
     show: Annotated[
@@ -185,7 +185,7 @@ def search_command(
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
-    shown, where = [name.strip() for word in show or [] for name in word.split(",")], where or []
+    shown, where = [name.strip() for word in show or [] for name in word.split(",") if name.strip()], where or []
     searcher = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device, columns=shown)
     if text is not None:
         whole = [word for word in neighbors or [] if word in searcher.store]  # an id may have commas of its own

@@ -5,7 +5,9 @@ kept apart; what was removed is never in any row. A copy is cheap, so that a cha
 """
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -108,14 +110,19 @@ class LiveGraph:
         table, row = self.record(node)
         return {name: table[name][row].as_py() for name in table.column_names}
 
-    def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, object]]:
-        """Of each node the values of some of its columns; None where it has none."""
+    def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Of each node the values of some of its columns, fit for JSON; None where it has none."""
         if not columns:
             return [{} for _ in nodes]
-        found = [self.record(node) for node in nodes.tolist()]
-        return [
-            {name: table[name][row].as_py() if name in table.column_names else None for name in columns} for table, row in found
-        ]
+        plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
+        base, rows = self.base.nodes, pa.array(nodes[plain])
+        found: dict[str, list[Any]] = {}
+        for name in dict.fromkeys(columns):
+            known = base[name].take(rows) if name in base.column_names else pa.nulls(len(rows))
+            own = iter(plain_values(known))
+            records = (None if is_plain else self._records[node] for node, is_plain in zip(nodes.tolist(), plain, strict=True))
+            found[name] = [next(own) if record is None else _plain_value(*record, name) for record in records]
+        return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
     def column_names(self) -> list[str]:
         """The user's own node columns, of any node."""
@@ -359,3 +366,19 @@ def _with(row: Array, node: int) -> Array:
 
 def _without(row: Array, node: int) -> Array:
     return np.asarray(row[row != node], dtype=np.int64)
+
+
+def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """A column's values as JSON has them: times as text (Python has none of nanoseconds), what is no number as None."""
+    if pa.types.is_duration(column.type):
+        column = column.cast(pa.int64())
+    elif pa.types.is_temporal(column.type):
+        column = column.cast(pa.large_string())
+    values = column.to_pylist()
+    if pa.types.is_floating(column.type):
+        return [value if value is not None and math.isfinite(value) else None for value in values]
+    return list(values)
+
+
+def _plain_value(table: pa.Table, row: int, name: str) -> Any:
+    return plain_values(table[name].slice(row, 1))[0] if name in table.column_names else None

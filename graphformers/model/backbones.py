@@ -21,13 +21,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
-from graphformers.artifact import open_artifact, write_artifact
+from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.data.tokens import Tokenizer
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.checkpoints import check_leftovers, family_name, is_2021, read_2021, read_settings, read_weights
 from graphformers.model.classic import ClassicNetwork
 from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import CLASSIC, ModelConfig
+from graphformers.model.modeling import CLASSIC, POOLINGS, ModelConfig
 from graphformers.progress import say
 
 KIND = "model"
@@ -40,17 +40,25 @@ FOREIGN = (".bin", ".pt", ".pth")  # weights that `convert` alone reads
 BACKBONE_OWN = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "activation", "layer_norm_eps")
 
 
-def from_backbone(source: str | Path, method: str = "graphformers", *, seed: int = 42, **changes: Any) -> GraphFormers:
+def from_backbone(
+    source: str | Path,
+    method: str = "graphformers",
+    *,
+    seed: int = 42,
+    tokenizer: str | Path | None = None,
+    **changes: Any,
+) -> GraphFormers:
     """A model on the weights of a language model; what the language model does not have is new, drawn by `seed`.
 
     `source` is a folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the name of a model on the hub.
-    `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig.
+    `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig. `tokenizer` is one that lies
+    elsewhere: a folder, a tokenizer.json or a vocab.txt.
     """
     folder = find_backbone(source)
     if "pooling" not in changes and method not in CLASSIC and pooling_of(folder) == "mean":
         _say_pooling(str(source))
     theirs = _read_json(folder / "config.json"), read_safetensors(folder)
-    return _on_backbone(*theirs, read_tokenizer(folder), seed, {"method": method} | changes)
+    return _on_backbone(*theirs, _tokenizer_at(Path(tokenizer or folder)), seed, {"method": method} | changes)
 
 
 def pooling_of(folder: Path) -> str | None:
@@ -67,7 +75,7 @@ def _say_pooling(source: str) -> None:
     """Once for each backbone."""
     say(
         f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in the paper. "
-        "pooling='mean' (--set pooling=mean) reads it as it was made to be, and may learn faster"
+        "pooling='mean' (train --set pooling=mean, convert --pooling mean) reads it as it was made to be, and may learn faster"
     )
 
 
@@ -264,7 +272,7 @@ def save_pretrained(
 def from_pretrained(path: str | Path) -> GraphFormers:
     """Reads a model folder that `save_pretrained` wrote."""
     if str(path) in INSTALLED and not Path(path).exists():
-        advice = f"train --from {path} makes one, or, as it is, convert {path} -o NAME.model"
+        advice = f"train --from {path} makes one, or, as it is, convert {path} --method plm -o NAME.model"
         raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
@@ -302,13 +310,15 @@ def convert(
 ) -> GraphFormers:
     """A model from foreign weights: a .bin or .pt file or a folder with one, of a backbone or of the 2021 code.
 
-    Or whatever `from_backbone` takes. `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside
-    the weights.
+    Or whatever `from_backbone` takes, which with method="plm" is pooled as it was made to be; of a folder with weights of both
+    kinds the .safetensors. `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside the weights.
     """
+    if (Path(source) / MANIFEST).is_file():
+        raise GraphFormersError(f"{source}: a model folder already")
     if _is_backbone(source):
-        if tokenizer is not None:
-            raise GraphFormersError(f"{source}: a backbone with a tokenizer of its own, another was given")
-        return from_backbone(source, method, **changes)
+        pooling = pooling_of(find_backbone(source))
+        as_made = {"pooling": pooling} if method == "plm" and pooling in POOLINGS else {}
+        return from_backbone(source, method, tokenizer=tokenizer, **as_made | changes)
     source = Path(source)
     file = _foreign_file(source)
     theirs = _read_foreign(file)

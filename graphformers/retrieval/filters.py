@@ -1,6 +1,7 @@
 """Filters on node columns, as typed: year>=1995, category=cs.LG, venue!=arXiv, title~graph, category in cs.LG,cs.CL.
 
-All of them must hold. `~` looks for letters anywhere in a text, large or small; `in` takes one of several values.
+All of them must hold. `~` looks for letters anywhere in a text, large or small; `in` takes one of several values, none of which
+has a comma.
 """
 
 import re
@@ -15,12 +16,12 @@ from graphformers.data.columns import is_text
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 
-# blanks are stripped after: in here they cost their cube
-PATTERN = re.compile(r"([^<>=!~]+)(<=|>=|!=|==|=|<|>|~)(.*)", re.DOTALL)
-AMONG = re.compile(r"\s(?=in\s)")  # before an `in`
+SIGN = re.compile(r"\s*(<=|>=|!=|==|=~|~=|=|<|>|~)(.*)|\s+(in)\s(.*)", re.DOTALL)  # behind a column
+UNKNOWN = re.compile(r"(.*?)(?:[<>=!~]|\sin\s)", re.DOTALL)  # what seems to be meant as one
 EXPECTED = "COLUMN=VALUE, or with !=, <, <=, >, >= or ~ (contains), or COLUMN in VALUE,VALUE"
 NUMBER = re.compile(r"[-+]?\d+([.,]\d+)*")
 DATE = re.compile(r"\d{4}(-\d\d.*)?")
+CONTAINS = ("~", "=~", "~=")
 COMPARE = {
     "=": pc.equal,
     "==": pc.equal,
@@ -41,47 +42,46 @@ def allowed_nodes(live: LiveGraph, filters: Sequence[str]) -> Array | None:
     return found
 
 
-def check_columns(live: LiveGraph, wanted: Sequence[str]) -> None:
-    """Whether any node has each of these columns."""
-    known = live.column_names() if wanted else []
+def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
     for name in wanted:
         if name not in known:
             raise GraphFormersError(f"no node column {name!r}; {nearest(name, known)}")
 
 
 def _one(live: LiveGraph, filter: str) -> Array:
-    columns, where = live.column_names(), f"the filter {filter!r}"
-    name, sign, text = _parts(filter, columns)
-    if name not in columns:
-        raise GraphFormersError(f"{where}: no node column {name!r}; {nearest(name, columns)}")
+    where = f"the filter {filter!r}"
+    name, sign, text = _parts(filter, live.column_names())
     column = live.column(name)
     if pa.types.is_float16(column.type):  # which Arrow stores, but does not compare
         column = column.cast(pa.float32())
     try:
-        mark = _contains(column, text, where) if sign == "~" else _compare(column, name, sign, text, where)
+        mark = _contains(column, text, where) if sign in CONTAINS else _compare(column, name, sign, text, where)
     except pa.ArrowException as error:
         raise GraphFormersError(f"{where}: the column holds {column.type}, which cannot be compared") from error
     return np.asarray(pc.fill_null(mark, False), dtype=bool)
 
 
 def _parts(filter: str, columns: Sequence[str]) -> tuple[str, str, str]:
-    """Column, sign and value; a value behind `in` may hold signs of its own."""
-    signed = PATTERN.fullmatch(filter)
-    if signed is None or signed[1].strip() not in columns:
-        among = [(filter[: found.start()].strip(), filter[found.end() + 2 :].strip()) for found in AMONG.finditer(filter)]
-        if among:
-            name, text = min(among, key=lambda pair: pair[0] not in columns)  # a known column, if there is one
-            return name, "in", text
-    if signed is None or not signed[1].strip():
+    """Column, sign and value. Names and values may hold signs too: the longest column that fits is meant."""
+    given = filter.strip()
+    for name in sorted(columns, key=len, reverse=True):
+        found = SIGN.fullmatch(given, len(name)) if given.startswith(name) else None
+        if found is not None:
+            return name, found[1] or found[3], (found[2] or found[4] or "").strip()
+    meant = UNKNOWN.match(given)
+    if meant is None or not meant[1].strip():
         raise GraphFormersError(f"the filter {filter!r} given, expected {EXPECTED}")
-    return signed[1].strip(), signed[2], signed[3].strip()
+    name = meant[1].strip()
+    raise GraphFormersError(f"the filter {filter!r}: no node column {name!r}; {nearest(name, columns)}")
 
 
 def _compare(column: pa.Array, name: str, sign: str, text: str, where: str) -> pa.Array:
     given = [part.strip() for part in text.split(",")] if sign == "in" else [text]
+    if sign == "in" and "" in given:
+        raise GraphFormersError(f"{where}: a value is empty, expected values with commas between them")
     values = [_value(part, column.type, name, where) for part in given]
     if sign == "in":
-        return pc.is_in(column, value_set=pa.array([value.as_py() for value in values], column.type))
+        return pc.is_in(column, value_set=pa.array(given).cast(column.type))
     if "<" in sign or ">" in sign:
         _check_order(column, text, where)
     return COMPARE[sign](column, values[0])

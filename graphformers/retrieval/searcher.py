@@ -26,7 +26,7 @@ class Match:
     id: str
     score: float
     text: str
-    columns: dict[str, Any] = field(default_factory=dict)  # those of its own columns that were asked for
+    columns: dict[str, Any] = field(default_factory=dict, hash=False)  # those of its own columns that were asked for
 
     def table(self) -> dict[str, Any]:
         told = {"id": self.id, "score": self.score, "text": self.text}
@@ -51,7 +51,7 @@ class Searcher:
     ) -> None:
         self.store = store if isinstance(store, VectorStore) else VectorStore.load(store)
         self.columns = [columns] if isinstance(columns, str) else list(columns)
-        check_columns(self.store.live, self.columns)
+        check_columns(self.columns, self.store.live.column_names() if self.columns else [])
         self.index = Index.open(self.store, exact=exact)
         self._model, self._device, self._loading = model, device, threading.Lock()
         if model is not None:

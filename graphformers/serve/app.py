@@ -38,7 +38,7 @@ NEAR = {  # what `asked` reads
         {
             "name": "where",
             "in": "query",
-            "description": "As in year>=1995; all must hold.",
+            "description": "As in year>=1995, venue~neur (contains) or 'year in 1995,1996'; all must hold.",
             "schema": {"type": "array", "maxItems": LIMITS.filters, "items": {"type": "string", "maxLength": 500}},
         },
     ]

@@ -74,7 +74,9 @@ class SearchBody(Body):
     k: int = Field(10, ge=1, le=LIMITS.k)
     neighbors: Ids = Field([], description="Ids of nodes in whose company the text is read.")
     neighbor_texts: Texts = Field([], description="Texts in whose company the text is read.")
-    where: list[Filter] = Field([], max_length=LIMITS.filters, description="Filters such as year>=1995, all of which must hold.")
+    where: list[Filter] = Field(
+        [], max_length=LIMITS.filters, description="Filters such as year>=1995, venue~neur, year in 1995,1996; all must hold."
+    )
     columns: list[Name] = Field([], max_length=LIMITS.columns, description="Columns of each match to show.")
     links: bool = Field(False, description="With id: likely links, so that known neighbours are left out.")
     show_neighbors: int = Field(0, ge=0, le=20, description="How many neighbours of each match to show.")

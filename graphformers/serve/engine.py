@@ -308,9 +308,11 @@ class _Search:
             (next(vectors) if i not in self.errors else None) if question.id is not None else question.vector
             for i, question in enumerate(questions)
         ]
+        wanted = {name for question in questions for name in question.columns}
+        columns = live.column_names() if wanted else []
         for i, question in enumerate(questions):  # after the vectors, of which one stands for each id that is known
             try:
-                check_columns(live, question.columns)
+                check_columns(question.columns, columns)
             except GraphFormersError as error:
                 self.errors[i] = RefusedError(str(error))
 
@@ -374,17 +376,24 @@ class _Search:
             if found is None:
                 answers.append(self.errors[i])
                 continue
-            matches = []
-            for node, score in zip(found[0].tolist(), found[1].tolist(), strict=True):
-                id, text = next(told)
-                match: dict[str, Any] = {"id": id, "score": score, "text": text}
-                if self.questions[i].columns:
-                    match["columns"] = live.values_of(np.array([node]), self.questions[i].columns)[0]
-                if self.questions[i].num_neighbors:
-                    match |= neighbors_of(self.view, node, self.questions[i].num_neighbors)
-                matches.append(match)
-            answers.append(msgspec.json.encode({"matches": matches}))
+            told_of = [next(told) for _ in found[0]]
+            try:
+                answers.append(msgspec.json.encode({"matches": self._matches(self.questions[i], *found, told_of)}, enc_hook=str))
+            except Exception as error:  # of this question; the others are answered
+                answers.append(error)
         return answers
+
+    def _matches(self, question: Question, nodes: Array, scores: Array, told: list[tuple[str, str]]) -> list[dict[str, Any]]:
+        matches: list[dict[str, Any]] = [
+            {"id": id, "score": score, "text": text} for (id, text), score in zip(told, scores.tolist(), strict=True)
+        ]
+        if question.columns:
+            for match, values in zip(matches, self.view.store.live.values_of(nodes, question.columns), strict=True):
+                match["columns"] = values
+        if question.num_neighbors:
+            for match, node in zip(matches, nodes.tolist(), strict=True):
+                match |= neighbors_of(self.view, node, question.num_neighbors)
+        return matches
 
 
 def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, Any]:

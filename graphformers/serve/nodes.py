@@ -11,10 +11,10 @@ from graphformers.serve.engine import View, neighbors_of
 
 def describe(view: View, id: str, limit: int, start: int) -> dict[str, Any]:
     """Text, columns and neighbours of a node."""
-    node = view.node(id)
-    fields = view.store.live.fields(node)
-    own = {name: value for name, value in fields.items() if name not in ("id", "text")}
-    return {"id": id, "text": fields["text"], "columns": own} | neighbors_of(view, node, limit, start=start)
+    node, live = view.node(id), view.store.live
+    names = [name for name in live.record(node)[0].column_names if name not in ("id", "text")]
+    (text,), (columns,) = live.texts_of(np.array([node])), live.values_of(np.array([node]), names)
+    return {"id": id, "text": text, "columns": columns} | neighbors_of(view, node, limit, start=start)
 
 
 def ego(view: View, id: str, limit: int) -> dict[str, Any]:

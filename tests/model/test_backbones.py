@@ -241,12 +241,18 @@ def test_a_backbone_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (model.config.pooling, model.is_cosine) == ("mean", True)
     expected = from_backbone(tmp_path / "bert", "plm", pooling="mean", max_tokens=14).encode(texts)
     assert np.array_equal(model.encode(texts), expected)
-    with pytest.raises(GraphFormersError, match="a backbone with a tokenizer of its own, another was given"):
-        convert(tmp_path / "bert", tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer.json").rename(tmp_path / "words.json")
+    with pytest.raises(GraphFormersError, match=r"neither tokenizer.json nor vocab.txt"):
+        convert(tmp_path / "bert", method="plm")
+    (tmp_path / "bert" / "1_Pooling").mkdir()
+    (tmp_path / "bert" / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    assert np.array_equal(convert(tmp_path / "bert", tmp_path / "words.json", "plm", max_tokens=14).encode(texts), expected)
+    with pytest.raises(GraphFormersError, match=r"plain\.model: a model folder already"):
+        convert(place)
     with pytest.raises(GraphFormersError, match="0 files of weights"):
         convert(tmp_path / "typo.bin")
     with pytest.raises(GraphFormersError, match="pooling='men' given, expected cls or mean"):
-        convert(tmp_path / "bert", pooling="men")
+        convert(tmp_path / "bert", tmp_path / "words.json", pooling="men")
 
 
 def test_convert_reads_a_bin_and_never_runs_one(tmp_path: Path) -> None:

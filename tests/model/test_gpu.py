@@ -114,7 +114,7 @@ def kept_places(rows: int, size: int, seed: int, dropout: float) -> torch.Tensor
     return (total > 0).float()
 
 
-@pytest.mark.parametrize("shape", [(1, 24), (1003, 384), (9, 128, 768), (77, 1000)])
+@pytest.mark.parametrize("shape", [(1, 24), (1003, 384), (9, 128, 768), (77, 1000), (5, 3072)])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_norm_kernels_equal_torch(shape: tuple[int, ...], dropout: float) -> None:
     torch.manual_seed(0)
@@ -123,6 +123,10 @@ def test_norm_kernels_equal_torch(shape: tuple[int, ...], dropout: float) -> Non
     torch.nn.init.normal_(norm.weight)
     torch.nn.init.normal_(norm.bias)
     update, residual, toward = (torch.randn(*shape, device="cuda").bfloat16() for _ in range(3))
+    residual, toward = (
+        residual.transpose(0, -1).contiguous().transpose(0, -1),
+        toward[:1].expand(shape),
+    )  # not one after the other
     kept = kept_places(update.numel() // size, size, seed, dropout).view(shape)
     given = [update.requires_grad_(), residual.requires_grad_(), *norm.parameters()]
     found = dropped_and_normed(update, residual, norm, seed, dropout)[0]
@@ -130,6 +134,15 @@ def test_norm_kernels_equal_torch(shape: tuple[int, ...], dropout: float) -> Non
     ways_back = torch.autograd.grad(found, given, toward), torch.autograd.grad(expected, given, toward.float())
     for one, other in [(found, expected), *zip(*ways_back, strict=True)]:
         assert float(((one - other).norm() / other.norm()).detach()) < 0.006
+
+
+def test_norm_kernels_of_nothing() -> None:
+    nothing = torch.zeros(0, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    norm = torch.nn.LayerNorm(64, device="cuda")
+    found = dropped_and_normed(nothing, nothing, norm, 1, 0.1)[0]
+    gradients = torch.autograd.grad(found.sum(), [nothing, *norm.parameters()])
+    assert [tuple(gradient.shape) for gradient in gradients] == [(0, 64), (64,), (64,)]
+    assert not gradients[1].any()
 
 
 def test_what_is_dropped_is_random() -> None:
@@ -171,6 +184,12 @@ def test_compiled_training_has_norm_kernels(dropout: float) -> None:
             vectors = model.network(batch)
             torch.manual_seed(2)
             other = model.network(batch)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            with torch.autocast("cuda", torch.bfloat16):
+                again = model.network(batch)
+            again.sum().backward()
+        assert ({"_forward", "_backward"} <= {entry.key for entry in profile.key_averages()}) == is_compiled
+        model.zero_grad()
         vectors.square().mean().backward()
         if is_compiled:
             assert cosines(before.cpu().numpy(), vectors.detach().cpu().numpy()).min() > 0.999

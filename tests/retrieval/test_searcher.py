@@ -1,10 +1,13 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from graphformers.cli import app
+from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
@@ -73,11 +76,29 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
 
 def test_values_may_look_like_filters(place: Path) -> None:
     model = make_model()
-    update(place, nodes=[{"id": "new", "text": "graph", "kind": "a=b", "made in": "here"}], model=model)
-    searcher = Searcher(place, model, columns=["made in", "year"])
-    for filter in ("kind in x,a=b", "kind=a=b", "kind~=B", "made in=here", "made in in there,here", "made in~HER"):
+    update(place, nodes=[{"id": "new", "text": "graph", "kind": "a=b", "made in": "here", "x~y": 1.5}], model=model)
+    searcher = Searcher(place, model, columns=["made in", "year", "x~y"])
+    for filter in (
+        *("kind in x,a=b", "kind=a=b", "kind~=B", "kind =~ A=", "made in=here", "made in in there,here", "made in~HER"),
+        *("x~y>1", "x~y in 1.5", "x~y = 1.5"),
+    ):
         (found,) = searcher.text("graph", where=[filter])
-        assert (found.id, found.columns) == ("new", {"made in": "here", "year": None})
+        assert (found.id, found.columns) == ("new", {"made in": "here", "year": None, "x~y": 1.5})
+        assert found in {found}  # a match can be counted
+
+
+def test_values_that_python_does_not_have(tmp_path: Path) -> None:
+    day = pa.array([1_577_836_800_123_456_789, None], pa.timestamp("ns"))
+    far = pa.array([10**17, 0], pa.timestamp("s"))
+    span = pa.array([5, None], pa.duration("ns"))
+    table = pa.table({"id": ["a", "b"], "text": ["graph", "node"], "day": day, "far": far, "span": span, "x": [math.nan, 2.0]})
+    model = make_model()
+    store = embed(model, build_graph(table, ["a"], ["b"]), tmp_path / "v.vectors")
+    searcher = Searcher(store, model, columns=["day", "far", "span", "x"])
+    (found,) = searcher.text("graph", where=["day in 2020-01-01T00:00:00.123456789"])
+    assert found.id == "a"
+    assert found.columns["day"] == "2020-01-01 00:00:00.123456789"
+    assert (found.columns["span"], found.columns["x"]) == (5, None)
 
 
 def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +159,10 @@ def test_wrong_questions(place: Path) -> None:
         searcher.text("x", where=["year>soon"])
     with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
         searcher.text("x", where=["year in 1990,soon"])
+    with pytest.raises(GraphFormersError, match="a value is empty, expected values with commas between them"):
+        searcher.text("x", where=["year in 1990,"])
+    with pytest.raises(GraphFormersError, match="no node column 'yaer'; did you mean 'year'"):
+        searcher.text("x", where=["yaer=made in here"])
     with pytest.raises(GraphFormersError, match="the column holds int64, ~ looks for letters in texts"):
         searcher.text("x", where=["year~19"])
     with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
