@@ -27,6 +27,19 @@ def server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
         yield found
 
 
+def test_filters_and_columns_of_what_is_found(server: Running) -> None:
+    with visit(1440, 900) as seen:
+        page = seen.page
+        page.goto(server.address + "/#q=graph&where=" + "year in 1991, 1995,year!=1995")
+        page.wait_for_selector("#results .match")
+        found = set(page.locator("#results .match .own").all_inner_texts())
+        assert found == {"year: 1991"}
+        page.goto(server.address + "/#q=graph&where=" + "year in 1991, 1995")
+        page.wait_for_selector("#results .own:text-is('year: 1995')")
+        assert set(page.locator("#results .match .own").all_inner_texts()) <= {"year: 1991", "year: 1995"}
+        assert complaints(seen) == []
+
+
 def complaints(seen: Visit) -> list[str]:
     """Without what a driver of a graphics card that is none says about its speed."""
     return [words for words in seen.complaints if "GL Driver Message" not in words]

@@ -4,10 +4,10 @@ import { ask, nodePath, useToken } from "./api.js";
 import { light, listen, loadMap } from "./atlas.js";
 import { showAttention } from "./attention.js";
 import { showEgo } from "./ego.js";
-import { address, cut, make, meter, place } from "./parts.js";
+import { address, cut, filters, make, meter, place } from "./parts.js";
 
 const $ = (id) => document.getElementById(id);
-const shown = { search: null, node: null, ego: null, heard: null }; // node: null for none, undefined for one that did not come
+const shown = { search: null, node: null, ego: null, heard: null, columns: [] }; // node: null for none, undefined for one that did not come
 let searching = null;
 let opening = null;
 
@@ -30,6 +30,8 @@ function match(entry, least, most) {
   score.title = "score: higher is nearer";
   const item = make("li", "match", main, make("div", "line", make("span", "id", entry.id), score));
   item.dataset.id = entry.id;
+  const own = Object.entries(entry.columns ?? {}).filter(([, value]) => value !== null && value !== "");
+  if (own.length) item.append(make("p", "own", own.map(([name, value]) => `${name}: ${cut(String(value), 60)}`).join(" · ")));
   if (entry.neighbors?.length) {
     const near = entry.neighbors.map((other) => {
       const chip = make("a", "chip", cut(other.text, 34));
@@ -62,8 +64,7 @@ async function search({ q, where }) {
     return;
   }
   try {
-    const filters = where.split(",").map((word) => word.trim()).filter(Boolean);
-    const body = { text: q, k: Number($("count").value), where: filters, show_neighbors: 3 };
+    const body = { text: q, k: Number($("count").value), where: filters(where), show_neighbors: 3, columns: shown.columns };
     const { matches } = (await ask("/search", body, signal)).content;
     const scores = matches.map((entry) => entry.score);
     const items = matches.map((entry) => match(entry, Math.min(...scores), Math.max(...scores)));
@@ -170,7 +171,9 @@ async function begin() {
     const info = (await ask("/info")).content;
     $("token-form").hidden = true;
     $("about").textContent = `${info.nodes.toLocaleString()} nodes · ${info.method}`;
-    if (Object.keys(info.columns).length) $("where").placeholder = `e.g. ${Object.keys(info.columns)[0]}=…`;
+    const columns = Object.keys(info.columns);
+    shown.columns = columns.slice(0, 3); // of each match
+    if (columns.length) $("where").placeholder = `e.g. ${columns[0]}=…`;
     follow();
     await loadMap();
   } catch (error) {

@@ -30,6 +30,16 @@ export function meter(part) {
 
 export const percent = (part) => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
 
+// Filters with commas between them; one without a sign is another value of the one before it: year in 1995, 1996, venue=x
+export function filters(text) {
+  const found = [];
+  for (const part of text.split(",").map((word) => word.trim()).filter(Boolean)) {
+    if (found.length && !/[<>=!~]|\sin\s/.test(part)) found.push(`${found.pop()},${part}`);
+    else found.push(part);
+  }
+  return found;
+}
+
 // Where the page stands is in the address, so that it can be sent to a colleague: #q=…&node=…
 export function place() {
   const given = new URLSearchParams(location.hash.slice(1));
