@@ -11,6 +11,7 @@ of millions of titles are made.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -48,21 +49,23 @@ REFERENCE = ("--reference", "@reference.jsonl")
 EMBED = ("benchmarks/embed.py", *TOKENIZER, "--folder", "@made", "--stacks", STACKS)
 # others import what the machine of a GPU may lack
 TESTS = tuple(f"tests/{part}/test_gpu.py" for part in ("model", "train", "embedding"))
+# most of their time is compiling; pytest-benchmark, where it is installed, complains of several processes
+AT_ONCE = ("-n", "6", "-p", "no:benchmark") if importlib.util.find_spec("xdist") else ()
 PARTS = {
-    "tests": Part("tests", "result", ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *TESTS), 240),
-    "encode": Part("encode", "result", ("benchmarks/encode.py", "--texts", "@arxiv9196/nodes.parquet", *TOKENIZER), 150),
+    "tests": Part("tests", "result", ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *AT_ONCE, *TESTS), 240),
+    "encode": Part("encode", "result", ("benchmarks/encode.py", "--texts", "@arxiv9196/nodes.parquet", *TOKENIZER), 160),
     "train": Part(
         "train",
         "result",
         ("benchmarks/train.py", "@arxiv9196.split", "@debian_src.split", *TOKENIZER, *REFERENCE, "--warmup", "40"),
-        240,
+        170,
     ),
     "million": Part("embed", "one million", EMBED, 180),
     "neighbours": Part(
         "embed",
         "with and without states",
         (*EMBED, "--nodes", "150000", "--links", "64", "--only", "--neighbours", "5", "20", "50", "--without", "10000"),
-        180,
+        240,
     ),
     "five million": Part("embed", "five million", (*EMBED, "--nodes", "5000000", "--only", "memory"), 150),
     "ranking": Part("ranking", "result", ("benchmarks/ranking.py", "--anchors", "100000"), 90),
