@@ -40,6 +40,8 @@ def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
         print(f"  of {count:,} edges {', '.join(found)}")
     if columns := graph.summary.get("edge_columns_not_kept"):
         print(f"  not kept of the edges: {', '.join(columns)}; links have a type and a time (--column time=NAME) at most")
+    if empty := graph.summary.get("empty_texts"):
+        print(f"  kept without a text: {empty:,} nodes")
     for what, number in graph.summary["left_aside"].items():
         print(f"  left aside, as is normal for this format: {number:,} {what}")
     for what, number in graph.summary["skipped"].items():

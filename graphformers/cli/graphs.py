@@ -45,6 +45,9 @@ def import_command(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad rows out, count and list them, instead of stopping at the first.")
     ] = False,
+    keep_empty: Annotated[
+        bool, typer.Option("--keep-empty", help="Keep nodes without a text: they are read as texts without words.")
+    ] = False,
     window: Annotated[
         float, typer.Option(metavar="MINUTES", help="sessions: minutes within which two views by one user link their items.")
     ] = 30.0,
@@ -75,6 +78,7 @@ def import_command(
         header=header,
         quotes=quotes,
         skip_bad=skip_bad,
+        keep_empty=keep_empty,
         window=window,
         min_count=min_count,
         max_views=max_views,

@@ -23,6 +23,7 @@ from graphformers.errors import InputError
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
 HASH_ROWS = 1_000_000
 OUTSIDE = "edges to nodes outside the graph"
+NO_WORDS = "is empty, expected some words"
 
 
 class GraphBuilder:
@@ -30,7 +31,8 @@ class GraphBuilder:
 
     Edges that come before `seal_nodes` wait as strings, about 40 bytes each: a format with separate node files seals first.
     `outside` says what an edge to an unknown node is: False, a problem; True, normal for this format (a citation of a paper
-    that is not in the data), counted and left aside.
+    that is not in the data), counted and left aside. `keep_empty` keeps nodes without a text, which are read as texts without
+    words.
     """
 
     def __init__(
@@ -38,10 +40,13 @@ class GraphBuilder:
         problems: Problems,
         *,
         outside: bool = False,
+        keep_empty: bool = False,
         column_type: Callable[[str], pa.DataType | None] | None = None,
     ) -> None:
         self.problems = problems
         self._outside = outside
+        self._keep_empty = keep_empty
+        self.num_empty = 0  # nodes without a text
         self._column_type = column_type or (lambda name: None)  # what a column is known to hold, where it comes as plain text
         self._ids: list[pa.Array] = []
         self._texts: list[pa.Array] = []
@@ -67,9 +72,11 @@ class GraphBuilder:
         ids, texts = as_strings(ids), pc.utf8_trim_whitespace(as_strings(texts))
         no_id = _is_empty(ids)
         no_text = _is_empty(texts) & ~no_id
+        if self._keep_empty:
+            self.num_empty += int(no_text.sum())
+            texts, no_text = pc.fill_null(texts, ""), np.zeros_like(no_text)
         self.problems.report("empty id", no_id, locate, lambda i: "the id is empty, expected a unique string")
-        expected = "is empty, expected some words"
-        self.problems.report("empty text", no_text, locate, lambda i: f"the text of node {ids[i].as_py()!r} {expected}")
+        self.problems.report("empty text", no_text, locate, lambda i: f"the text of node {ids[i].as_py()!r} {NO_WORDS}")
         kept = np.flatnonzero(~(no_id | no_text))
         if len(kept) < len(ids):
             taken = pa.array(kept)
@@ -236,6 +243,7 @@ class GraphBuilder:
         self._edges = []
         indptr, indices = compressed_rows(len(self._hashes), edge_keys(sources, targets), edge_keys(targets, sources))
         summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
+        summary |= {"empty_texts": self.num_empty} if self.num_empty else {}
         return TextGraph(
             nodes=self._table,
             id_hashes=self._hashes,
@@ -283,20 +291,21 @@ def build_graph(
     times: Sequence[Any] | None = None,
     *,
     skip_bad: bool = False,
+    keep_empty: bool = False,
 ) -> TextGraph:
     """A graph from data in memory: `build_graph(papers, citations["from"], citations["to"])`.
 
     `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of dicts, or a dict of lists.
     Edges run from `sources` to `targets`, all of them ids, with `types` where there are any, and `times` (numbers, or dates, also
     as text such as 2024-05-01; None where one is not known) where links are to be split by them. `skip_bad` leaves bad rows out,
-    counted, instead of stopping at the first.
+    counted, instead of stopping at the first; `keep_empty` keeps nodes without a text, which are read as texts without words.
     """
     edges = {"sources": sources, "targets": targets, "types": types, "times": times}
     counts = {name: len(each) for name, each in edges.items() if each is not None}
     if len(set(counts.values())) > 1:
         given = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         raise InputError(f"edges with {given} given, expected as many of each")
-    builder = GraphBuilder(Problems(strict=not skip_bad))
+    builder = GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty)
     builder.add_table(node_table(nodes))
     kinds = None if types is None else text_array(types)
     builder.add_edges(text_array(sources), text_array(targets), kinds, _edge_row, _times(times, builder.problems))

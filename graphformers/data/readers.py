@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from graphformers.data.builder import GraphBuilder
+from graphformers.data.builder import NO_WORDS, GraphBuilder
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import Problems
 from graphformers.data.settings import FORMATS, ImportSettings
@@ -30,12 +30,14 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
         check_files(node_files + edge_files)
         if not node_files:
             raise InputError(f"no files given for the format {settings.format}, expected at least one")
-    builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=FORMATS[settings.format].outside)
+    outside, keep_empty = FORMATS[settings.format].outside, settings.keep_empty
+    builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty)
     try:
         import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
         return builder.build()
     except BadRowError as error:
-        raise InputError(f"{error} (--skip-bad leaves such rows out and counts them)") from error
+        other = "; --keep-empty keeps them" if NO_WORDS in str(error) else ""
+        raise InputError(f"{error} (--skip-bad leaves such rows out and counts them{other})") from error
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -12,7 +12,7 @@ class Format:
 
     about: str
     outside: bool = False
-    reads: tuple[str, ...] = ()  # the settings that it heeds, but for skip_bad, which all do
+    reads: tuple[str, ...] = ()  # the settings that it heeds, but for skip_bad and keep_empty, which all do
 
 
 TABLES = ("columns", "keep", "header", "quotes")
@@ -43,6 +43,7 @@ class ImportSettings:
     header: bool = True  # the first line of a .csv or .tsv names the columns; otherwise they are called 1, 2, 3, …
     quotes: bool = True  # a quote in a .csv or .tsv opens a field that may hold separators and line ends
     skip_bad: bool = False  # leave bad rows out, counted and listed, instead of stopping at the first
+    keep_empty: bool = False  # keep nodes without a text, read as texts without words, instead of taking them for bad rows
     window: float = 30.0  # sessions: minutes within which two views by one user link their items
     min_count: int = 1  # sessions: how many users must have viewed two items together
     max_views: int = 500  # sessions: users with more views than this within one window are robots and left aside

@@ -129,7 +129,8 @@ def gather_changes(
 def _nodes(given: Nodes | None, settings: ImportSettings, live: LiveGraph | None) -> pa.Table:
     if given is None:
         return NO_NODES
-    builder = GraphBuilder(Problems(strict=not settings.skip_bad), column_type=live.column_type if live else None)
+    problems, column_type = Problems(strict=not settings.skip_bad), live.column_type if live else None
+    builder = GraphBuilder(problems, keep_empty=settings.keep_empty, column_type=column_type)
     known_texts = partial(_known_texts, live) if live else None
     if isinstance(given, str | Path):
         check_files([Path(given)])

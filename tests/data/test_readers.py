@@ -13,7 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from graphformers.cli import app
 from graphformers.data import delimited, tables
+from graphformers.data.builder import build_graph
+from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.errors import GraphFormersError, InputError
@@ -133,6 +136,22 @@ def test_the_line_in_which_excel_names_its_separator(tmp_path: Path, first: str)
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     graph = read_graph(write_csv(tmp_path / "n.csv", b"\xef\xbb\xbfid,text\r\na,First\r\n"))
     assert graph.text("a") == "First"
+
+
+def test_nodes_without_a_text_can_be_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", "id,text\na,First\nb,  \nc,\nd,Fourth\n")
+    edges = write_csv(tmp_path / "edges.csv", "src,dst\na,b\nb,c\nc,d\n")
+    with pytest.raises(InputError, match=r"'b' is empty, expected some words \(--skip-bad .*; --keep-empty keeps them\)"):
+        read_graph(nodes, edges)
+    graph = read_graph(nodes, edges, keep_empty=True)
+    assert (graph.texts.to_pylist(), graph.num_pairs) == (["First", "", "", "Fourth"], 3)
+    rows = [{"id": "a", "text": "First"}, {"id": "b", "text": None}, {"id": "c", "text": " "}, {"id": "d", "text": "Fourth"}]
+    built = build_graph(rows, ["a", "b", "c"], ["b", "c", "d"], keep_empty=True)
+    assert built.texts.to_pylist() == graph.texts.to_pylist()
+    words = ["import", str(nodes), str(edges), "--keep-empty", "-o", str(tmp_path / "g.graph")]
+    app(words, standalone_mode=False)
+    assert "kept without a text: 2 nodes" in capsys.readouterr().out
+    assert TextGraph.load(tmp_path / "g.graph").text("c") == ""
 
 
 BAD_NODES = {

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from graphformers.artifact import open_artifact
+from graphformers.data.builder import build_graph
 from graphformers.data.split import split_links
+from graphformers.embedding.job import embed
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.backbones import training_of
@@ -27,7 +30,7 @@ from graphformers.train.schedule import Schedule
 from graphformers.train.settings import TrainConfig
 from graphformers.train.steps import Stepper
 from graphformers.train.trainer import Trainer
-from tests.train.conftest import make_model, make_split
+from tests.train.conftest import make_model, make_split, make_topics
 
 SPLIT = make_split()
 QUICK: dict[str, Any] = {"batch_size": 32, "learning_rate": 3e-3, "epochs": 3, "workers": 0}
@@ -491,3 +494,19 @@ def test_a_trainer_that_trains_again_keeps_what_it_can_continue(tmp_path: Path) 
     trainer.train(force=True)
     assert saved
     assert all(len(names) == 1 for names in saved)
+
+
+@pytest.mark.parametrize("method", ["graphformers", "max", "tnve"])
+def test_nodes_without_a_text(method: str, tmp_path: Path) -> None:
+    """Every third node has none: trained, embedded and ranked like others, by the company they keep."""
+    whole = make_topics()
+    rows = [{"id": id, "text": "" if i % 3 == 0 else whole.text(id)} for i, id in enumerate(whole.ids.to_pylist())]
+    ends = [whole.ids.take(pa.array(side)).to_pylist() for side in whole.pairs().T]
+    graph = build_graph(rows, *ends, keep_empty=True)
+    split, model = split_links(graph, valid=10, test=10, candidates=20), make_model(method=method)
+    Trainer(model, split, TrainConfig(batch_size=16, max_steps=3, workers=0)).train()
+    assert 0 < evaluate(model, split).scores["MRR"].value <= 1
+    store = embed(model, graph, tmp_path / "g.vectors")
+    vectors = store.vectors(graph.ids)
+    assert np.isfinite(vectors).all()
+    assert np.abs(vectors - model.encode_nodes(graph)).max() < 5e-3  # states are kept in float16
