@@ -1,9 +1,9 @@
 """What ends both halves of a Transformer layer, norm(residual + dropout(update)), as one GPU kernel there and one back.
 
 For compiled training in bfloat16. torch.compile's own way back reads tokens by rows, for their gradients, and adds them up by
-columns, for the gradients of the norm, in one kernel whose shape it finds by trying: from 0.6 ms to 1.9 ms for 140,000 tokens of
-BERT-base on an H200, as it was lucky (docs/design.md, 69). Here a program walks over many rows and keeps the sums of its columns:
-0.29 ms, where reading and writing alone take 0.21.
+columns, for the gradients of the norm, in one kernel whose shape it finds by trying: 1.9 ms for 140,000 tokens of BERT-base on an
+H200 where it tried at a bad moment (docs/design.md, 69). Here a program walks over many rows and keeps the sums of its columns:
+0.29 ms at any moment, where reading and writing alone take 0.21.
 
 What is dropped is a hash of (seed, row, column), made again on the way back. Written in Triton, as kernels.py is. The compiler is
 not shown what is inside: with `torch.library.triton_op` it had not compiled a layer after two minutes.
@@ -103,7 +103,7 @@ def _backward(  # type: ignore[no-untyped-def]
 def _sizes(size: int, is_back: bool) -> dict[str, int]:
     """How many rows a program reads at a time, and with how many threads: no more than lie side by side in a row, 8 numbers each.
 
-    Then sums over rows stay within a thread. Twice the threads or half of them took up to five times as long.
+    Then sums over rows stay within a thread. Twice the threads took up to five times as long.
     """
     block = triton.next_power_of_2(size)
     rows = max(1024 // block, 1) if is_back else 2
