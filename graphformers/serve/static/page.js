@@ -172,7 +172,7 @@ async function begin() {
     $("token-form").hidden = true;
     $("about").textContent = `${info.nodes.toLocaleString()} nodes · ${info.method}`;
     const columns = Object.keys(info.columns);
-    shown.columns = columns.slice(0, 3); // of each match
+    shown.columns = columns.filter((name) => name && name.length <= 100).slice(0, 3); // of each match, as far as they can be asked for
     if (columns.length) $("where").placeholder = `e.g. ${columns[0]}=…`;
     follow();
     await loadMap();
