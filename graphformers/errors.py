@@ -18,7 +18,11 @@ class InputError(GraphFormersError):
 
 
 class BadRowError(InputError):
-    """Of a row: an import can leave such out."""
+    """Of a row: an import can leave such out. `advice` tells what else can be done with it."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 class ArtifactError(GraphFormersError):

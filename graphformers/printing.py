@@ -292,7 +292,7 @@ def print_searched(found: "Searched") -> None:
 def print_matches(found: "Sequence[Match]", as_json: bool) -> None:
     """What a search found, one line each."""
     if as_json:
-        print(json.dumps([match.table() for match in found], ensure_ascii=False, default=str))  # a date is no JSON
+        print(json.dumps([match.table() for match in found], ensure_ascii=False, default=str))  # bytes, say, are no JSON
         return
     if not found:
         print("nothing found")

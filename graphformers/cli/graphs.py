@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Force, Output, app, parse_column
+from graphformers.cli.options import AsJson, Force, Output, app, listed, parse_column
 
 FORMAT_HELP = (
     "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail files; amazon: SNAP's "
@@ -74,7 +74,7 @@ def import_command(
     settings = ImportSettings(
         format=format,
         columns=dict(parse_column(word) for word in column or []),
-        keep=None if keep is None else tuple(name.strip() for name in keep.split(",") if name.strip()),
+        keep=None if keep is None else tuple(listed(keep)),
         header=header,
         quotes=quotes,
         skip_bad=skip_bad,

@@ -48,6 +48,11 @@ def _options(
     pass
 
 
+def listed(text: str) -> list[str]:
+    """What stands between commas, without blanks around it; nothing where there is nothing."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def parse_column(word: str) -> tuple[str, str]:
     """ROLE=NAME as typed after --column."""
     role, equals, name = word.partition("=")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Device, Force, MovedModel, Neighbors, Output, Vectors, app, parse_column
+from graphformers.cli.options import AsJson, Device, Force, MovedModel, Neighbors, Output, Vectors, app, listed, parse_column
 
 if TYPE_CHECKING:
     from graphformers.model.encoding import GraphFormers
@@ -185,12 +185,11 @@ def search_command(
         raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
-    shown, where = [name.strip() for word in show or [] for name in word.split(",") if name.strip()], where or []
+    shown, where = [name for word in show or [] for name in listed(word)], where or []
     searcher = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device, columns=shown)
     if text is not None:
         whole = [word for word in neighbors or [] if word in searcher.store]  # an id may have commas of its own
-        parts = [part.strip() for word in neighbors or [] if word not in whole for part in word.split(",")]
-        around = whole + [part for part in parts if part]
+        around = whole + [part for word in neighbors or [] if word not in whole for part in listed(word)]
         found = searcher.text(text, count, neighbors=around, where=where)
     elif id is not None:
         found = searcher.similar(id, count, where=where)

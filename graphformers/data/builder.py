@@ -23,7 +23,6 @@ from graphformers.errors import InputError
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
 HASH_ROWS = 1_000_000
 OUTSIDE = "edges to nodes outside the graph"
-NO_WORDS = "is empty, expected some words"
 
 
 class GraphBuilder:
@@ -76,7 +75,14 @@ class GraphBuilder:
             self.num_empty += int(no_text.sum())
             texts, no_text = pc.fill_null(texts, ""), np.zeros_like(no_text)
         self.problems.report("empty id", no_id, locate, lambda i: "the id is empty, expected a unique string")
-        self.problems.report("empty text", no_text, locate, lambda i: f"the text of node {ids[i].as_py()!r} {NO_WORDS}")
+        expected = "is empty, expected some words"
+        self.problems.report(
+            "empty text",
+            no_text,
+            locate,
+            lambda i: f"the text of node {ids[i].as_py()!r} {expected}",
+            advice="--keep-empty keeps them",
+        )
         kept = np.flatnonzero(~(no_id | no_text))
         if len(kept) < len(ids):
             taken = pa.array(kept)

@@ -55,11 +55,14 @@ class Problems:
         self.unread: dict[str, None] = {}  # columns of edges that mean nothing here, in their order
         self._examples: dict[str, list[_Example]] = {}
 
-    def add(self, reason: str, path: Path, spot: Spot, detail: str, other: Place | None = None) -> None:
-        """`reason` groups the counts, `detail` says given and expected; `other` is the place that ELSEWHERE in it stands for."""
+    def add(self, reason: str, path: Path, spot: Spot, detail: str, other: Place | None = None, advice: str = "") -> None:
+        """`reason` groups the counts, `detail` says given and expected; `other` is the place that ELSEWHERE in it stands for.
+
+        `advice` names a setting that takes such rows, where there is one.
+        """
         example = _Example((path, spot), detail, other)
         if self.strict:
-            raise BadRowError(example.worded(_find_lines([example])))
+            raise BadRowError(example.worded(_find_lines([example])), advice)
         self.counts[reason] += 1
         if self.wants_examples(reason):
             self._examples.setdefault(reason, []).append(example)
@@ -68,7 +71,7 @@ class Problems:
         """False once enough examples of a reason are listed: locating and wording more can then be saved."""
         return self.strict or len(self._examples.get(reason, ())) < EXAMPLES
 
-    def report(self, reason: str, bad: Array, locate: Locate, detail: Callable[[int], str]) -> None:
+    def report(self, reason: str, bad: Array, locate: Locate, detail: Callable[[int], str], advice: str = "") -> None:
         """Adds the rows of a batch where `bad` is true; `detail` words the problem of one row."""
         rows = np.flatnonzero(bad)
         for done, row in enumerate(rows.tolist()):
@@ -76,7 +79,7 @@ class Problems:
                 self.count(reason, len(rows) - done)
                 break
             path, spot = locate(row)
-            self.add(reason, path, spot, detail(row))
+            self.add(reason, path, spot, detail(row), advice=advice)
 
     def count(self, reason: str, number: int) -> None:
         """Counts more rows of a kind of which enough examples were listed."""

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from graphformers.data.builder import NO_WORDS, GraphBuilder
+from graphformers.data.builder import GraphBuilder
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import Problems
 from graphformers.data.settings import FORMATS, ImportSettings
@@ -36,8 +36,8 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
         import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
         return builder.build()
     except BadRowError as error:
-        other = "; --keep-empty keeps them" if NO_WORDS in str(error) else ""
-        raise InputError(f"{error} (--skip-bad leaves such rows out and counts them{other})") from error
+        advice = "; ".join(filter(None, ["--skip-bad leaves such rows out and counts them", error.advice]))
+        raise InputError(f"{error} ({advice})") from error
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -12,7 +12,7 @@ class Format:
 
     about: str
     outside: bool = False
-    reads: tuple[str, ...] = ()  # the settings that it heeds, but for skip_bad and keep_empty, which all do
+    reads: tuple[str, ...] = ()  # the settings that it heeds, but for skip_bad and keep_empty, which GraphBuilder heeds for all
 
 
 TABLES = ("columns", "keep", "header", "quotes")

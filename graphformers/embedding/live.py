@@ -6,7 +6,8 @@ kept apart; what was removed is never in any row. A copy is cheap, so that a cha
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,15 +92,15 @@ class LiveGraph:
 
     def texts_of(self, nodes: Array) -> list[str]:
         """The texts of many nodes."""
-        plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
-        old = iter(self.base.texts_of(nodes[plain]))
-        return [
-            next(old) if is_plain else self._field(node, "text") for node, is_plain in zip(nodes.tolist(), plain, strict=True)
-        ]
+        return self._told(nodes, self.base.texts_of, lambda table, row: str(table["text"][row].as_py()))
 
-    def _field(self, node: int, name: str) -> str:
-        table, row = self._records[node]
-        return str(table[name][row].as_py())
+    def _told(self, nodes: Array, base: Callable[[Array], list[Any]], record: Callable[[pa.Table, int], Any]) -> list[Any]:
+        """What the base tells of many nodes at once, and of each that is new or changed its record."""
+        plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
+        old = iter(base(nodes[plain]))
+        return [
+            next(old) if is_plain else record(*self._records[node]) for node, is_plain in zip(nodes.tolist(), plain, strict=True)
+        ]
 
     def record(self, node: int) -> tuple[pa.Table, int]:
         """The table in which a node stands, and its row there."""
@@ -112,17 +113,11 @@ class LiveGraph:
 
     def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Of each node the values of some of its columns, fit for JSON; None where it has none."""
-        if not columns:
-            return [{} for _ in nodes]
-        plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
-        base, rows = self.base.nodes, pa.array(nodes[plain])
-        found: dict[str, list[Any]] = {}
-        for name in dict.fromkeys(columns):
-            known = base[name].take(rows) if name in base.column_names else pa.nulls(len(rows))
-            own = iter(plain_values(known))
-            records = (None if is_plain else self._records[node] for node, is_plain in zip(nodes.tolist(), plain, strict=True))
-            found[name] = [next(own) if record is None else _plain_value(*record, name) for record in records]
-        return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+        found = {
+            name: self._told(nodes, partial(_base_values, self.base, name), partial(_record_value, name))
+            for name in dict.fromkeys(columns)
+        }
+        return [{name: values[i] for name, values in found.items()} for i in range(len(nodes))]
 
     def column_names(self) -> list[str]:
         """The user's own node columns, of any node."""
@@ -380,5 +375,9 @@ def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     return list(values)
 
 
-def _plain_value(table: pa.Table, row: int, name: str) -> Any:
+def _base_values(graph: TextGraph, name: str, nodes: Array) -> list[Any]:
+    return plain_values(graph.nodes[name].take(pa.array(nodes))) if name in graph.nodes.column_names else [None] * len(nodes)
+
+
+def _record_value(name: str, table: pa.Table, row: int) -> Any:
     return plain_values(table[name].slice(row, 1))[0] if name in table.column_names else None

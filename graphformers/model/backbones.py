@@ -186,8 +186,7 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, one file or many."""
     files = [folder / "model.safetensors"] if (folder / "model.safetensors").is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
-        foreign = [*folder.glob("*.bin"), *folder.glob("*.pt")]
-        advice = f"; convert them first: graphformers convert {folder} -o NAME.model" if foreign else ""
+        advice = f"; convert them first: graphformers convert {folder} -o NAME.model" if _foreign_files(folder) else ""
         raise GraphFormersError(f"{folder}: no .safetensors weights in this folder{advice}")
     tensors: dict[str, Tensor] = {}
     for file in files:
@@ -352,10 +351,14 @@ def _settings_beside(file: Path) -> dict[str, Any]:
     return {name: value for name, value in read_settings(_read_json(place)).items() if name in wanted}
 
 
+def _foreign_files(folder: Path) -> list[Path]:
+    return [file for suffix in FOREIGN for file in folder.glob(f"*{suffix}")]
+
+
 def _foreign_file(source: Path) -> Path:
     if source.is_file():
         return source
-    files = [file for suffix in FOREIGN for file in source.glob(f"*{suffix}")] if source.is_dir() else []
+    files = _foreign_files(source)
     if len(files) != 1:
         raise GraphFormersError(f"{source}: {len(files)} files of weights (.bin, .pt) found, expected one; name the file")
     return files[0]

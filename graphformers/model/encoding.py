@@ -309,18 +309,23 @@ def compile_network(network: nn.Module, backend: Any = "inductor", *, trains: bo
     warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # the compiler speaks of its own choices
     device = next(network.parameters()).device
     has_norm_kernels = trains and device.type == "cuda" and kernels_on(device, "norms") is not None
-    # for reading on a GPU without the compiler's own processes: on an H200, torch 2.11, they did not answer for minutes when
-    # another number of neighbours came, whose kernels take less than a second each
-    options: dict[str, Any] = {"compile_threads": 1} if device.type == "cuda" and not trains else {}
-    # where it joins the two reductions of a norm's gradient, it forgot brackets around a sum of sizes
-    options_apart = options | ({"triton.mix_order_reduction": False} if torch.__version__ < "2.13" else {})
+    options: dict[str, Any] = {}
+    if backend == "inductor" and device.type == "cuda" and not trains:
+        # without the compiler's own processes: on an H200, torch 2.11, they did not answer for minutes when another number of
+        # neighbours came, whose kernels take less than a second each
+        options = {"compile_threads": 1}
+    options_apart = options
+    if backend == "inductor" and torch.__version__ < "2.13":
+        # where it joins the two reductions of a norm's gradient, it forgot brackets around a sum of sizes
+        options_apart = options | {"triton.mix_order_reduction": False}
     for module in network.modules():
         if isinstance(module, TransformerLayer):
             module.has_norm_kernels = has_norm_kernels
         if isinstance(module, Sight | NestedLayer | TransformerLayer | GraphAttention):
-            is_inductor = backend == "inductor"
-            call = torch.compile(module._call_impl, backend=backend, options=options if is_inductor else None)
-            apart = torch.compile(module._call_impl, options=options_apart) if is_inductor else call
+            call = torch.compile(module._call_impl, backend=backend, options=options or None)
+            apart = call
+            if options_apart != options:
+                apart = torch.compile(module._call_impl, backend=backend, options=options_apart)
             module._compiled_call_impl = _announcing(call, apart)
 
 

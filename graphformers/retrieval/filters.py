@@ -79,17 +79,18 @@ def _compare(column: pa.Array, name: str, sign: str, text: str, where: str) -> p
     given = [part.strip() for part in text.split(",")] if sign == "in" else [text]
     if sign == "in" and "" in given:
         raise GraphFormersError(f"{where}: a value is empty, expected values with commas between them")
-    values = [_value(part, column.type, name, where) for part in given]
+    values = pa.concat_arrays([_value(part, column.type, name, where) for part in given])
     if sign == "in":
-        return pc.is_in(column, value_set=pa.array(given).cast(column.type))
+        return pc.is_in(column, value_set=values)
     if "<" in sign or ">" in sign:
         _check_order(column, text, where)
     return COMPARE[sign](column, values[0])
 
 
-def _value(text: str, kind: pa.DataType, name: str, where: str) -> pa.Scalar:
+def _value(text: str, kind: pa.DataType, name: str, where: str) -> pa.Array:
+    """(1,) what is typed, as the column has it."""
     try:
-        return pa.scalar(text).cast(kind)
+        return pa.array([text]).cast(kind)
     except pa.ArrowException as error:
         raise GraphFormersError(f"{where}: {text!r} is no {kind}, which the column {name!r} holds") from error
 
