@@ -184,7 +184,7 @@ def test_compiled_training_has_norm_kernels(dropout: float) -> None:
             vectors = model.network(batch)
             torch.manual_seed(2)
             other = model.network(batch)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
             with torch.autocast("cuda", torch.bfloat16):
                 again = model.network(batch)
             again.sum().backward()
