@@ -54,8 +54,9 @@ def made_graph(folder: Path, num_nodes: int, links: int, tokenizer: Tokenizer) -
     """A graph folder with its tokens, of so many links a node."""
     place = folder / f"made{num_nodes}x{links}.graph"
     if not place.is_dir():
-        nodes, edges = make_files(folder, num_nodes, links * num_nodes, "parquet")
-        read_graph(nodes, edges).save(place)
+        with tempfile.TemporaryDirectory(dir=folder) as files:  # others may be made beside this one
+            nodes, edges = make_files(Path(files), num_nodes, links * num_nodes, "parquet")
+            read_graph(nodes, edges).save(place)
     graph = TextGraph.load(place)
     graph_tokens(graph, tokenizer)
     return graph
