@@ -171,11 +171,12 @@ def compare_command(
     from graphformers.printing import print_comparison
     from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 
-    numbers = [word.strip() for word in seeds.split(",")]
-    if not all(word.isdecimal() for word in numbers) or len(numbers) > len(dict.fromkeys(numbers)):
+    words = [word.strip() for word in seeds.split(",")]
+    numbers = tuple(int(word) for word in words if word.isdecimal())
+    if len(numbers) < len(words) or len(numbers) > len(dict.fromkeys(numbers)):
         raise typer.BadParameter(f"{seeds!r} given, expected different whole numbers such as 42,43,44", param_hint="--seeds")
     settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
-    plan = Plan(LinkSplit.load(split), output, source, settings, tuple(map(int, numbers)), device, force, keep_models)
+    plan = Plan(LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models)
     print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
 
 

@@ -32,8 +32,7 @@ def measure_efficiency(
         _, changes = divide_settings(settings_for(method, settings))
         changes["max_tokens"] = TOKENS
         models[method] = ready(GraphFormers.from_backbone(source, method, device=str(place), **changes))
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else f"{place.type}, {torch.get_num_threads()} threads"
-    return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"])), name
+    return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"])), device_name(place)
 
 
 def ready(model: GraphFormers) -> GraphFormers:
@@ -96,6 +95,11 @@ def seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> floa
         synchronize(device)
         times.append(time.perf_counter() - started)
     return float(np.median(times))
+
+
+def device_name(device: torch.device) -> str:
+    """What computes, in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type}, {torch.get_num_threads()} threads"
 
 
 def synchronize(device: torch.device) -> None:

@@ -56,9 +56,10 @@ def all_figures(results: Results) -> dict[str, tuple[str, str, Figure]]:
     if readers:
         words = "The same trained models, shown other neighbours than their own, or none: what is lost came from the neighbours."
         found["conditions"] = ("Is it the neighbours?", words, condition_figure(readers))
-    if results.trained:
+    if any(len(run.facts["history"]) > 1 for each in results.trained for run in each.runs):
         words = "P@1 on the valid questions, always on clean text; two-stage runs begin on polluted text."
         found["curves"] = ("Training", words, curve_figure(results))
+    if results.trained and results.is_one_device:
         found["cost"] = (
             "What it costs",
             "P@1 against the nodes that are read in a second, on this machine.",

@@ -111,6 +111,11 @@ class Results:
         """The verdict."""
         return verdict(self)
 
+    @property
+    def is_one_device(self) -> bool:
+        """Whether all runs were timed on the same kind of device. (Older ones do not tell.)"""
+        return len({run.facts.get("device") for each in self.trained for run in each.runs}) <= 1
+
     def find(self, name: str) -> System | None:
         return next((each for each in self.trained if each.variant is not None and each.variant.name == name), None)
 
@@ -166,13 +171,16 @@ def _numbers(system: System) -> dict[str, Any]:
 def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
     """By how much one system's P@1 is ahead of another's (under a condition) on the same questions.
 
-    Where both were trained with several seeds, the interval and the test are over seeds as well.
+    Where one was trained with several seeds, the interval and the test are over seeds as well. Between two conditions of one
+    system each seed is compared with itself.
     """
-    metric = METRICS["P@1"]
-    if len(one.runs) > 1 and len(other.runs) > 1 and one is not other:
-        sides = [[metric(ranks) for ranks in ranked] for ranked in (one.ranks[ASKED], other.ranks[condition])]
-        return paired_over_seeds(np.array(sides[0]), np.array(sides[1]))
-    return paired_difference(one.values(), other.values(condition=condition))
+    sides = (one.ranks[ASKED], other.ranks[condition])
+    one_SQ, other_TQ = (np.array([METRICS["P@1"](ranks) for ranks in side]) for side in sides)
+    if one is other:
+        one_SQ, other_TQ = one_SQ - other_TQ, np.zeros_like(other_TQ[:1])
+    if len(one_SQ) == len(other_TQ) == 1:
+        return paired_difference(one_SQ[0], other_TQ[0])
+    return paired_over_seeds(one_SQ, other_TQ)
 
 
 def caution(one: System, other: System) -> str:
@@ -195,7 +203,7 @@ def verdict(results: Results) -> list[str]:
     if best and len(results.trained) > 1:
         found.append(_which_to_take(results, best))
     found += _schedules(results) + _without_training(results, best)
-    if reader and text:
+    if reader and text and results.is_one_device:
         found.append(_cost(reader, text))
     return found
 
@@ -213,13 +221,16 @@ def _does_the_graph_help(reader: System, text: System) -> str:
 
 def _counterfactuals(reader: System) -> list[str]:
     own, found = reader.mean(), []
-    for condition, name in ((SHUFFLED, "the neighbours of other nodes"), (ALONE, "no neighbours at all")):
+    same = min(SAME, own / 10)  # what is no difference, where little is found at all, is smaller
+    conditions = ((SHUFFLED, "the neighbours of other nodes", "use"), (ALONE, "no neighbours at all", "need"))
+    for condition, name, verb in conditions:
         if condition in reader.ranks:
             difference = ahead(reader, reader, condition)
             value = reader.mean(condition=condition)
             unseen = 3 / len(reader.values())  # what may differ, 19 times of 20, where none of these questions does
-            if max(-difference.low, difference.high, unseen) <= SAME:
-                found.append(f"With {name}, {reader.title} does as well ({value:.3f} against {own:.3f}): it does not use them.")
+            if max(-difference.low, difference.high, unseen) <= same and difference.p_value >= SURE:
+                words = f"does as well ({value:.3f} against {own:.3f}): it does not {verb} them"
+                found.append(f"With {name}, {reader.title} {words}.")
             elif difference.p_value >= SURE:
                 found.append(f"With {name}, {reader.title} has {value:.3f} instead of {own:.3f}; too few questions to tell.")
             else:
@@ -229,13 +240,18 @@ def _counterfactuals(reader: System) -> list[str]:
 
 
 def _which_to_take(results: Results, best: System) -> str:
-    """The best on valid, or a cheaper one that cannot be told from it."""
+    """The best on valid, or a cheaper one that cannot be told from it; and who is surely better on the asked questions."""
+    others = {each.title: (each, ahead(best, each)) for each in results.trained if each is not best}
     equals = [
         each
-        for each in results.trained
-        if each is not best and ahead(best, each).p_value >= SURE and each.nodes_per_second > 1.2 * best.nodes_per_second
+        for each, difference in others.values()
+        if difference.p_value >= SURE and each.nodes_per_second > 1.2 * best.nodes_per_second and results.is_one_device
     ]
+    better = [each for each, difference in others.values() if difference.p_value < SURE and difference.value < 0]
     words = f"Take {best.title}: it is the best on the valid questions ({best.valid:.3f} P@1), {best.mean():.3f} here."
+    if better:
+        first = max(better, key=lambda each: each.mean())
+        words += f" {first.title} finds more of the links asked for here ({first.mean():.3f}; {first.valid:.3f} on valid)."
     if equals:
         cheaper = max(equals, key=lambda each: each.nodes_per_second)
         times = cheaper.nodes_per_second / best.nodes_per_second

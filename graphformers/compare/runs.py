@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
+from graphformers.compare.efficiency import device_name
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array, load_array, mix, save_array
 from graphformers.data.sampling import Neighborhood, NeighborSampler
@@ -68,6 +69,8 @@ class Plan:
                 raise GraphFormersError(f"{name} has no meaning in a comparison; use {advice}")
             if method and own in BUDGET:
                 raise GraphFormersError(f"{name} given, but a comparison has one budget: {own} is for all methods")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise GraphFormersError(f"seeds {', '.join(map(str, self.seeds)) or 'none'} given, expected different ones")
 
     def place(self, variant: Variant, seed: int) -> Path:
         return self.folder / "runs" / f"{variant.name}-{seed}.model"
@@ -89,11 +92,11 @@ class Plan:
 
     @cached_property
     def backbone_hash(self) -> str:
-        """Of the backbone's weights and configuration: a folder may change under its name."""
-        digest = hashlib.sha256()
-        for file in sorted(find_backbone(self.source).glob("*")):
-            if file.suffix in (".safetensors", ".json"):
-                digest.update(checksum(file).encode())
+        """Of the backbone's weights, words and configuration: a folder may change under its name."""
+        digest, folder = hashlib.sha256(), find_backbone(self.source)
+        files = [file for file in folder.glob("*") if file.suffix in (".safetensors", ".json") or file.name == "vocab.txt"]
+        for file in [*sorted(files), *folder.glob("1_Pooling/config.json")]:
+            digest.update(checksum(file).encode())
         return digest.hexdigest()
 
 
@@ -104,7 +107,7 @@ class Run:
     variant: Variant
     seed: int
     ranks: dict[str, Ranks]  # by condition
-    facts: dict[str, Any]  # steps, seconds, valid, parameters, nodes_per_second, history
+    facts: dict[str, Any]  # steps, seconds, valid, parameters, nodes_per_second, history; which model, on what device
 
 
 def finish_run(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str] = (ASKED,)) -> Run:
@@ -119,20 +122,23 @@ def _finish(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str]) 
     _agree(plan, model, _what_makes_it(plan, variant, settings))
     place = model.with_suffix(".scores")
     ranks, facts = load_ranks(place) if (place / MANIFEST).is_file() else ({}, {})
-    missing = [name for name in conditions if name not in ranks]
-    if not missing:
+    wanted = list(dict.fromkeys([*ranks, *conditions]))
+    if wanted == list(ranks):
         return Run(variant, seed, ranks, facts)
     if not (model / MANIFEST).is_file():
         say(f"{variant.title}, seed {seed}: training{' again: its model was not kept' if ranks else ''}")
         make_trainer(plan.split, plan.source, model, variant.method, settings, plan.device).train()
-        missing = list(dict.fromkeys([*ranks, *conditions]))  # another model than before, if there was one
-        facts = {}
-    facts = training_facts(model) | facts
+    told = training_facts(model)
+    if any(told[name] != facts.get(name, told[name]) for name in ("model", "history")):  # ranks of another model, trained before
+        ranks, facts = {}, {}
+    facts = told | facts
     trained = GraphFormers.from_pretrained(model, device=plan.device)
-    for condition in missing:
+    for condition in wanted:
+        if condition in ranks:
+            continue
         ranks[condition], speed = _score(plan, trained, condition)
         if condition == ASKED:
-            facts["nodes_per_second"] = speed
+            facts |= {"nodes_per_second": speed, "device": device_name(trained.device)}
             say(f"{variant.title}, seed {seed}: P@1 {float(METRICS['P@1'](ranks[ASKED]).mean()):.4f}")
     save_ranks(place, ranks, facts)
     if not plan.keep_models:
@@ -188,16 +194,16 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
 
 def training_facts(model: Path) -> dict[str, Any]:
     """What a model folder says of its training."""
-    told = training_of(model)
-    parameters = open_artifact(model, "model", None).summary["parameters"]
+    told, artifact = training_of(model), open_artifact(model, "model", None)
     shown = ("stage", "epoch", "step", "loss", "P@1")
     history = [{name: entry[name] for name in shown} for entry in told["history"]]
     return {
         "valid": told["valid"]["P@1"],
         "steps": told["steps"],
         "seconds": told["seconds"],
-        "parameters": parameters,
+        "parameters": artifact.summary["parameters"],
         "history": history,
+        "model": artifact.fingerprint,
     }
 
 

@@ -38,6 +38,8 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
         raise GraphFormersError(f"{path}: {EXPECTED}")
     try:
         ids, vectors = readers[path.suffix](path)
+        if np.iscomplexobj(vectors):
+            raise ValueError("vectors of complex numbers")
         vectors = vectors.astype(np.float32, copy=False)
     except OSError as error:
         raise GraphFormersError(f"{error.filename or path}: {error.strerror or error}; {EXPECTED}") from error

@@ -153,6 +153,8 @@ def _rank_against_all(scorer: Scorer, graph: TextGraph, pairs: Array, width: int
     anchors, positives = pairs[:, 0], pairs[:, 1]
     rounding_Q1 = scorer.rounding(anchors, positives)[:, None]
     positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(rounding_Q1.device)
+    if not bool((positive_Q1.isfinite() & rounding_Q1.isfinite()).all()):
+        raise GraphFormersError("some scores of the links asked for are not finite (NaN or inf)")
     better, tied = (torch.zeros(len(pairs), dtype=torch.int64, device=rounding_Q1.device) for _ in range(2))
     questions, nodes = _left_out(graph, pairs)
     for start in range(0, graph.num_nodes, width):

@@ -3,6 +3,7 @@
 Shapes: Q questions, C candidates of each, M nodes of a block, D numbers of a vector.
 """
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,13 +51,20 @@ class VectorScores:
         self.nodes, self.cosine, self.device = nodes, cosine, torch.device(device)
         self.num_nodes = len(vectors) if nodes is None else int(nodes[-1]) + 1 if len(nodes) else 0
         self.most_rows = self._size = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
+        self._most = math.sqrt(np.finfo(np.float32).max / max(vectors.shape[1], 1))  # inner products of larger numbers overflow
         is_copied = self.device.type != "cpu"
         kind = torch.from_numpy(vectors[:0].copy()).dtype
         self._vectors: Any = torch.empty(vectors.shape, dtype=kind, device=self.device) if is_copied else vectors
         for start in range(0, len(vectors), self._size):
             part = slice(start, start + self._size)
-            if not np.isfinite(vectors[part]).all():
+            largest_N = _largest(vectors[part])
+            if not np.isfinite(largest_N).all():
                 raise GraphFormersError("some of the vectors hold numbers that are not finite (NaN or inf)")
+            if not cosine and largest_N.max(initial=0) > self._most:
+                raise GraphFormersError(
+                    f"some of the vectors hold numbers as large as {largest_N.max():.1g}, whose inner products are too large for "
+                    "float32; make all of them smaller by one factor"
+                )
             if is_copied:
                 self._vectors[part] = torch.from_numpy(np.array(vectors[part]))
 
@@ -68,7 +76,7 @@ class VectorScores:
             found = torch.from_numpy(np.array(self._vectors[places], dtype=np.float32))
         else:
             found = torch.from_numpy(np.take(self._vectors, places, axis=0).astype(np.float32, copy=False))
-        return F.normalize(found, dim=-1) if self.cosine else found
+        return _of_length_one(found) if self.cosine else found
 
     def _places(self, nodes: Array) -> Array:
         if self.nodes is None:
@@ -97,6 +105,20 @@ class VectorScores:
         anchor_QD, positive_QD = self._take(self._places(anchors_Q)), self._take(self._places(positives_Q))
         rounding_Q: Tensor = ROUNDING * anchor_QD.norm(dim=-1) * positive_QD.norm(dim=-1)
         return rounding_Q
+
+
+def _largest(vectors_ND: Array) -> Array:
+    """(N,) float64: the largest absolute value of each; not finite where one of its numbers is not."""
+    high_N, low_N = (edge(vectors_ND, axis=1, initial=0).astype(np.float64) for edge in (np.max, np.min))
+    largest_N: Array = np.maximum(high_N, -low_N)
+    return largest_N
+
+
+def _of_length_one(vectors_ND: Tensor) -> Tensor:
+    """Vectors divided by their lengths, zeros left as they are. However long or short: their squares might leave float32."""
+    largest_N1 = vectors_ND.abs().amax(-1, keepdim=True) if vectors_ND.shape[-1] else vectors_ND.new_ones(())
+    scaled_ND = vectors_ND / torch.where(largest_N1 > 0, largest_N1, 1)
+    return F.normalize(scaled_ND, dim=-1)
 
 
 class SparseScores:
