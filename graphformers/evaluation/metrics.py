@@ -136,7 +136,7 @@ def _widened(score: Score, count: int, least: float = 0.0) -> Score:
         return Score(score.value, least, 1.0)
     wider = float(stdtrit(count - 1, 0.975)) / NORMAL * math.sqrt(count / (count - 1))
     low, high = (score.value + wider * (edge - score.value) for edge in (score.low, score.high))
-    return Score(score.value, max(low, least), min(high, 1.0))
+    return Score(score.value, max(min(low, score.value), least), min(max(high, score.value), 1.0))
 
 
 def bootstrap_together(values_KQ: Array, seed: int = 0) -> list[Score]:

@@ -12,13 +12,17 @@ from graphformers.cli import app
 from graphformers.compare import runs as runs_module
 from graphformers.compare.comparison import check_folder, compare
 from graphformers.compare.results import Results, verdict
-from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler
+from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler, finish_run, sampler_of
 from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
 from graphformers.compare.variants import variant, variants_of
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.evaluation.baselines import sentence_vectors
 from graphformers.evaluation.metrics import Ranks
+from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
+from graphformers.evaluation.scores import VectorScores
 from graphformers.files import held
+from graphformers.model.encoding import GraphFormers
 from graphformers.train.checkpoint import RunFolder
 from graphformers.train.settings import RECIPES, read_recipe
 from tests.train.conftest import make_model, make_topics
@@ -45,8 +49,8 @@ def write_backbone(place: Path) -> None:
     (place / "tokenizer.json").write_text(model.tokenizer.to_json())
 
 
-def make_plan(folder: Path, output: Path, **changes: Any) -> Plan:
-    split = LinkSplit.load(folder / "t.split")
+def make_plan(folder: Path, output: Path, split: LinkSplit | None = None, **changes: Any) -> Plan:
+    split = split or LinkSplit.load(folder / "t.split")
     return Plan(split, output, str(folder / "backbone"), SETTINGS, device="cpu", **changes)
 
 
@@ -56,6 +60,7 @@ def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
     assert (one["two_stage"], two["two_stage"]) == (False, True)
     assert one["max_steps"] == two["max_steps"] == 6
     assert one["seed"] == 7
+    assert one["patience"] == two["patience"] > 1000  # nobody stops early
     epochs = Plan(plan.split, tmp_path, settings={"batch_size": 50, "epochs": 3}).resolve(variant("plm"), 1)
     assert epochs["max_steps"] == 2 * 3 * -(-len(plan.split.train) // 50)
     assert epochs["patience"] >= epochs["max_steps"]
@@ -89,17 +94,41 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
 
 
 def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
-    from graphformers.evaluation.ranking import evaluate
-    from graphformers.model.encoding import GraphFormers
-
+    """Question by question, under every condition."""
     plan = make_plan(folder, tmp_path / "report")
-    found = compare(plan, methods=["max"])
-    model = GraphFormers.from_pretrained(plan.place(variant("max"), 42), device="cpu")
-    system = found.results.find("max")
-    assert system is not None
-    assert system.score().value == evaluate(model, plan.split).scores["P@1"].value
-    alone = evaluate(model, plan.split, sampler=plan.split.sampler(0))
-    assert system.score(condition=ALONE).value == alone.scores["P@1"].value
+    found = compare(plan, table="neighbours")
+    own = plan.split.sampler(3)
+    samplers: dict[str, Any] = {ASKED: None, ALONE: plan.split.sampler(0), "#N = 1": plan.split.sampler(1)}
+    samplers[SHUFFLED] = ShuffledSampler(own.indptr, own.indices, own.id_hashes, 3, own.seed)
+    for name in ("max", "graphformers"):
+        model = GraphFormers.from_pretrained(plan.place(variant(name), 42), device="cpu")
+        system = found.results.find(name)
+        assert system is not None
+        expected = {condition: evaluate(model, plan.split, sampler=sampler).ranks for condition, sampler in samplers.items()}
+        for condition, ranks in expected.items():
+            assert system.ranks[condition][0].better.tolist() == ranks.better.tolist()
+        if name == "max":  # with so few steps the other hardly listens
+            assert len({tuple(ranks.better.tolist()) for ranks in expected.values()}) == len(expected)
+    nodes = asked_nodes(plan.split.test)
+    plain = VectorScores(sentence_vectors(plan.source, plan.split.graph, nodes, 10, "cpu"), nodes, cosine=True)
+    untrained = {each.title: each.ranks[ASKED][0] for each in found.results.untrained}
+    assert untrained["backbone, untrained"].better.tolist() == rank_listed(plain, plan.split.test).better.tolist()
+
+
+def test_who_is_read_under_a_condition(folder: Path) -> None:
+    """Links that are asked for are never seen."""
+    split, model = LinkSplit.load(folder / "t.split"), make_model(num_neighbors=3)
+    anchors, positives = split.test.pairs.T
+    for condition, most in ((ASKED, 3), (SHUFFLED, 3), (ALONE, 0), ("#N = 2", 2)):
+        drawn = sampler_of(condition, split, model).sample(anchors)
+        assert np.diff(drawn.indptr).max() == most
+        seen = [set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist()) for node in anchors]
+        if condition != SHUFFLED:
+            for place, positive in enumerate(positives.tolist()):
+                assert set(drawn.of(place).tolist()) <= seen[place]
+                assert positive not in drawn.of(place)
+        else:
+            assert any(set(drawn.of(place).tolist()) - seen[place] for place in range(len(anchors)))
 
 
 def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +145,37 @@ def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeyp
     before = (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns
     compare(plan, methods=["plm"])
     assert (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_a_model_that_was_trained_again_has_all_its_ranks_of_one_kind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first model was not kept; training the second, which differs, was followed by an interruption."""
+    plan = make_plan(folder, tmp_path / "report", keep_models=False)
+    first = finish_run(plan, variant("max"), 42, (ASKED, SHUFFLED, ALONE))
+    original, make_trainer = runs_module._score, runs_module.make_trainer
+
+    def another(split: Any, source: Any, model: Any, method: str, settings: dict[str, Any], device: Any) -> Any:
+        return make_trainer(split, source, model, method, settings | {"learning_rate": 0.1}, device)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs_module, "make_trainer", another)  # as another machine, or another budget of time, would
+    monkeypatch.setattr(runs_module, "_score", fail)
+    with pytest.raises(KeyboardInterrupt):
+        finish_run(plan, variant("max"), 42, (ASKED, "#N = 1"))
+    monkeypatch.setattr(runs_module, "make_trainer", None)
+    monkeypatch.setattr(runs_module, "_score", original)
+    kept = make_plan(folder, tmp_path / "report")
+    found = finish_run(kept, variant("max"), 42, (ASKED, "#N = 1"))
+    assert set(found.ranks) == {ASKED, SHUFFLED, ALONE, "#N = 1"}
+    model = GraphFormers.from_pretrained(plan.place(variant("max"), 42), device="cpu")
+    for condition, ranks in found.ranks.items():
+        sampler = sampler_of(condition, plan.split, model)
+        assert ranks.better.tolist() == evaluate(model, plan.split, sampler=sampler).ranks.better.tolist()
+    assert found.ranks[ASKED].better.tolist() != first.ranks[ASKED].better.tolist()
+    assert found.facts["history"] != first.facts["history"]
 
 
 def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) -> None:
@@ -193,6 +253,19 @@ def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_pat
     write_backbone(tmp_path / "backbone")  # other random weights
     with pytest.raises(GraphFormersError, match="made with backbone="):
         compare(Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"), methods=["plm"])
+    hashes = [make_plan(tmp_path, tmp_path, split=split).backbone_hash]
+    for name in ("vocab.txt", "1_Pooling/config.json"):
+        (tmp_path / "backbone" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "backbone" / name).write_text("{}")
+        hashes.append(make_plan(tmp_path, tmp_path, split=split).backbone_hash)
+    assert len(set(hashes)) == 3
+
+
+def test_runs_of_another_split_are_not_taken_for_those_of_this_one(folder: Path, tmp_path: Path) -> None:
+    compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
+    other = split_links(LinkSplit.load(folder / "t.split").graph, valid=30, test=30, candidates=20, seed=7)
+    with pytest.raises(GraphFormersError, match="made with split="):
+        compare(make_plan(folder, tmp_path / "report", split=other), methods=["plm"])
 
 
 @pytest.mark.parametrize(
@@ -206,6 +279,8 @@ def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_pat
 def test_settings_that_would_make_it_unfair(folder: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphFormersError, match=message):
         Plan(LinkSplit.load(folder / "t.split"), tmp_path, settings=settings)
+    with pytest.raises(GraphFormersError, match="seeds 4, 4 given, expected different ones"):
+        make_plan(folder, tmp_path, seeds=(4, 4))
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(folder: Path, tmp_path: Path) -> None:
@@ -266,16 +341,21 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
         app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)
     with pytest.raises(Exception, match="expected different whole numbers such as 42,43,44"):
         app([*words, "--seeds", "many"], standalone_mode=False)
+    with pytest.raises(Exception, match="expected different whole numbers such as 42,43,44"):
+        app([*words, "--seeds", "42,042"], standalone_mode=False)
 
 
 def fake_results(folder: Path, values: dict[str, list[float]], simple: list[float] | None = None) -> Results:
     """Runs whose P@1 of each question is given, by variant name."""
-    split, made = LinkSplit.load(folder / "t.split"), []
-    for name, found in values.items():
-        ranks = ranks_of(found)
-        facts = {"valid": float(np.mean(found)), "steps": 5, "seconds": 2.0, "parameters": 3, "nodes_per_second": 10.0}
-        made.append(Run(variant(name), 42, {ASKED: ranks}, facts | {"history": []}))
+    split, made = LinkSplit.load(folder / "t.split"), [fake_run(name, found) for name, found in values.items()]
     return Results.of(split, made, {} if simple is None else {"degree alone": ranks_of(simple)})
+
+
+def fake_run(name: str, asked: list[float], others: dict[str, list[float]] | None = None, *, seed: int = 42, **told: Any) -> Run:
+    """A run with the P@1 of each question given, under some conditions; it was as good on valid, unless told."""
+    facts = {"valid": float(np.mean(asked)), "steps": 5, "seconds": 2.0, "parameters": 3, "nodes_per_second": 10.0}
+    ranks = {condition: ranks_of(values) for condition, values in {ASKED: asked, **(others or {})}.items()}
+    return Run(variant(name), seed, ranks, facts | {"history": []} | told)
 
 
 def ranks_of(values: list[float]) -> Ranks:
@@ -299,6 +379,87 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     ahead = verdict(fake_results(folder, {"plm": bad, "graphformers": good}, simple=bad))
     assert not any(line.startswith("Without any training") for line in ahead)
     assert [row[0] for row in overall_table(fake_results(folder, {"plm": good, "max": bad})).rows] == ["PLM", "PLM+Max"]
+
+
+def share(value: float, count: int = 1000) -> list[float]:
+    """So many questions, of which this share is answered."""
+    return [1.0] * round(value * count) + [0.0] * (count - round(value * count))
+
+
+def words_of(folder: Path, *runs: Run, **simple: list[float]) -> list[str]:
+    ranks = {name: ranks_of(values) for name, values in simple.items()}
+    return verdict(Results.of(LinkSplit.load(folder / "t.split"), runs, ranks))
+
+
+@pytest.mark.parametrize(
+    ("asked", "condition", "given", "words"),
+    [
+        (0.7, SHUFFLED, 0.4, "With the neighbours of other nodes, GraphFormers falls from 0.700 to 0.400."),
+        (0.4, ALONE, 0.7, "With no neighbours at all, GraphFormers rises from 0.400 to 0.700."),
+        (0.7, SHUFFLED, 0.7, "GraphFormers does as well (0.700 against 0.700): it does not use them."),
+        (0.7, ALONE, 0.7, "GraphFormers does as well (0.700 against 0.700): it does not need them."),
+        (0.8, ALONE, 0.793, "GraphFormers falls from 0.800 to 0.793."),  # little, but sure
+        (0.009, SHUFFLED, 0.0, "GraphFormers falls from 0.009 to 0.000."),  # little, but all of it
+        (0.5, SHUFFLED, 0.499, "GraphFormers does as well"),
+        (0.004, SHUFFLED, 0.003, "GraphFormers has 0.003 instead of 0.004; too few questions to tell."),
+    ],
+)
+def test_the_verdict_on_other_neighbours(folder: Path, asked: float, condition: str, given: float, words: str) -> None:
+    found = words_of(folder, fake_run("graphformers", share(asked), {condition: share(given)}))
+    assert any(words in line for line in found), found
+
+
+def test_between_conditions_every_seed_is_compared_with_itself(folder: Path) -> None:
+    """Seeds that differ much, each of which falls by the same."""
+    runs = [
+        fake_run("graphformers", share(value), {ALONE: share(value - 0.05)}, seed=seed)
+        for seed, value in enumerate((0.3, 0.5, 0.7))
+    ]
+    assert any("falls from 0.500 to 0.450" in line for line in words_of(folder, *runs))
+    scattered = [fake_run("graphformers", share(0.5), {ALONE: share(value)}, seed=seed) for seed, value in enumerate((0.3, 0.8))]
+    assert any("has 0.550 instead of 0.500; too few" in line for line in words_of(folder, *scattered))
+
+
+def test_what_is_taken_is_chosen_on_the_valid_questions(folder: Path) -> None:
+    plm = fake_run("plm", share(0.6), valid=0.5, nodes_per_second=90.0)
+    slower = fake_run("plm.one-stage", share(0.3), valid=0.4, nodes_per_second=90.0)
+    reader = fake_run("graphformers", share(0.55), valid=0.7)
+    other = fake_run("max", share(0.9), valid=0.3)
+    found = words_of(folder, plm, slower, reader, other)
+    assert found[0].startswith("The graph does not help here, it hurts: PLM 0.600, GraphFormers 0.550")
+    (line,) = [each for each in found if each.startswith("Take ")]
+    assert line.startswith("Take GraphFormers: it is the best on the valid questions (0.700 P@1), 0.550 here.")
+    assert "PLM+Max finds more of the links asked for here (0.900; 0.300 on valid)." in line
+    assert "cannot be told" not in line
+    alike = words_of(folder, fake_run("plm", share(0.551), valid=0.5, nodes_per_second=25.0), reader)
+    (line,) = [each for each in alike if each.startswith("Take ")]
+    assert line.endswith("PLM cannot be told from it (0.551) and encodes 2.5 times as fast.")
+    assert "reading a node 2.5 times as long (10 nodes/s here)" in alike[-1]
+
+
+def test_costs_of_different_devices_are_not_compared(folder: Path) -> None:
+    here, there = fake_run("plm", share(0.5), device="cpu"), fake_run("graphformers", share(0.6), device="a GPU")
+    assert not any("What it costs" in line for line in words_of(folder, here, there))
+    assert any("What it costs" in line for line in words_of(folder, here, fake_run("graphformers", share(0.6), device="cpu")))
+
+
+def test_seeds_count_against_what_needs_no_training(folder: Path) -> None:
+    """One that is behind with two seeds and ahead with a third cannot be told from it."""
+    runs = [fake_run("graphformers", share(value), seed=seed) for seed, value in enumerate((0.4, 0.45, 0.65))]
+    found = words_of(folder, *runs, words=share(0.55), degree=share(0.1))
+    assert any(line.startswith("Without any training, words cannot be told from GraphFormers") for line in found), found
+    even = [fake_run("graphformers", share(0.5), seed=seed) for seed in range(3)]
+    assert any("words finds more links than" in line for line in words_of(folder, *even, words=share(0.55)))
+
+
+def test_the_table_of_neighbours_with_models_trained_for_each(folder: Path, tmp_path: Path) -> None:
+    found = compare(make_plan(folder, tmp_path / "report"), table="neighbours", retrain=True).results
+    rows = neighbor_table(found, 3, retrain=True).rows
+    for count, row in enumerate(rows, 1):
+        names = [f"{method}.n{count}" if count < 3 else method for method in ("graphformers", "max")]
+        expected = [f"{found.find(name).mean(metric):.4f}" for name in names for metric in ("P@1", "NDCG", "MRR")]  # type: ignore[union-attr]
+        assert row == [str(count), *expected]
+    assert rows != neighbor_table(found, 3, retrain=False).rows
 
 
 def test_a_table_as_markdown() -> None:

@@ -54,6 +54,15 @@ def check_common(split: LinkSplit) -> None:
         assert neighbors <= set(graph.neighbors_of(node).tolist())
 
 
+def test_no_negative_has_the_text_of_the_positive() -> None:
+    """Of a graph in which every text is that of ten nodes."""
+    table = pa.table({"id": [f"n{i}" for i in range(150)], "text": [f"text {i % 15}" for i in range(150)]})
+    ends = [(f"n{i}", f"n{(i * step + 1) % 150}") for i in range(150) for step in (3, 7, 11)]
+    split = split_links(build_graph(table, [a for a, _ in ends], [b for _, b in ends]), valid=20, test=40, candidates=30)
+    for row in split.test.candidates:
+        assert not np.isin(row[1:] % 15, row[0] % 15).any()
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 10_000), st.sampled_from(["links", "nodes", "year"]))
 def test_properties_of_every_split(seed: int, held_out: str) -> None:

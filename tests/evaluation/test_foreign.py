@@ -78,6 +78,9 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", id=np.array(["a"]), vectors=VECTORS[:1])
     with pytest.raises(GraphFormersError, match=r"g\.npz: arrays id, vectors, none called ids"):
         read_vectors(tmp_path / "g.npz")
+    np.savez(tmp_path / "i.npz", ids=np.array(IDS), vectors=VECTORS * 1j)
+    with pytest.raises(GraphFormersError, match=r"i\.npz: vectors of complex numbers"):
+        read_vectors(tmp_path / "i.npz")
     parquet.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "h.parquet")
     with pytest.raises(GraphFormersError, match=r"h\.parquet: columns id, embedding, none called vector; expected"):
         read_vectors(tmp_path / "h.parquet")

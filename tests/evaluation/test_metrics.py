@@ -88,6 +88,29 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.90 <= covered / 300 <= 0.985
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 30])
+@pytest.mark.parametrize("together", [False, True])
+def test_intervals_of_few_questions_are_wide_enough(count: int, together: bool) -> None:
+    """Of reciprocal ranks, which lie far apart: a plain bootstrap holds their mean 40, 64 and 77 times of 100 for 2, 5 and 10."""
+    draw, covered = np.random.default_rng(count), 0
+    share = 1 / np.arange(1, 31) ** 1.2
+    values = 1 / np.arange(1, 31)
+    truth = float(values @ share / share.sum())
+    for trial in range(400):
+        drawn = draw.choice(values, count, p=share / share.sum())
+        score = bootstrap_together(drawn[None], trial)[0] if together else bootstrap(drawn, trial)
+        covered += score.low <= truth <= score.high
+        assert 0 <= score.low <= score.value <= score.high <= 1
+    assert covered / 400 >= (0.86 if count > 2 else 0.7)  # where all drawn are alike, nothing shows that others are not
+
+
+def test_one_question_says_nothing() -> None:
+    assert (bootstrap(np.array([0.4])).low, bootstrap(np.array([0.4])).high) == (0, 1)
+    found = paired_difference(np.array([0.4]), np.array([0.1]))
+    assert (found.low, found.high) == (-1, 1)
+    assert found.value == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("kept", [0, 10**9])
 def test_intervals_that_are_drawn_together_are_those_of_each(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphformers.evaluation.metrics.KEPT", kept)
@@ -131,6 +154,7 @@ def test_the_paired_test_is_that_of_scipy() -> None:
     assert found.value == pytest.approx((one - other).mean())
     assert found.p_value == pytest.approx(expected, abs=0.02)
     assert found.low < found.value < found.high
+    assert paired_difference(np.ones(40), np.zeros(40)).p_value == 1e-4  # the names as they are count as one of the draws
 
 
 def test_two_systems_that_are_the_same_do_not_differ() -> None:
@@ -166,6 +190,15 @@ def test_seeds_that_differ_more_than_methods_make_no_difference() -> None:
         for _ in range(300):
             one, other = (np.tile((draw.random(size) < 0.5).astype(float), (2, 1)) for _ in range(2))
             wrong += paired_over_seeds(one, other).p_value < 0.05
+        assert wrong <= 24
+    for scatter in (0.01, 0.05):  # against what has no seeds
+        wrong = 0
+        for _ in range(300):
+            fixed, level = draw.random(1000) < 0.4, 0.4 + scatter * draw.normal(size=3)
+            runs = np.stack([np.where(draw.random(1000) < 0.9, fixed, draw.random(1000) < each) for each in level])
+            shift = draw.random((3, 1000)) < np.abs(level - 0.4)[:, None]
+            runs = np.where(shift, (level > 0.4)[:, None], runs).astype(float)
+            wrong += paired_over_seeds(runs, fixed[None].astype(float)).p_value < 0.05
         assert wrong <= 24
     alone = paired_over_seeds(np.ones((2, 1)), np.zeros((2, 1)))
     assert alone.p_value == paired_difference(np.ones(1), np.zeros(1)).p_value == 1

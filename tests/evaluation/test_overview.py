@@ -7,9 +7,10 @@ import pytest
 from graphformers.cli import app
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import NAMES
+from graphformers.evaluation.baselines import NAMES, sentence_vectors
 from graphformers.evaluation.overview import evaluate_beside_baselines
-from graphformers.evaluation.ranking import evaluate
+from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
+from graphformers.evaluation.scores import VectorScores
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
 
@@ -32,6 +33,10 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
     for protocol, systems in found.evaluations.items():
         assert list(systems) == [own, "minilm, untrained", *(name.format(5) for name in NAMES.values())]
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
+    nodes = asked_nodes(split.test)
+    plain = VectorScores(sentence_vectors("minilm", split.graph, nodes, device="cpu"), nodes, cosine=True)
+    untrained = found.evaluations["saved"]["minilm, untrained"].ranks
+    assert untrained.better.tolist() == rank_listed(plain, split.test).better.tolist()
     assert set(found.differences()) == {"minilm, untrained", *(name.format(5) for name in NAMES.values())}
     total = sum(count for count, _ in found.slices["neighbours of the anchor"].values())
     assert total == len(split.test)

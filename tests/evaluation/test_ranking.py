@@ -49,7 +49,7 @@ def test_ranks_are_those_of_a_naive_loop(cosine: bool, monkeypatch: pytest.Monke
     split = split_links(make_graph(), valid=0.1, test=0.1)
     nodes = asked_nodes(split.test)
     vectors = np.random.default_rng(0).normal(size=(len(nodes), 12)).astype(np.float32)
-    monkeypatch.setattr(scores, "BLOCK_BYTES", 4 * 12 * split.test.candidates.shape[1] * 3)  # three questions at a time
+    monkeypatch.setattr(scores, "LISTED_BYTES", {"cpu": 4 * 12 * split.test.candidates.shape[1] * 3})  # three questions at a time
     found = rank_listed(VectorScores(vectors, nodes, cosine=cosine), split.test)
     assert found.better.tolist() == naive_ranks(vectors, nodes, split.test, cosine)
     assert found.tied.max() == 0
@@ -145,6 +145,15 @@ def test_a_model_is_evaluated_with_the_neighbours_it_may_see(protocol: str) -> N
     assert str(found).startswith("P@1 0.")
 
 
+def test_a_model_that_compares_by_cosine_is_evaluated_so() -> None:
+    split, model = split_links(make_graph(), valid=0.1, test=0.1), make_model(similarity="cosine")
+    vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
+    by_cosine, by_product = (rank(VectorScores(vectors, cosine=cosine), split.graph, split.test) for cosine in (True, False))
+    found = evaluate(model, split)
+    assert found.ranks.better.tolist() == by_cosine.ranks.better.tolist()
+    assert found.ranks.better.tolist() != by_product.ranks.better.tolist()
+
+
 def test_other_neighbours_give_other_scores() -> None:
     split, model = split_links(make_graph(), valid=0.1, test=0.1), make_model()
     alone = model_scores(model, split, split.test, sampler=split.sampler(0))
@@ -162,6 +171,34 @@ def test_wrong_inputs() -> None:
         VectorScores(np.array([[1.0, np.nan]]))
     with pytest.raises(GraphFormersError, match=r"no protocol 'ful'; .*full"):
         rank(VectorScores(np.ones((split.graph.num_nodes, 2))), split.graph, split.test, "ful")
+
+
+@pytest.mark.parametrize("length", [1e-20, 1e-13, 1e19, 1e30])
+@pytest.mark.parametrize("protocol", ["saved", "full"])
+def test_vectors_of_any_length_have_the_same_cosines(length: float, protocol: str) -> None:
+    split = split_links(make_graph(), valid=0.1, test=0.1)
+    vectors = np.random.default_rng(0).normal(size=(split.graph.num_nodes, 16)).astype(np.float32)
+    vectors[7] = 0
+    expected = rank(VectorScores(vectors, cosine=True), split.graph, split.test, protocol)
+    found = rank(VectorScores(vectors * np.float32(length), cosine=True), split.graph, split.test, protocol)
+    assert found.ranks.better.tolist() == expected.ranks.better.tolist()
+
+
+def test_inner_products_that_leave_float32_are_refused() -> None:
+    """Where a score is no number nothing is better than it, and it would look like the first of all."""
+    split = split_links(make_graph(), valid=0.1, test=0.1)
+    vectors = np.random.default_rng(0).normal(size=(split.graph.num_nodes, 16)).astype(np.float32)
+    with pytest.raises(GraphFormersError, match=r"numbers as large as [\d.]+e\+20, whose inner products are too large"):
+        VectorScores(vectors * np.float32(1e20))
+    fine = rank(VectorScores(vectors * np.float32(1e18)), split.graph, split.test, "full")
+    assert fine.ranks.better.tolist() == rank(VectorScores(vectors), split.graph, split.test, "full").ranks.better.tolist()
+
+    class Broken(VectorScores):
+        def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
+            return np.full(candidates_QC.shape, np.nan, dtype=np.float32)
+
+    with pytest.raises(GraphFormersError, match="some scores of the links asked for are not finite"):
+        rank(Broken(vectors), split.graph, split.test, "full")
 
 
 def test_a_model_of_another_split_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

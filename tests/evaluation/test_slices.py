@@ -1,5 +1,7 @@
 import numpy as np
+import pyarrow as pa
 
+from graphformers.data.builder import build_graph
 from graphformers.data.split import split_links
 from graphformers.evaluation.slices import slices_of, types_of
 from tests.conftest import make_graph
@@ -29,6 +31,21 @@ def test_slices_are_those_of_a_naive_loop() -> None:
         low, _, high = names[0].replace(" or more", "–1000").replace("none", "0").partition("–")
         assert int(low) <= len(near) <= int(high or low)
     assert "anchor" not in found
+
+
+def test_rare_relations_share_a_slice() -> None:
+    draw = np.random.default_rng(0)
+    ends = [(f"n{a}", f"n{b}") for a, b in draw.integers(0, 80, (400, 2)).tolist() if a != b]
+    kinds = [f"kind{min(int(number), 16)}" for number in draw.exponential(4, len(ends))]
+    table = pa.table({"id": [f"n{i}" for i in range(80)], "text": [f"text {i}" for i in range(80)]})
+    graph = build_graph(table, [a for a, _ in ends], [b for _, b in ends], kinds)
+    split = split_links(graph, valid=0.1, test=0.4, candidates=10)
+    asked = [naive_types(graph, a, b) for a, b in split.test.pairs.tolist()]
+    found = slices_of(split, split.test)["relation asked"]
+    shown = set(found) - {"all others"}
+    assert len(shown) == 12
+    assert found["all others"].tolist() == [bool(kinds - shown) for kinds in asked]
+    assert found["all others"].any()
 
 
 def test_anchors_unknown_in_training_have_a_slice() -> None:
