@@ -237,7 +237,7 @@ def find_parent(child: Artifact, role: str) -> Path:
     place = Path(os.path.normpath(child.path.resolve() / child.parents[role]["path"]))
     if not place.is_dir():
         advice = "put it or a link to it there" + (", or say where it is with --model" if role == "model" else "")
-        raise ArtifactError(f"{child.path}: was made from the {role} {place}, which is not there; {advice}")
+        raise ArtifactError(f"{child.path}: the {role} it was made from is not there, looked for at {place}; {advice}")
     return place
 
 
@@ -299,7 +299,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path}: {_why_missing(path)}")
     if not (path / MANIFEST).is_file():
         if path.suffix in (TRAINING, EMBEDDING):
-            raise ArtifactError(f"{path}: kept by work that makes {path.with_suffix('')}; use that when it is finished")
+            made = path.with_suffix("")
+            words = "use that" if (made / MANIFEST).is_file() else "use that when it is finished"
+            raise ArtifactError(f"{path}: kept by what makes {made}, or made it; {words}")
         raise ArtifactError(f"{path}: not one of our folders, it has no {MANIFEST}")
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))

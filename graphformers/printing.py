@@ -114,7 +114,14 @@ def print_forecast(found: dict[str, Any], as_json: bool) -> None:
         "time": f"{clock(found['seconds_at_most'])} at most, measured on {found['steps_tried']} steps",
     }
     if found["device"] == "cpu" and found["seconds_at_most"] > LONG_SECONDS:
-        rows["for less"] = "--set batch_size=64, --set num_neighbors=5, --set neighbor_gradients=false, --set max_steps=200"
+        own = found["settings"]
+        advice = {
+            "batch_size=64": own["batch_size"] > 64,
+            "num_neighbors=5": own["num_neighbors"] > 5,
+            "neighbor_gradients=false": own["neighbor_gradients"] and own["num_neighbors"] > 0,
+            "max_steps=200": found["steps_at_most"] > 200,
+        }
+        rows["for less"] = ", ".join(f"--set {words}" for words, is_less in advice.items() if is_less) or "max_steps, max_seconds"
     print_rows(list(rows.items()))
 
 

@@ -194,7 +194,10 @@ def test_what_is_not_finished_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.model.training").mkdir()
     with pytest.raises(ArtifactError, match=r"a\.model: not finished, the command .* goes on from .*a\.model\.training"):
         open_artifact(tmp_path / "a.model", "model", 1)
-    with pytest.raises(ArtifactError, match=r"a\.model\.training: kept by work that makes .*a\.model; use that"):
+    with pytest.raises(ArtifactError, match=r"a\.model\.training: kept by what makes .*a\.model.*; use that when it is"):
+        open_artifact(tmp_path / "a.model.training", "model", 1)
+    write(tmp_path / "a.model", "a")
+    with pytest.raises(ArtifactError, match=r"a\.model\.training: .*; use that$"):
         open_artifact(tmp_path / "a.model.training", "model", 1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers import __version__
-from graphformers.artifact import COMPARISON
+from graphformers.artifact import COMPARISON, check_place
 from graphformers.compare import tables as tables_of
 from graphformers.compare.efficiency import measure_efficiency
 from graphformers.compare.report import render_report
@@ -37,6 +37,8 @@ def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | No
     `table` is one of the paper's tables, by name; `methods` are names such as max or max.one-stage. What an interrupted
     comparison finished is used.
     """
+    if retrain and table != "neighbours":
+        raise GraphFormersError("--retrain is for --table neighbours, which it has trained for each number of neighbours")
     check_folder(plan.folder)
     _check_table(plan, table)
     most = num_neighbors(plan)
@@ -61,6 +63,7 @@ def check_folder(folder: Path) -> None:
     if strange is not None:
         raise GraphFormersError(f"{folder}: holds {strange!r} and no report of ours; choose another folder")
     if not (folder / COMPARISON).is_file():
+        check_place(folder / COMPARISON)
         write_whole(folder / COMPARISON, b"made by graphformers compare\n")
 
 

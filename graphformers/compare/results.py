@@ -212,7 +212,9 @@ def _does_the_graph_help(reader: System, text: System) -> str:
     difference = ahead(reader, text)
     numbers = f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} P@1 ({difference}){caution(text, reader)}"
     if difference.p_value >= SURE:
-        return f"Whether the graph helps cannot be told from these {len(text.values()):,} questions: {numbers}."
+        count = len(text.values())
+        asked = "one question" if count == 1 else f"these {count:,} questions"
+        return f"Whether the graph helps cannot be told from {asked}: {numbers}."
     if difference.value < 0:
         return f"The graph does not help here, it hurts: {numbers}."
     relative = f"; {100 * difference.value / text.mean():.0f} % more links found at first sight" if text.mean() else ""
@@ -241,6 +243,10 @@ def _counterfactuals(reader: System) -> list[str]:
 
 def _which_to_take(results: Results, best: System) -> str:
     """The best on valid, or a cheaper one that cannot be told from it; and who is surely better on the asked questions."""
+    level = [each.title for each in results.trained if each.valid == best.valid]
+    if len(level) > 1:
+        names = f"{', '.join(level[:-1])} and {level[-1]}"
+        return f"The valid questions do not tell which to take: {names} do equally well on them ({best.valid:.3f} P@1)."
     others = {each.title: (each, ahead(best, each)) for each in results.trained if each is not best}
     equals = [
         each
@@ -280,7 +286,8 @@ def _without_training(results: Results, best: System | None) -> list[str]:
     is_behind = difference.value < 0 and difference.p_value < SURE
     words = "finds more links than" if is_behind else "cannot be told from"
     values = f"{simple.mean():.3f} against {best.mean():.3f}"
-    return [f"Without any training, {simple.title} {words} {best.title} ({values}): train longer, or take that."]
+    advice = ": train longer, or take that" if is_behind or best.mean() < 1 else ""
+    return [f"Without any training, {simple.title} {words} {best.title} ({values}){advice}."]
 
 
 def _cost(reader: System, text: System) -> str:

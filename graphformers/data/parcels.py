@@ -133,11 +133,11 @@ class Workers:
 
     def close(self) -> None:
         """Ends the workers."""
-        for connection, process in self._workers:
-            connection.close()
-            process.kill()
         for _, process in self._workers:
+            process.kill()  # before its pipe is closed: it would complain of that
+        for connection, process in self._workers:
             process.join()
+            connection.close()
         self._workers = []
         self._waiting.clear()
 

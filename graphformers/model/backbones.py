@@ -313,6 +313,7 @@ def convert(
     kinds the .safetensors. `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside the weights.
     """
     if (Path(source) / MANIFEST).is_file():
+        open_artifact(source, "model", None)  # anything else of ours says what it is
         raise GraphFormersError(f"{source}: a model folder already")
     if _is_backbone(source):
         pooling = pooling_of(find_backbone(source))
@@ -358,6 +359,8 @@ def _foreign_files(folder: Path) -> list[Path]:
 def _foreign_file(source: Path) -> Path:
     if source.is_file():
         return source
+    if not source.exists():
+        raise GraphFormersError(f"{source}: no such file or folder")
     files = _foreign_files(source)
     if len(files) != 1:
         raise GraphFormersError(f"{source}: {len(files)} files of weights (.bin, .pt) found, expected one; name the file")
@@ -368,9 +371,8 @@ def _read_foreign(file: Path) -> dict[str, Tensor]:
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch wraps whatever the file made it raise
-        raise GraphFormersError(
-            f"{file}: not a file of plain tensors, so it is not read ({(str(error).splitlines() or [type(error).__name__])[0]})"
-        ) from error
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise GraphFormersError(f"{file}: not a file of plain tensors, so it is not read ({reason})") from error
     state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
     state = state.get("model_state_dict") or state.get("state_dict") or state
     tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}

@@ -28,6 +28,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
+from graphformers.progress import amount
 from graphformers.train.batches import Counts
 from graphformers.train.settings import filled
 
@@ -73,6 +74,11 @@ class TrainState:
         return TrainState(**values | {"recent": Recent(**recent | {"counts": Counts(**recent["counts"])})})
 
 
+def bytes_of_run(parameters: int) -> int:
+    """What a run keeps on disk: weights, two averages of Adam's, the best weights; all in float32."""
+    return 4 * 4 * parameters
+
+
 class RunFolder:
     """Writes and reads the folder of a run."""
 
@@ -91,6 +97,12 @@ class RunFolder:
         """Whether there is a run to continue."""
         bring_back(self.folder / "checkpoint")
         return (self.folder / "checkpoint").is_dir()
+
+    def check_space(self, parameters: int) -> None:
+        """Says before the first step that the disk will not hold the run."""
+        needed, free = bytes_of_run(parameters), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise GraphFormersError(f"{self.folder}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free")
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.model.backbones import backbone_of, own_random_numbers
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress
+from graphformers.train.checkpoint import bytes_of_run
 from graphformers.train.distributed import joined, own_device
 from graphformers.train.optimizer import set_learning_rate
 from graphformers.train.settings import divide_settings, settings_for
@@ -106,7 +107,9 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
         "seconds_at_most": training + validations * per_validation,
         "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "checkpoint_gib": 4 * 4 * size / 2**30,  # weights, two averages of Adam's, the best weights
+        "checkpoint_gib": bytes_of_run(size) / 2**30,
+        "settings": {"batch_size": config.batch_size, "num_neighbors": model.config.num_neighbors}
+        | {"neighbor_gradients": config.neighbor_gradients},
     }
 
 

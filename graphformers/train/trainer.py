@@ -137,6 +137,8 @@ class Trainer:
             self.journal.say(words)
         if resumed:
             self.journal.say(f"continuing an unfinished run at step {self.state.step:,}")
+        elif first is not None:
+            first.check_space(sum(parameter.numel() for parameter in self.model.network.parameters()))
         self._saved_at = time.monotonic()
 
     def _compile(self) -> None:
@@ -234,12 +236,15 @@ class Trainer:
         state, config = self.state, self.config
         self.model.train()
         best = f"best P@1 {state.best:.4f}, " if state.best_step >= 0 else ""
-        with progress(self._place(), len(self.split.train), "pairs") as task:
+        left = self.schedule.limits(state)[0] - state.stage_step
+        total = min(len(self.split.train), (state.number + left) * config.batch_size)  # of the epoch, as far as steps allow
+        with progress(self._place(), total, "pairs") as task:
             task.skip(state.number * config.batch_size)
             while True:
                 self._step()
-                task.note = f"{best}loss {self._loss:.3f}, stage ends in {clock(self.schedule.seconds_left(state))} or sooner"
-                task.update(min((state.number or self.maker.num_batches) * config.batch_size, len(self.split.train)))
+                loss = "" if math.isnan(self._loss) else f"loss {self._loss:.3f}, "  # read a step later
+                task.note = f"{best}{loss}stage ends in {clock(self.schedule.seconds_left(state))} or sooner"
+                task.update(min((state.number or self.maker.num_batches) * config.batch_size, total))
                 self._stop_if_asked()
                 if time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes:
                     self._save()

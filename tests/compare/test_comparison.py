@@ -12,7 +12,7 @@ from graphformers.cli import app
 from graphformers.compare import runs as runs_module
 from graphformers.compare.comparison import check_folder, compare
 from graphformers.compare.results import Results, verdict
-from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler, finish_run, sampler_of
+from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler, finish_run, sampler_of, untrained
 from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
 from graphformers.compare.variants import variant, variants_of
 from graphformers.data.split import LinkSplit, split_links
@@ -111,8 +111,8 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
             assert len({tuple(ranks.better.tolist()) for ranks in expected.values()}) == len(expected)
     nodes = asked_nodes(plan.split.test)
     plain = VectorScores(sentence_vectors(plan.source, plan.split.graph, nodes, 10, "cpu"), nodes, cosine=True)
-    untrained = {each.title: each.ranks[ASKED][0] for each in found.results.untrained}
-    assert untrained["backbone, untrained"].better.tolist() == rank_listed(plain, plan.split.test).better.tolist()
+    simple = {each.title: each.ranks[ASKED][0] for each in found.results.untrained}
+    assert simple["backbone, untrained"].better.tolist() == rank_listed(plain, plan.split.test).better.tolist()
 
 
 def test_who_is_read_under_a_condition(folder: Path) -> None:
@@ -264,8 +264,9 @@ def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_pat
 def test_runs_of_another_split_are_not_taken_for_those_of_this_one(folder: Path, tmp_path: Path) -> None:
     compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
     other = split_links(LinkSplit.load(folder / "t.split").graph, valid=30, test=30, candidates=20, seed=7)
-    with pytest.raises(GraphFormersError, match="made with split="):
-        compare(make_plan(folder, tmp_path / "report", split=other), methods=["plm"])
+    for work in (untrained, lambda plan: finish_run(plan, variant("plm"), 42)):
+        with pytest.raises(GraphFormersError, match="made with split="):
+            work(make_plan(folder, tmp_path / "report", split=other))
 
 
 @pytest.mark.parametrize(
@@ -337,6 +338,8 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
         app([*words, "--table", "overal"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match=r"max.num_neighbors given, but this table gives all methods the same neighbours"):
         app([*words, "--table", "neighbours", "--set", "max.num_neighbors=2"], standalone_mode=False)
+    with pytest.raises(GraphFormersError, match="--retrain is for --table neighbours"):
+        app([*words, "--retrain"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match="a table by name and methods given"):
         app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)
     with pytest.raises(Exception, match="expected different whole numbers such as 42,43,44"):
@@ -372,7 +375,7 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     none = verdict(fake_results(folder, {"plm": [0.0] * 30, "graphformers": good}))[0]
     assert "% more" not in none
     same = verdict(fake_results(folder, {"plm": good, "max": good}))
-    assert same[0].startswith("Whether the graph helps cannot be told")
+    assert same[0].startswith("Whether the graph helps cannot be told from these 30 questions")
     assert "1.0 times as long" in same[-1]
     beaten = verdict(fake_results(folder, {"plm": bad, "graphformers": bad}, simple=good))
     assert any(line.startswith("Without any training, degree alone finds more links than") for line in beaten)
@@ -435,6 +438,13 @@ def test_what_is_taken_is_chosen_on_the_valid_questions(folder: Path) -> None:
     (line,) = [each for each in alike if each.startswith("Take ")]
     assert line.endswith("PLM cannot be told from it (0.551) and encodes 2.5 times as fast.")
     assert "reading a node 2.5 times as long (10 nodes/s here)" in alike[-1]
+
+
+def test_methods_that_valid_cannot_tell_apart_are_not_chosen_from(folder: Path) -> None:
+    found = words_of(folder, fake_run("plm", [1.0]), fake_run("max", [1.0]), fake_run("gat", [0.0]), words=[1.0])
+    assert found[0].startswith("Whether the graph helps cannot be told from one question: ")
+    assert "The valid questions do not tell which to take: PLM and PLM+Max do equally well on them (1.000 P@1)." in found
+    assert "Without any training, words cannot be told from PLM (1.000 against 1.000)." in found
 
 
 def test_costs_of_different_devices_are_not_compared(folder: Path) -> None:

@@ -19,6 +19,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import convert, from_backbone, from_pretrained, read_tokenizer
 from graphformers.model.encoding import GraphFormers, chosen_device
 from graphformers.model.modeling import METHODS
+from tests.conftest import make_graph
 from tests.data.test_tokens import make_tokenizer
 from tests.model import naive
 from tests.model.conftest import make_model, make_texts, sequences
@@ -249,8 +250,13 @@ def test_a_backbone_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert np.array_equal(convert(tmp_path / "bert", tmp_path / "words.json", "plm", max_tokens=14).encode(texts), expected)
     with pytest.raises(GraphFormersError, match=r"plain\.model: a model folder already"):
         convert(place)
-    with pytest.raises(GraphFormersError, match="0 files of weights"):
+    with pytest.raises(GraphFormersError, match=r"typo\.bin: no such file or folder"):
         convert(tmp_path / "typo.bin")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GraphFormersError, match="0 files of weights"):
+        convert(tmp_path / "empty")
+    with pytest.raises(GraphFormersError, match=r"g\.graph: .*graph.*model"):
+        convert(make_graph().save(tmp_path / "g.graph").path)
     with pytest.raises(GraphFormersError, match="pooling='men' given, expected cls or mean"):
         convert(tmp_path / "bert", tmp_path / "words.json", pooling="men")
 

@@ -2,8 +2,11 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,8 @@ from graphformers.evaluation.ranking import evaluate
 from graphformers.model.backbones import training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.printing import print_forecast
+from graphformers.train import checkpoint as checkpoint_module
+from graphformers.train import trainer as trainer_module
 from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
 from graphformers.train.optimizer import make_optimizer
@@ -364,6 +369,35 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
 
 
+def test_progress_is_of_what_will_be_run_and_tells_no_loss_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+
+    @contextmanager
+    def record(title: str, total: float, unit: str) -> Iterator[Any]:
+        task = SimpleNamespace(note="", skip=lambda value: None)
+        task.update = lambda value: shown.append((total, value, task.note))
+        yield task
+
+    monkeypatch.setattr(trainer_module, "progress", record)
+    Trainer(make_model(), SPLIT, quick(two_stage=False, max_steps=3, batch_size=32)).train()
+    assert [(total, value) for total, value, _ in shown] == [(96, 32), (96, 64), (96, 96)]
+    assert ["loss" in note for _, _, note in shown] == [False, True, True]
+    assert not any("nan" in note for _, _, note in shown)
+    shown.clear()
+    Trainer(make_model(), SPLIT, quick(two_stage=False, epochs=1, batch_size=200)).train()
+    assert {total for total, _, _ in shown} == {len(SPLIT.train)}
+    assert shown[-1][1] == len(SPLIT.train)
+
+
+def test_a_disk_without_room_is_told_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    size = sum(parameter.numel() for parameter in model.network.parameters())
+    monkeypatch.setattr(Trainer, "_step", None)
+    monkeypatch.setattr(checkpoint_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=16 * size - 1))
+    with pytest.raises(GraphFormersError, match=r"a\.model\.training: .* are needed, .* are free"):
+        Trainer(model, SPLIT, quick(), tmp_path / "a.model").train()
+
+
 def test_what_cannot_be_trained_is_said() -> None:
     with pytest.raises(GraphFormersError, match="neighbor_gradients=false is not for bidirectional models"):
         Trainer(make_model(direction="bidirectional"), SPLIT, quick(neighbor_gradients=False))
@@ -377,6 +411,21 @@ def test_a_forecast_changes_nothing() -> None:
     assert found["steps_at_most"] == 2 * 3 * -(-len(SPLIT.train) // 32)
     assert found["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
     assert found["seconds_at_most"] > 0
+
+
+def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    found = forecast(Trainer(make_model(), SPLIT, quick(max_steps=120))) | {"seconds_at_most": 1e6}
+    print_forecast(found, as_json=False)
+    shown = capsys.readouterr().out
+    assert "neighbor_gradients=false" in shown
+    assert "max_steps=200" not in shown
+    assert "batch_size=64" not in shown
+    large = {"batch_size": 512, "num_neighbors": 20, "neighbor_gradients": True}
+    print_forecast(found | {"steps_at_most": 5000, "settings": large}, as_json=False)
+    assert (
+        "--set batch_size=64, --set num_neighbors=5, --set neighbor_gradients=false, --set max_steps=200"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_forecast_is_of_the_run_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +477,7 @@ def test_a_forecast_of_slow_steps_is_short_and_has_advice(
     print_forecast(found, False)
     assert "for less" not in capsys.readouterr().out
     print_forecast(found | {"seconds_at_most": 3600.0}, False)
-    assert "for less      --set batch_size=64" in capsys.readouterr().out
+    assert "for less      --set neighbor_gradients=false" in capsys.readouterr().out
 
 
 def states(schedule: Schedule, steps: int) -> list[float]:
