@@ -40,6 +40,9 @@ def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
         print(f"  of {count:,} edges {', '.join(found)}")
     if columns := graph.summary.get("edge_columns_not_kept"):
         print(f"  not kept of the edges: {', '.join(columns)}; links have a type and a time (--column time=NAME) at most")
+    for name, others in graph.summary.get("other_texts", {}).items():
+        every = ",".join([name, *others])
+        print(f"  the text is {name}, not {', '.join(others)}; --column text=NAME chooses, --column text={every} takes all")
     if empty := graph.summary.get("empty_texts"):
         print(f"  kept without a text: {empty:,} nodes")
     for what, number in graph.summary["left_aside"].items():
@@ -187,6 +190,7 @@ def print_vectors(store: "VectorStore", as_json: bool) -> None:
         "neighbors": settings["num_neighbors"],
         "states": settings["states"]["key"]["precision"] if settings["states"] else None,
         "log_bytes": store.log.end,
+        "unfinished_bytes": store.log.unfinished,
         "model": store.key.model[:12],
     }
     if as_json:
@@ -218,6 +222,8 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
         print(f"to be removed, but not there: {len(report.not_there):,} ids, such as {report.not_there[0]!r}")
     for name in report.new_columns:
         print(f"a new column: {name!r}, which no node had before")
+    if report.edge_columns_not_kept:
+        print(f"not kept of the edges: {', '.join(report.edge_columns_not_kept)}; links that an update adds have a type at most")
 
 
 def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:

@@ -168,7 +168,8 @@ def test_kill_during_import_leaves_none_or_a_whole_one(large_tables: Path) -> No
     draw, whole = random.Random(2), time_of_import(large_tables)
     killed = 0
     for i in range(10):
-        killed += kill_import(large_tables, draw.uniform(0.3, 1.0) * whole, "-o", f"killed{i}.graph")
+        was_killed = kill_import(large_tables, draw.uniform(0.3, 1.0) * whole, "-o", f"killed{i}.graph")
+        killed, whole = killed + was_killed, whole if was_killed else 0.8 * whole  # the machine may be quicker now
         place = large_tables / f"killed{i}.graph"
         if os.path.lexists(place):
             open_artifact(place, "graph", 1).verify()
@@ -183,7 +184,8 @@ def test_kill_during_replacement_leaves_the_old_or_the_new_one(large_tables: Pat
     killed = 0
     for _ in range(10):
         small.save(large_tables / "replaced.graph", force=True)
-        killed += kill_import(large_tables, draw.uniform(0.6, 1.0) * whole, "-o", "replaced.graph", "--force")
+        was_killed = kill_import(large_tables, draw.uniform(0.6, 1.0) * whole, "-o", "replaced.graph", "--force")
+        killed, whole = killed + was_killed, whole if was_killed else 0.8 * whole
         open_artifact(large_tables / "replaced.graph", "graph", 1).verify()
         assert TextGraph.load(large_tables / "replaced.graph").num_nodes in (1, 150_000)
     assert killed > 0

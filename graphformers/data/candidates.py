@@ -1,5 +1,7 @@
 """The candidates of a ranking: one positive and nodes that could have been it but are not linked to the anchor."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from graphformers.data.arrays import Array, are_linked
@@ -9,7 +11,8 @@ from graphformers.progress import progress
 
 BLOCK = 16_384  # questions at a time
 DEFAULT_COUNT = 300  # the paper's 1 + 299
-SMALL_GRAPH = 3000  # eligible nodes below which the default count is checked against what every anchor allows
+FEW = 0.05  # of the questions: so many are left out rather than that all get shorter lists
+SOME = 0.2  # the same, of questions that would cut the lists to less than half: a hub asks 1 of every (mean degree) questions
 MOST_ROUNDS = 20  # of drawing again what was not allowed; what is left then is drawn from an explicit list
 
 
@@ -30,16 +33,78 @@ def draw_candidates(graph: TextGraph, pairs: Array, eligible: Array, count: int,
     return result
 
 
-def default_count(graph: TextGraph, pairs: Array, eligible: Array) -> int:
-    """300 candidates, or as many as every question of a small graph allows."""
-    if len(eligible) > SMALL_GRAPH:
-        return DEFAULT_COUNT
-    possible = min(len(_allowed(graph, pair, eligible)) for pair in pairs)
-    if possible == 0:
+@dataclass(frozen=True, eq=False)
+class DefaultLists:
+    """How long the lists are where nobody said it, and which questions are left out for that."""
+
+    count: int  # candidates per question
+    kept: list[Array]  # for each set of questions, (Q,) bool: which are asked
+    notes: list[str]  # why, where not all are asked or the lists are shorter than DEFAULT_COUNT
+
+
+def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> DefaultLists:
+    """300 candidates, or as many as the graph allows; a few questions that allow much fewer than the others are left out."""
+    pairs, wanted = np.concatenate(asked), DEFAULT_COUNT - 1
+    possible = possible_negatives(graph, pairs, eligible, wanted)
+    typical = int(np.median(possible))
+    kept = np.ones(len(pairs), dtype=bool)
+    parts = np.cumsum([len(part) for part in asked])[:-1]
+    for least, most in ((wanted, FEW), (max(typical // 2, 1), SOME)):
+        enough = possible >= least
+        if (~enough).mean() <= most and all(part.any() for part in np.split(enough, parts)):
+            kept = enough
+            break
+    count = int(possible[kept].min()) + 1
+    if count == 1:
         raise GraphFormersError(
             "this graph is too small or too dense for a ranking: some question has no possible negative at all"
         )
-    return min(DEFAULT_COUNT, possible + 1)
+    notes = _why_left_out(graph, pairs, possible, kept, count) + _why_short(graph, pairs[kept], possible[kept], eligible)
+    return DefaultLists(count, np.split(kept, parts), notes)
+
+
+def _why_left_out(graph: TextGraph, pairs: Array, possible: Array, kept: Array, count: int) -> list[str]:
+    if kept.all():
+        return []
+    nodes = np.unique(pairs[~kept, 0])
+    example = np.flatnonzero(~kept)[np.argmin(possible[~kept])]
+    others = f" ({len(nodes):,} nodes ask such questions)" if len(nodes) > 1 else ""
+    return [
+        f"{int((~kept).sum()):,} of {len(pairs):,} questions are left out: {count} candidates need {count - 1} negatives, and "
+        f"the node {graph.ids[int(pairs[example, 0])].as_py()!r} leaves only {possible[example]:,}{others}"
+    ]
+
+
+def _why_short(graph: TextGraph, pairs: Array, possible: Array, eligible: Array) -> list[str]:
+    shortest = int(np.argmin(possible))
+    count = int(possible[shortest]) + 1
+    if count == DEFAULT_COUNT:
+        return []
+    why = "this graph is too small for more"
+    if possible[shortest] < len(eligible) // 2:  # it would not be, but for a node linked to most of it
+        name = graph.ids[int(pairs[shortest, 0])].as_py()
+        why = f"the node {name!r} leaves only {possible[shortest]:,} possible negatives of {len(eligible):,} nodes"
+        short = int((possible < DEFAULT_COUNT - 1).sum())
+        why += f"; {short:,} of {len(pairs):,} questions leave fewer than {DEFAULT_COUNT - 1}"
+    return [f"{count} candidates per question instead of {DEFAULT_COUNT}: {why}"]
+
+
+def possible_negatives(graph: TextGraph, pairs: Array, eligible: Array, most: int) -> Array:
+    """(Q,) int64 how many negatives each question allows; `most` where it is that or more."""
+    is_eligible = np.zeros(graph.num_nodes, dtype=bool)
+    is_eligible[eligible] = True
+    alike = np.bincount(graph.text_groups[eligible], minlength=int(graph.text_groups.max()) + 1)[graph.text_groups[pairs[:, 1]]]
+    possible: Array = len(eligible) - alike - graph.degrees()[pairs[:, 0]] - 1  # at least
+    unsure = np.flatnonzero(possible < most)
+    unsure = unsure[np.argsort(pairs[unsure, 0], kind="stable")]
+    anchors, starts = np.unique(pairs[unsure, 0], return_index=True)
+    for anchor, questions in zip(anchors.tolist(), np.split(unsure, starts)[1:], strict=True):
+        near = np.append(graph.neighbors_of(anchor), anchor)
+        near = np.sort(graph.text_groups[near[is_eligible[near]]])
+        texts = graph.text_groups[pairs[questions, 1]]
+        both = np.searchsorted(near, texts, "right") - np.searchsorted(near, texts, "left")
+        possible[questions] = len(eligible) - alike[questions] - len(near) + both
+    return np.minimum(possible, most)
 
 
 def _allowed(graph: TextGraph, pair: Array, eligible: Array) -> Array:

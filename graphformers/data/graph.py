@@ -48,6 +48,7 @@ class TextGraph:
 
     def __contains__(self, id: object) -> bool:
         """Whether there is a node of this id."""
+        (id,) = plain_ids([id])
         return isinstance(id, str) and bool(self.find_nodes([id])[0] >= 0)
 
     @property
@@ -106,6 +107,7 @@ class TextGraph:
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
         """The row numbers of these ids, (len(ids),) int64."""
+        ids = plain_ids(ids)
         found = self.find_nodes(ids)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
@@ -114,14 +116,16 @@ class TextGraph:
 
     def find_nodes(self, ids: Sequence[str]) -> Array:
         """The same, -1 for ids that are not there."""
-        ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
-        strange = next((id for id in ids if not isinstance(id, str)), None)
-        if strange is not None:
-            raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
+        ids = plain_ids(ids)
+        strange = [id for id in ids if not isinstance(id, str)]
+        if strange:
+            raise GraphFormersError(
+                f"the id {strange[0]!r} is a {type(strange[0]).__name__}, ids are strings: {str(strange[0])!r}"
+            )
         if self.num_nodes == 0 or len(ids) == 0:
             return np.full(len(ids), -1, dtype=np.int64)
         ids = [id if is_unicode(id) else "" for id in ids]  # which is nobody's
-        hashes = hash_strings(list(ids))
+        hashes = hash_strings(ids)
         place = np.minimum(np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1)
         found = self._by_hash[place]
         wrong = np.asarray(pc.not_equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string())))
@@ -215,6 +219,12 @@ class TextGraph:
             summary=artifact.summary,
             artifact=artifact,
         )
+
+
+def plain_ids(ids: Any) -> list[Any]:
+    """Ids as Python's own values, also where they come as Arrow's: an array of ids, or what a loop over one gives."""
+    ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
+    return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
 
 
 def loaded_graph(graph: TextGraph | str | Path) -> TextGraph:

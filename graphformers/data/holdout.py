@@ -33,7 +33,7 @@ class SplitSettings:
     test: float = 0.05  # how many test pairs, likewise
     seed: int = 42  # the same seed gives the same bytes
     held_out: str = "links"  # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
-    candidates: int | None = None  # for each valid and test pair; by default 1 positive + 299 negatives, fewer in a small graph
+    candidates: int | None = None  # for each valid and test pair; by default 1 positive + 299 negatives, fewer where few fit
     max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
 
     def __post_init__(self) -> None:
@@ -106,6 +106,13 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
     kept = np.ones(len(pairs), dtype=bool)
     kept[order[: found[-1] + 1]] = False
     return [valid, test], compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
+
+
+def give_back(graph: TextGraph, rows: Rows, pairs: Array) -> Rows:
+    """The links that models may see, and these pairs as well."""
+    indptr, indices = rows
+    sources = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
+    return compressed_rows(graph.num_nodes, edge_keys(sources, indices), *_both_ways(pairs))
 
 
 def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Array:

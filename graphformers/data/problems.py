@@ -1,7 +1,8 @@
 """Rows that are not what they should be: an error by default, counted and listed with `--skip-bad`."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.arrays import Array
-from graphformers.errors import BadRowError
+from graphformers.errors import BadRowError, InputError
 
 EXAMPLES = 5  # listed of each reason
 ELSEWHERE = "\0"  # in a detail: where a second place comes in
@@ -53,6 +54,7 @@ class Problems:
         self.counts: Counter[str] = Counter()
         self.normal: Counter[str] = Counter()
         self.unread: dict[str, None] = {}  # columns of edges that mean nothing here, in their order
+        self.other_texts: dict[str, dict[str, None]] = {}  # column guessed as the text -> others that could have been, in order
         self._examples: dict[str, list[_Example]] = {}
 
     def add(self, reason: str, path: Path, spot: Spot, detail: str, other: Place | None = None, advice: str = "") -> None:
@@ -91,7 +93,18 @@ class Problems:
         lines = _find_lines(examples)
         listed = [example.worded(lines) for example in examples]
         left = {"left_aside": dict(self.normal), "edge_columns_not_kept": list(self.unread)}
+        left |= {"other_texts": {name: list(others) for name, others in self.other_texts.items()}} if self.other_texts else {}
         return {"skipped": dict(self.counts), "skipped_examples": listed} | left
+
+
+@contextmanager
+def told_of_skipping() -> Iterator[None]:
+    """Lets the error for a bad row say what can be done with such rows."""
+    try:
+        yield
+    except BadRowError as error:
+        advice = "; ".join(filter(None, ["--skip-bad leaves such rows out and counts them", error.advice]))
+        raise InputError(f"{error} ({advice})") from error
 
 
 def words_for(place: Place) -> str:

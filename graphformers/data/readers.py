@@ -10,10 +10,10 @@ from typing import Any
 
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.graph import TextGraph
-from graphformers.data.problems import Problems
+from graphformers.data.problems import Problems, told_of_skipping
 from graphformers.data.settings import FORMATS, ImportSettings
 from graphformers.data.sources import check_files
-from graphformers.errors import BadRowError, InputError
+from graphformers.errors import InputError
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -32,12 +32,9 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
             raise InputError(f"no files given for the format {settings.format}, expected at least one")
     outside, keep_empty = FORMATS[settings.format].outside, settings.keep_empty
     builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty)
-    try:
+    with told_of_skipping():
         import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
         return builder.build()
-    except BadRowError as error:
-        advice = "; ".join(filter(None, ["--skip-bad leaves such rows out and counts them", error.advice]))
-        raise InputError(f"{error} ({advice})") from error
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -31,7 +31,7 @@ def _threads() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not survive a fork, the pool would wait for them for ever
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Neighborhood:
     """Centres and their sampled neighbours: those of centres[b] are neighbors[indptr[b]:indptr[b + 1]]."""
 
@@ -41,6 +41,9 @@ class Neighborhood:
 
     def __len__(self) -> int:
         return len(self.centers)
+
+    def __repr__(self) -> str:
+        return f"Neighborhood({len(self.centers):,} centers, {len(self.neighbors):,} neighbors)"
 
     def of(self, b: int) -> Array:
         """The neighbours of the b-th centre."""

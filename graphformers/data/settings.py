@@ -85,8 +85,17 @@ def guess_column(role: str, names: list[str], settings: ImportSettings) -> str |
     """The column that plays `role`: the one the user named, or the first whose name means it; None when there is none."""
     if role in settings.columns:
         return settings.columns[role] if settings.columns[role] in names else None
+    return next(iter(meaning(role, names, settings)), None)
+
+
+def meaning(role: str, names: list[str], settings: ImportSettings) -> list[str]:
+    """All columns whose names mean `role`, the best first."""
     lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[word] for word in ROLES[role] if word in lower), None)
+    words = ROLES[role]
+    if role == "id" and settings.format == "sessions":  # the id of an item is what the log calls the item
+        items = (*ROLES["item"], settings.columns.get("item", "item").lower())
+        words = (*(word for word in words if word != "name"), *items, "name")
+    return list(dict.fromkeys(lower[word] for word in words if word in lower))
 
 
 def require_column(role: str, names: list[str], settings: ImportSettings, path: Path) -> str:

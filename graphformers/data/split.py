@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 
 from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
-from graphformers.data.arrays import Array, load_array, save_array
-from graphformers.data.candidates import DEFAULT_COUNT, default_count, draw_candidates
+from graphformers.data.arrays import Array, edge_keys, load_array, save_array
+from graphformers.data.candidates import default_lists, draw_candidates
 from graphformers.data.graph import TextGraph, loaded_graph
-from graphformers.data.holdout import OF_LINKS, SplitSettings, count_of, hold_out, pair_hashes, times_of
+from graphformers.data.holdout import OF_LINKS, Rows, SplitSettings, count_of, give_back, hold_out, pair_hashes, times_of
 from graphformers.data.sampling import NeighborSampler
+from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
 
 KIND = "split"
 VERSION = 1
+ROUGH = 30  # questions below which a score says little: of 30, one is 3 percent
 
 
 @dataclass(frozen=True)
@@ -146,18 +148,41 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
     graph = loaded_graph(graph)
     if graph.num_pairs == 0:
         raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
-    asked, (indptr, indices), held_out_nodes = hold_out(graph, settings)
+    asked, rows, held_out_nodes = hold_out(graph, settings)
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out_nodes] = False
-    eligible = np.flatnonzero(known & (np.diff(indptr) > 0))
+    eligible = np.flatnonzero(known & (np.diff(rows[0]) > 0))
+    notes, count, left_out = _too_few(graph, settings, asked), settings.candidates, asked[0][:0]
+    if count is None:
+        lists = default_lists(graph, asked, eligible)
+        count, notes = lists.count, notes + lists.notes
+        left_out = np.concatenate([pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)])
+        asked = [pairs[kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
+        if settings.held_out == "links" and len(left_out):  # elsewhere they are later than what is asked, or of unknown nodes
+            rows = give_back(graph, rows, left_out)
+    indptr, indices = rows
     train = _train_pairs(graph, indptr, indices, known, settings)
-    count = settings.candidates or default_count(graph, np.concatenate(asked), eligible)
     valid, test = (
         LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, count, settings.seed + phase))
         for phase, pairs in enumerate(asked)
     )
-    notes = _notes(graph, settings, asked, known, count)
-    return LinkSplit(graph, settings, indptr, indices, train, valid, test, held_out_nodes, notes)
+    if settings.held_out == "latest-links":
+        notes += _late_links(graph, np.concatenate(asked), rows, len(left_out))
+    elif settings.held_out not in ("links", "nodes"):
+        notes += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], known)
+    notes += _rough(len(valid), len(test))
+    return LinkSplit(graph, settings, indptr, indices, train, valid, test, held_out_nodes, tuple(notes))
+
+
+def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
+    """That less could be held out than was asked for, where it could."""
+    total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
+    found = []
+    for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
+        wanted = count_of(share, total)
+        if share < 1 and len(pairs) < wanted:
+            found.append(f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without isolating a node")
+    return found
 
 
 def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
@@ -168,18 +193,36 @@ def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
     return [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"] if tied else []
 
 
-def _notes(graph: TextGraph, settings: SplitSettings, asked: list[Array], known: Array, count: int) -> tuple[str, ...]:
-    total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
+def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
+    """That links which models may see are as late as some that are asked, and that some are neither seen nor asked.
+
+    `left_out` of these could have been asked but for their negatives.
+    """
+    times, pairs = graph.pair_times(), graph.pairs()
+    assert times is not None, "a split by the times of links has them"
+    keys = edge_keys(pairs[:, 0], pairs[:, 1])  # sorted, as pairs are
+    low, high = np.sort(asked, axis=1).T
+    first = times[np.searchsorted(keys, edge_keys(low, high))].min()
+    sources = np.repeat(np.arange(graph.num_nodes), np.diff(rows[0]))
+    once = sources < rows[1]
+    seen = times[np.searchsorted(keys, edge_keys(sources[once], rows[1][once]))]
+    tied, unused = int((seen == first).sum()), len(pairs) - len(asked) - len(seen)
     found = []
-    for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
-        wanted = count_of(share, total)
-        if share < 1 and len(pairs) < wanted:
-            found.append(f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without isolating a node")
-    if settings.held_out not in (*OF_LINKS, "nodes"):
-        found += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], known)
-    if settings.candidates is None and count < DEFAULT_COUNT:
-        found.append(f"{count} candidates per question instead of {DEFAULT_COUNT}: this graph is too small for more")
-    return tuple(found)
+    if tied:
+        found.append(
+            f"{tied:,} links left for training are of the same time as the earliest link that is asked ({moment(first)})"
+        )
+    if unused:
+        reasons = {"with an end that has no earlier links": unused - left_out, "for want of negatives": left_out}
+        why = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number)
+        found.append(f"{unused:,} late links are neither trained on nor asked: {why}")
+    return found
+
+
+def _rough(valid: int, test: int) -> list[str]:
+    """That scores will say little, where few questions are asked."""
+    few = [f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH]
+    return [f"only {' and '.join(few)} questions: scores from so few are rough (--valid and --test say how many)"] if few else []
 
 
 def _train_pairs(graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings) -> Array:

@@ -1,5 +1,6 @@
 """Tables as streams of column batches: .csv .tsv .jsonl (also .gz .xz .bz2) and .parquet."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -129,9 +130,20 @@ def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[st
         try:
             record = decoder.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
-            problems.add("malformed row", path, line, f"{error}; found {text[:60]!r}, expected one JSON object per line")
+            reason = _no_number(text) or f"{error}; found {text[:60]!r}, expected one JSON object per line"
+            problems.add("malformed row", path, line, reason)
         else:
             yield line, record
+
+
+def _no_number(text: str) -> str | None:
+    """What is wrong with a line that is JSON but for the NaN and Infinity that Python writes; None where it is something else."""
+    found: list[str] = []
+    try:
+        json.loads(text, parse_constant=found.append)
+    except (ValueError, RecursionError):
+        return None
+    return f"{found[0]} given, but JSON has no such number, expected null where there is none" if found else None
 
 
 def _json_batch(

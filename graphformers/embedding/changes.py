@@ -34,6 +34,7 @@ class Changes:
     removed: tuple[str, ...] = ()  # ids
     unlinked: tuple[tuple[str, str], ...] = ()  # pairs of ids; whatever links they have are removed
     where: tuple[Place, ...] = ()  # of each link, for messages
+    unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
 
     def check(self, live: LiveGraph) -> None:
         """Refuses what contradicts itself, and links to nodes that will not be there."""
@@ -120,10 +121,11 @@ def gather_changes(
     settings = settings or ImportSettings()
     if "time" in settings.columns:
         raise GraphFormersError("a column for time given, but an update does not keep the times of links; import them instead")
-    links, where = _links(edges, settings)
-    unlinked, _ = _links(remove_edges, settings)
+    links, where, unread = _links(edges, settings)
+    unlinked, _, _ = _links(remove_edges, settings)
     removed = tuple(dict.fromkeys(_ids(remove)))
-    return Changes(_nodes(nodes, settings, live), tuple(links), removed, tuple((a, b) for a, b, _ in unlinked), tuple(where))
+    pairs = tuple((one, other) for one, other, _ in unlinked)
+    return Changes(_nodes(nodes, settings, live), tuple(links), removed, pairs, tuple(where), tuple(unread))
 
 
 def _nodes(given: Nodes | None, settings: ImportSettings, live: LiveGraph | None) -> pa.Table:
@@ -155,14 +157,15 @@ def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
     return pa.array([next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string())
 
 
-def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place]]:
+def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place], list[str]]:
+    """Links, where they stand, and the columns beside them that nobody reads."""
     if given is None:
-        return [], []
+        return [], [], []
     if isinstance(given, str | Path):
         check_files([Path(given)])
         collector = _Collector(Problems(strict=not settings.skip_bad))
         read_edges(Path(given), collector, settings)
-        return collector.links, collector.where
+        return collector.links, collector.where, list(collector.problems.unread)
     links = []
     for link in given:
         if (
@@ -175,7 +178,7 @@ def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], l
         if len(link) == 3 and not isinstance(link[2], str | None):
             raise GraphFormersError(f"the link {link!r}: its type is a {type(link[2]).__name__}, types are strings, or None")
         links.append((str(link[0]), str(link[1]), link[2] if len(link) == 3 else None))
-    return links, []
+    return links, [], []
 
 
 def _ids(given: str | Path | Iterable[str] | None) -> list[str]:

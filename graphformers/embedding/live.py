@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk
 from graphformers.data.builder import join_times
 from graphformers.data.columns import as_text, join_column
-from graphformers.data.graph import TextGraph
+from graphformers.data.graph import TextGraph, plain_ids
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 
 Link = tuple[str, str, str | None]  # from, to, type
@@ -73,7 +73,7 @@ class LiveGraph:
 
     def find(self, ids: Sequence[str]) -> Array:
         """The numbers of ids, -1 where there is no such node."""
-        ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
+        ids = plain_ids(ids)
         found = self.base.find_nodes(ids)
         for i, id in enumerate(ids) if self._numbers or self._gone else ():
             number = self._numbers.get(id, int(found[i]))

@@ -4,8 +4,9 @@
     record    length (8 bytes), check of the length (8), SHA-256 over the previous record's and the payload (32), payload, END
 
 A record counts once END stands behind it, which is written after everything before it is on disk. What a killed writer left
-behind the last END is cut off by the next writer and ignored by readers. Anything else that does not fit, a flipped bit anywhere
-before, is damage and refused: every checksum covers the one before, so that no record can be lost or exchanged in the middle.
+behind the last END is cut off by the next writer and ignored by readers, who are told how much it is. Anything else that does
+not fit, a flipped bit anywhere before, is damage and refused: every checksum covers the one before, so that no record can be lost
+or exchanged in the middle.
 
 A payload is a JSON object and some arrays.
 """
@@ -48,10 +49,13 @@ class ChangeLog:
         self._head = MAGIC + base.encode() + b"\n"
         self._digest = hashlib.sha256(self._head).digest()
         self.end = 0  # of what is whole
+        self.unfinished = 0  # bytes behind that, when it was read
 
     def read(self) -> Iterator[Record]:
         """All whole records, in order, each checked; arrays are views of the mapped file."""
-        if not self.path.exists() or self.path.stat().st_size < len(self._head):
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < len(self._head):
+            self.unfinished = size
             return
         with self.path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -61,6 +65,7 @@ class ChangeLog:
         view = memoryview(data)
         while (payload := self._next(view)) is not None:
             yield unpack(payload)
+        self.unfinished = len(view) - self.end
 
     def _next(self, view: memoryview) -> memoryview | None:
         start, left = self.end, len(view) - self.end
@@ -107,7 +112,7 @@ class ChangeLog:
                 os.close(handle)
         except OSError as error:
             raise full_disk(error, self.path) from error
-        self._digest, self.end = digest, end
+        self._digest, self.end, self.unfinished = digest, end, 0
 
     def _check(self, length: int) -> bytes:
         return hashlib.sha256(self._digest + length.to_bytes(8, "little")).digest()[:8]

@@ -48,8 +48,9 @@ class UpdateReport:
     seconds: float = 0.0  # of reading texts and nodes
     nodes: int = 0  # afterwards
     is_compacted: bool = False
-    not_there: tuple[str, ...] = ()  # ids that were to be removed
+    not_there: tuple[str, ...] = ()  # ids that were to be removed, or were an end of a link that was
     new_columns: tuple[str, ...] = ()  # of nodes, which none had before
+    edge_columns_not_kept: tuple[str, ...] = ()  # of a file of links
 
     @property
     def forwards(self) -> int:
@@ -228,7 +229,15 @@ def update(
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):
             model = GraphFormers.from_pretrained(model, device=device)
-        found, known = store.live.find(changes.removed).tolist(), store.live.column_names()
-        not_there = tuple(id for id, node in zip(changes.removed, found, strict=True) if node < 0)
+        known = store.live.column_names()
         new = tuple(name for name in changes.nodes.column_names if name not in ("id", "text", *known))
-        return replace(Updater(store, model, lock).apply(changes), not_there=not_there, new_columns=new)
+        not_there = _not_there(changes, store.live)
+        report = Updater(store, model, lock).apply(changes)
+        return replace(report, not_there=not_there, new_columns=new, edge_columns_not_kept=changes.unread)
+
+
+def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:
+    """The ids among what is to be removed, nodes and links, that no node has; nor one that the same changes bring."""
+    ids = list(dict.fromkeys([*changes.removed, *(end for pair in changes.unlinked for end in pair)]))
+    brought = set(changes.nodes["id"].to_pylist())
+    return tuple(id for id, node in zip(ids, live.find(ids).tolist(), strict=True) if node < 0 and id not in brought)

@@ -26,6 +26,7 @@ from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.shards import load_rows, lock_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
+from graphformers.progress import say
 
 KIND = "vectors"
 VERSION = 1
@@ -100,6 +101,7 @@ class VectorStore:
         """Maps a folder of vectors into memory and reads its log.
 
         A compaction may put another folder in its place meanwhile: then what was opened belongs to both, and is opened again.
+        What is ignored of the log is said: it may be a change that somebody counts on.
         """
         for _ in range(TRIES):
             before = which_folder(path)
@@ -110,6 +112,11 @@ class VectorStore:
                     raise
                 continue
             if which_folder(path) == before:
+                if store.log.unfinished:
+                    say(
+                        f"{store.log.path}: the last {store.log.unfinished:,} bytes are an unfinished record and are ignored: "
+                        "a change that is being written, or one that was broken off"
+                    )
                 return store
         raise ArtifactError(f"{path}: another folder was put in its place again and again; try again later")
 

@@ -43,6 +43,10 @@ NEAR = {  # what `asked` reads
         },
     ]
 }
+PUT: dict[int | str, dict[str, Any]] = {
+    status: {"description": f"{text}: id, is_new, new_links and new_columns.", "content": {"application/json": {}}}
+    for status, text in {200: "The node was there", 201: "The node is new"}.items()
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {"application/json": {}}}
     for status, text in {
@@ -287,7 +291,12 @@ def _add_writing(app: FastAPI, state: State) -> None:
             raise HTTPException(403, "this server is read-only: its folder cannot be written to")
         return await state.engine.writes.do(change, state.limits.write_seconds)
 
-    @app.put("/nodes/{id}", summary="Add or change a node; it is searchable when the answer comes", response_class=Response)
+    @app.put(
+        "/nodes/{id}",
+        summary="Add or change a node; it is searchable when the answer comes",
+        response_class=Response,
+        responses=PUT,
+    )
     async def put_node(id: NodeId, body: NodeBody) -> Response:
         answer = await write(PutNode(decoded(id), body.text, dict(body.columns), tuple(body.neighbors)))
         return as_json(answer, 201 if answer["is_new"] else 200)

@@ -3,7 +3,8 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from graphformers.serve.settings import Limits
 
@@ -47,11 +48,25 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_known_fields(cls, given: Any) -> Any:
+        """Pydantic's own words for both do not say which fields there are."""
+        fields = cls.model_fields
+        if not isinstance(given, dict):
+            names = ", ".join(name if entry.is_required() else f"{name} (optional)" for name, entry in fields.items())
+            raise PydanticCustomError("no_object", "expected an object with the fields {names}", {"names": names})
+        strange = next((name for name in given if name not in fields), None)
+        if strange is not None and cls.model_config["extra"] == "forbid":
+            told = {"strange": repr(str(strange)[:50]), "names": ", ".join(fields)}
+            raise PydanticCustomError("strange_field", "no field {strange} in this object; there are: {names}", told)
+        return given
 
-class EmbeddingsBody(BaseModel):
+
+class EmbeddingsBody(Body):
     """OpenAI's request for embeddings, with neighbours; fields of theirs that mean nothing here are passed over."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(extra="ignore")
 
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=LIMITS.texts)]
     model: str | None = Field(None, max_length=200, description="Passed over: the server has one model.")
@@ -86,7 +101,9 @@ class NodeBody(Body):
     """A node. What is not said of one that is there stays: columns that are not given, or null, and its links."""
 
     text: Text
-    columns: Annotated[dict[Name, Value], Field(max_length=LIMITS.columns)] = {}
+    columns: Annotated[dict[Name, Value], Field(max_length=LIMITS.columns)] = Field(
+        {}, description="One that no node had before is made; the answer names it in new_columns."
+    )
     neighbors: Annotated[list[Id], Field(max_length=LIMITS.edges)] = Field([], description="Ids of nodes to link it to.")
 
 

@@ -1,6 +1,6 @@
 """What the server says when it does not do what was asked: every error is JSON with what was wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -21,8 +21,6 @@ WANTED = {
     "string_type": "a text",
     "list_type": "a list",
     "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object with its fields",
 }
 BRANCHES = ("bool", "int", "float", "str", "constrained-str")
 
@@ -45,8 +43,12 @@ def add_errors(app: FastAPI) -> None:
         body = error_body(words.get(error.status_code, str(error.detail)), "invalid_request")
         return Response(body, error.status_code, headers=error.headers, media_type="application/json")
 
+    async def invalid(request: Request, error: Any) -> Response:
+        known = [entry.alias for entry in request.scope["route"].dependant.query_params]
+        return Response(error_body(wrong_fields(error, known), "invalid_request"), 422, media_type="application/json")
+
     app.add_exception_handler(HTTPException, http)
-    handle(RequestValidationError, 422, "invalid_request", wrong_fields)
+    app.add_exception_handler(RequestValidationError, invalid)
     handle(NotFoundError, 404, "not_found")
     handle(RefusedError, 422, "invalid_request")
     handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
@@ -63,8 +65,8 @@ def logged(error: Exception) -> str:
     return "the server could not do it, and nothing was changed; its log says why"
 
 
-def wrong_fields(error: RequestValidationError) -> str:
-    """What is wrong, field by field, without repeating what was given: it may be long."""
+def wrong_fields(error: RequestValidationError, known: Sequence[str] = ()) -> str:
+    """What is wrong, field by field, without repeating what was given: it may be long. `known` are the address's parameters."""
     told: dict[tuple[str, bool], list[str]] = {}  # by the field, and whether what was expected can be said in a word
     for entry in error.errors()[:10]:
         kind = WANTED.get(entry["type"])
@@ -75,6 +77,8 @@ def wrong_fields(error: RequestValidationError) -> str:
         words = kind or str(entry["msg"])
         if entry["type"] == "json_invalid":
             where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"
+        elif entry["type"] == "missing" and first == "query":  # sent in a body, perhaps
+            words = f"missing; it belongs in the address: ?{'&'.join(f'{name}=...' for name in known)}"
         told.setdefault((where, kind is not None), []).append(words)
     found = [
         (f"{where}: " if where else "") + (f"expected {' or '.join(words)}" if is_kind else "; ".join(words))

@@ -118,13 +118,11 @@ class Group:
         return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), tuple(unlinked))
 
     def _put(self, write: PutNode) -> Answer | None:
-        row = pa.table(
-            {
-                "id": pa.array([write.id], pa.large_string()),
-                "text": pa.array([write.text], pa.large_string()),
-                **{name: self._column(name, value) for name, value in sorted(write.columns.items())},
-            }
-        )
+        kinds = {name: self._live.column_type(name) for name in sorted(write.columns)}
+        columns = {name: self._column(name, write.columns[name], kind) for name, kind in kinds.items()}
+        columns = {name: column for name, column in columns.items() if not pa.types.is_null(column.type)}  # says nothing
+        own = {"id": pa.array([write.id], pa.large_string()), "text": pa.array([write.text], pa.large_string())}
+        row = pa.table(own | columns)
         self._require(id for id in write.neighbors if id != write.id)
         if write.id in self._puts or (self._types is not None and not row.schema.equals(self._types)):
             return None
@@ -133,7 +131,8 @@ class Group:
         self._puts[write.id], self._types = write, row.schema
         self._rows.append(row)
         links = sum(self._link((write.id, id, None)) for id in dict.fromkeys(write.neighbors))
-        return {"id": write.id, "is_new": write.id not in self._known, "new_links": links}
+        new = [name for name in columns if kinds[name] is None]  # as the command line tells them: a typing error makes one
+        return {"id": write.id, "is_new": write.id not in self._known, "new_links": links, "new_columns": new}
 
     def _delete(self, write: DeleteNode) -> Answer | None:
         if write.id in self._puts or write.id in self._ends:
@@ -184,11 +183,10 @@ class Group:
         self._pairs.add(pair)
         return True
 
-    def _column(self, name: str, value: Value) -> pa.Array:
-        """A value with the type that the graph's column has."""
+    def _column(self, name: str, value: Value, kind: pa.DataType | None) -> pa.Array:
+        """A value with the type `kind` that the graph's column has, if there is one."""
         if name in ("id", "text"):
             raise RefusedError(f"a column {name!r} given; the node's own {name} is given beside the columns")
-        kind = self._live.column_type(name)
         try:
             if kind is not None:
                 return pa.array([value]).cast(kind)

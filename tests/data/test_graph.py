@@ -234,6 +234,19 @@ def test_graphs_from_memory_that_are_wrong() -> None:
 
 def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
     assert graph.nodes_of(graph.ids).tolist() == list(range(graph.num_nodes))
+    id = graph.ids[7]
+    assert graph.nodes_of(list(graph.ids)).tolist() == list(range(graph.num_nodes))
+    assert (graph.node(id), graph.text(id)) == (7, graph.texts[7].as_py())
+    assert graph.neighbors(id) == graph.neighbors(id.as_py())
+    assert id in graph
+    assert pa.scalar("nobody") not in graph
+    assert pa.scalar(7) not in graph
+    assert build_graph(graph.nodes, [id], [graph.ids[8]]).neighbors(id) == [graph.ids[8].as_py()]
+    with pytest.raises(GraphFormersError, match="no node with the id 'nobody' in"):
+        graph.text(pa.scalar("nobody"))
+    for wrong, message in ((pa.scalar(7), "the id 7 is a int, ids are strings: '7'"), (None, "the id None is a NoneType")):
+        with pytest.raises(GraphFormersError, match=message):
+            graph.node(wrong)  # type: ignore[arg-type]
 
 
 def test_describe_counts(graph: TextGraph) -> None:

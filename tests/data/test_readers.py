@@ -103,6 +103,21 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path, capsys: pytest.Ca
     assert "not kept of the edges  weight" in capsys.readouterr().out
 
 
+def test_an_import_tells_which_column_it_took_for_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", "id,abstract,Title,year\na,long,one,1990\nb,longer,two,1991\n")
+    edges = write_csv(tmp_path / "edges.csv", "src,dst\na,b\n")
+    words = ["import", str(nodes), str(edges), "--force", "-o", str(tmp_path / "a.graph")]
+    app(words, standalone_mode=False)
+    told = "the text is Title, not abstract; --column text=NAME chooses, --column text=Title,abstract takes all"
+    assert told in capsys.readouterr().out
+    assert TextGraph.load(tmp_path / "a.graph").summary["other_texts"] == {"Title": ["abstract"]}
+    for name in ("Title", "abstract", "Title,abstract"):
+        app([*words, "--column", f"text={name}"], standalone_mode=False)
+        assert "the text is" not in capsys.readouterr().out
+    named = write_csv(tmp_path / "named.csv", "name,description\na,first\nb,second\n")
+    assert "other_texts" not in read_graph(named).summary  # the name is the id
+
+
 def test_a_column_that_one_file_lacks_is_null_there(tmp_path: Path) -> None:
     one, two = write_csv(tmp_path / "1.csv", "id,text,year\na,x,1999\n"), write_csv(tmp_path / "2.csv", "id,text\nb,y\n")
     assert read_graph([one, two]).column("year").to_pylist() == [1999, None]
@@ -370,6 +385,26 @@ def test_a_bad_first_record_is_skipped_like_any_other(tmp_path: Path) -> None:
     assert graph.ids.to_pylist() == ["b"]
     assert graph.summary["skipped"] == {"malformed row": 2}
     assert f"{path}:2: the field 'text' is ['x']" in graph.summary["skipped_examples"][1]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"id": "b", ', "expected one JSON object per line"),
+        ('{"id": "b", "text": "x", "score": NaN}', "NaN given, but JSON has no such number, expected null where there is none"),
+        ('{"id": "b", "text": "x", "score": [-Infinity]}', "-Infinity given, but JSON has no such number, expected null"),
+        ('{"id": "NaN", "text": ', "expected one JSON object per line"),
+    ],
+)
+def test_bad_records_are_told_with_what_to_do(tmp_path: Path, line: str, reason: str) -> None:
+    nodes = write_csv(tmp_path / "n.jsonl", '{"id": "a", "text": "x"}\n' + line + "\n")
+    for read in (
+        lambda: read_graph(nodes),
+        lambda: app(["import", str(nodes), "-o", str(tmp_path / "g")], standalone_mode=False),
+    ):
+        with pytest.raises(InputError, match=rf"n\.jsonl:2: .*{re.escape(reason)}.* \(--skip-bad leaves such rows out"):
+            read()
+    assert read_graph(nodes, settings=SKIP).ids.to_pylist() == ["a"]
 
 
 def test_parquet_texts_that_are_not_utf8(tmp_path: Path) -> None:

@@ -198,3 +198,8 @@ def test_what_is_no_row_number_is_refused(centers: object, message: str) -> None
     with pytest.raises(GraphFormersError, match=message):
         sampler_of(make_graph(40, 150, 0)).sample(centers)  # type: ignore[arg-type]
     assert len(sampler_of(make_graph(40, 150, 0)).sample([])) == 0  # type: ignore[arg-type]
+
+
+def test_a_neighborhood_is_shown_in_one_line() -> None:
+    found = sampler_of(star(3000)).sample(np.arange(2000))
+    assert repr(found) == f"Neighborhood(2,000 centers, {len(found.neighbors):,} neighbors)"

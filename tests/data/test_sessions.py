@@ -46,6 +46,18 @@ def test_sessions(tmp_path: Path) -> None:
     assert links(read("sessions", items, log, min_count=2)) == {frozenset(("i1", "i2"))}
 
 
+@pytest.mark.parametrize(
+    "header", ["item,title", "item_id,name", "product,description", "Product_ID,text", "sku,title", "id,title,item"]
+)
+def test_sessions_whose_items_are_called_as_in_the_log(tmp_path: Path, header: str) -> None:
+    rows = [line + ",x" * (header.count(",") - 1) for line in ITEMS.splitlines()[1:]]
+    items = write(tmp_path / "items.csv", "\n".join([header, *rows]))
+    log = write(tmp_path / "log.csv", LOG.replace("user,time,item", f"user,time,{'sku' if 'sku' in header else 'item'}"))
+    graph = read("sessions", items, log, columns={"item": "sku"} if "sku" in header else {})
+    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (["i1", "i2", "i3", "i4"], ["Shoes", "Socks", "Hat", "Glove"])
+    assert graph.num_pairs == 2
+
+
 UNITS = {
     "s": lambda t: f"{t:.0f}",
     "ms": lambda t: f"{t * 1000:.0f}",

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def check_common(split: LinkSplit) -> None:
             assert anchor not in seen[positive]  # from either side
             assert seen[anchor]
             assert row[0] == positive
-            assert len(set(row)) == len(row) == split.settings.candidates
+            assert len(set(row)) == len(row) == (split.settings.candidates or questions.candidates.shape[1])
             assert not np.isin(row, split.held_out_nodes).any()
             known = set(graph.neighbors_of(anchor).tolist())
             for candidate in row:
@@ -134,7 +135,7 @@ def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> Non
     earliest = min(years[node] for node in asked)
     known = sum(year == earliest for node, year in enumerate(years) if node not in split.held_out_nodes)
     assert known
-    assert split.notes == (f"{known} known nodes are of the same year as the earliest of those that ask ({earliest})",)
+    assert split.notes[0] == f"{known} known nodes are of the same year as the earliest of those that ask ({earliest})"
 
 
 def test_dates_as_text_are_a_time(graph: TextGraph) -> None:
@@ -204,7 +205,7 @@ def test_a_saved_split_is_the_same_and_knows_its_graph(graph: TextGraph, tmp_pat
     with pytest.raises(ArtifactError, match=r"a.split was made from another graph than .*b.graph"):
         LinkSplit.load(tmp_path / "moved" / "a.split", other)
     (tmp_path / "moved" / "a.graph").rename(tmp_path / "elsewhere")
-    with pytest.raises(ArtifactError, match=r"was made from the graph .* which is not there"):
+    with pytest.raises(ArtifactError, match=r"the graph it was made from is not there"):
         LinkSplit.load(tmp_path / "moved" / "a.split")
     with pytest.raises(GraphFormersError, match="save the graph first"):
         split_links(graph, candidates=50).save(tmp_path / "c.split")
@@ -259,6 +260,88 @@ def test_a_small_graph_gets_as_many_candidates_as_fit(graph: TextGraph, tmp_path
     dense = build_graph(pa.table({"id": list("abcdef"), "text": list("uvwxyz")}), [a for a, _ in full], [b for _, b in full])
     with pytest.raises(GraphFormersError, match="some question has no possible negative"):
         split_links(dense, valid=0.1, test=0.1)
+
+
+def with_hub(num_nodes: int, mean_degree: int, missing: int, held_out: str, hubs: int = 1) -> TextGraph:
+    """Random links, with years, and the first nodes linked to all nodes but `missing`."""
+    draw = np.random.default_rng(3)
+    ids = ["hub", *(f"n{i}" for i in range(1, num_nodes))]
+    ends = [(a, b) for a, b in draw.integers(hubs, num_nodes, (num_nodes * mean_degree // 2, 2)).tolist() if a != b]
+    ends += [(hub, other) for hub in range(hubs) for other in range(hub + 1, num_nodes - missing)]
+    years = draw.integers(1990, 2020, num_nodes)
+    years[0] = 2020 if held_out == "year" else years[0]
+    times = draw.integers(0, 10**6, len(ends)).tolist()
+    nodes = pa.table({"id": ids, "text": [f"text {i}" for i in ids], "year": years})
+    return build_graph(nodes, [ids[a] for a, _ in ends], [ids[b] for _, b in ends], times=times)
+
+
+@pytest.mark.parametrize("num_nodes", [900, 3500])
+@pytest.mark.parametrize("held_out", ["links", "latest-links", "year"])
+def test_the_questions_of_a_hub_are_left_out(num_nodes: int, held_out: str) -> None:
+    graph = with_hub(num_nodes, 14, 12, held_out)
+    split = split_links(graph, held_out=held_out)
+    check_common(split)
+    assert split.test.candidates.shape[1] == split.valid.candidates.shape[1] == 300
+    asked = np.concatenate([split.valid.pairs, split.test.pairs])
+    assert 0 not in asked[:, 0]
+    wanted = 2 * round(0.05 * (graph.num_nodes if held_out == "year" else graph.num_pairs))
+    lost = wanted - len(asked)
+    assert 0 < lost < 0.2 * wanted
+    (note,) = (note for note in split.notes if "left out:" in note)
+    left = r"300 candidates need 299 negatives, and the node 'hub' leaves only 1?\d"
+    assert re.fullmatch(rf"{lost:,} of {wanted:,} questions are left out: {left}", note)
+    if held_out == "links":
+        assert len(split.train) == graph.num_pairs - len(asked)  # what is not asked is trained on
+    elif held_out == "latest-links":
+        times = graph.pair_times()
+        assert times is not None
+        when = dict(zip(map(tuple, graph.pairs().tolist()), times.tolist(), strict=True))
+        earliest = min(when[pair] for pair in unordered(asked))
+        assert max(when[pair] for pair in unordered(split.train)) <= earliest
+        unused = graph.num_pairs - len(asked) - len(split.train)
+        assert any(note.startswith(f"{unused:,} late links are neither trained on nor asked") for note in split.notes)
+        assert any(f"{lost:,} for want of negatives" in note for note in split.notes)
+    else:
+        assert 0 in split.held_out_nodes
+
+
+def test_a_small_graph_with_a_hub_is_shortened_to_what_the_others_leave() -> None:
+    split = split_links(with_hub(250, 14, 5, "links"))
+    check_common(split)
+    count = split.test.candidates.shape[1]
+    assert 180 < count < 250
+    assert "the node 'hub' leaves only" in split.notes[0]
+    assert split.notes[1] == f"{count} candidates per question instead of 300: this graph is too small for more"
+
+
+def test_lists_that_many_nodes_shorten_name_one_of_them() -> None:
+    split = split_links(with_hub(900, 4, 12, "links", hubs=3))
+    check_common(split)
+    count = split.test.candidates.shape[1]
+    assert count < 20
+    asked = len(split.valid) + len(split.test)
+    node = rf"the node '\w+' leaves only {count - 1} possible negatives of \d+ nodes"
+    words = rf"{count} candidates per question instead of 300: {node}; \d+ of {asked:,} questions leave fewer than 299"
+    assert re.fullmatch(words, split.notes[0])
+    with pytest.raises(GraphFormersError, match=r"leaves only \d+ possible negatives, 299 were asked for; ask for at most"):
+        split_links(with_hub(900, 14, 12, "links"), candidates=300)
+
+
+def test_possible_negatives_are_those_that_are_listed() -> None:
+    graph = make_graph(150, 1500, seed=6)
+    eligible = np.flatnonzero(np.arange(graph.num_nodes) % 4 > 0)
+    pairs = np.concatenate([graph.pairs(), graph.pairs()[:, ::-1]])
+    listed = [len(candidates._allowed(graph, pair, eligible)) for pair in pairs]
+    for most in (1000, 90, 0):
+        found = candidates.possible_negatives(graph, pairs, eligible, most)
+        assert found.tolist() == [min(count, most) for count in listed]
+
+
+def test_few_questions_are_told(graph: TextGraph) -> None:
+    rough = "questions: scores from so few are rough (--valid and --test say how many)"
+    assert split_links(graph, valid=29, test=5, candidates=20).notes == (f"only 29 valid and 5 test {rough}",)
+    assert split_links(graph, valid=30, test=29, candidates=20).notes == (f"only 29 test {rough}",)
+    assert split_links(graph, valid=30, test=30, candidates=20).notes == ()
 
 
 def test_negatives_are_uniform_over_what_is_allowed() -> None:

@@ -76,6 +76,23 @@ def test_late_links_between_new_nodes_are_left_out() -> None:
     assert found == {frozenset(pair[:2]) for pair in asked}
     assert len(split.train) == len(old)
     assert not len(split.indices[split.indptr[-2] : split.indptr[-1]])  # nothing is known of b0
+    assert split.notes[0] == "4 late links are neither trained on nor asked: 4 with an end that has no earlier links"
+
+
+def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
+    """As `--held-out year` tells it of nodes."""
+    ends = [graph.ids_of(nodes) for nodes in graph.edges]
+    years = build_graph(graph.nodes, *ends, times=[1990 + i % 5 for i in range(len(ends[0]))])
+    split = split_links(years, valid=30, test=40, held_out="latest-links", candidates=10)
+    times = times_of_pairs(years)
+    earliest = min(times[frozenset(pair)] for pair in split.valid.pairs.tolist())
+    tied = sum(times[frozenset(pair)] == earliest for pair in split.train.tolist())
+    assert tied
+    said = f"{tied} links left for training are of the same time as the earliest link that is asked ({earliest:.0f})"
+    assert split.notes[0] == said
+    distinct = build_graph(graph.nodes, *ends, times=list(range(len(ends[0]))))
+    notes = split_links(distinct, valid=30, test=40, held_out="latest-links", candidates=10).notes
+    assert not any("of the same time" in note for note in notes)
 
 
 def test_a_pair_is_as_old_as_its_first_edge_and_a_save_keeps_it(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes
+from tests import forked
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
 
@@ -233,9 +234,20 @@ def test_the_model_is_found_and_a_foreign_one_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphFormersError, match=r"was made with another model than .*some.model"):
         update(store, nodes={"newer": "graph"})
     shutil.rmtree(tmp_path / "some.model")
-    with pytest.raises(GraphFormersError, match="is not there; put it or a link to it there, or say where it is with --model"):
+    with pytest.raises(GraphFormersError, match="put it or a link to it there, or say where it is with --model"):
         update(store, nodes={"newer": "graph"})
     assert bytes_of(store.path) == before
+
+
+def test_copied_vectors_do_not_name_a_model_that_never_was(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "some.model")
+    store = make_base(tmp_path, model)
+    shutil.copytree(store.path, tmp_path / "elsewhere" / "some.vectors")
+    with pytest.raises(GraphFormersError, match=r"looked for .*elsewhere/some\.model.* --model") as refused:
+        update(tmp_path / "elsewhere" / "some.vectors", nodes={"new": "graph"})
+    assert "made from the model /" not in str(refused.value)
+    assert update(tmp_path / "elsewhere" / "some.vectors", nodes={"new": "graph"}, model=tmp_path / "some.model").new_nodes == 1
 
 
 def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
@@ -309,6 +321,33 @@ def test_a_link_to_nobody_is_said_with_its_line(tmp_path: Path) -> None:
         update(store, edges=tmp_path / "links.csv", model=model)
 
 
+def test_ends_of_links_that_nobody_has_are_named(tmp_path: Path) -> None:
+    model = make_model()
+    store = typed_base(tmp_path, model)
+    (tmp_path / "links.csv").write_text("source,target\na,b\na,nobody\nb,c\nno one,nobody\na,c\nnew,a\n")
+    report = update(store, nodes={"new": "text"}, remove_edges=tmp_path / "links.csv", remove=["nobody", "c"], model=model)
+    assert report.not_there == ("nobody", "no one")  # c was there, new is now; a and c were not linked, which is no mistake
+    assert (report.removed_nodes, report.removed_links, report.already_so) == (1, 1, 6)
+
+
+def test_columns_of_links_that_are_not_kept_are_named(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "some.model")
+    store = typed_base(tmp_path, model)
+    (tmp_path / "links.csv").write_text("source,target,type,when,weight\na,c,likes,2001,0.5\n")
+    (tmp_path / "plain.csv").write_text("source,target,type\nc,a,likes\n")
+
+    def said(name: str, *words: str) -> str:
+        done = forked.run(forked.command, "update", str(store.path), "--edges", str(tmp_path / name), "--device", "cpu", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "not kept of the edges: when, weight; links that an update adds have a type at most\n" in said("links.csv")
+    assert '"edge_columns_not_kept": ["when", "weight"]' in said("links.csv", "--json")
+    assert "not kept" not in said("plain.csv")
+    assert links_of(store) == [("a", "b", "cites"), ("a", "c", "likes"), ("b", "c", "cites"), ("c", "a", "likes")]
+
+
 def test_a_flipped_bit_in_the_log_is_refused_wherever_it_is(tmp_path: Path) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
@@ -336,6 +375,60 @@ def test_a_log_cut_anywhere_is_what_was_whole_before(tmp_path: Path) -> None:
     (store.path / "changes.log").write_bytes(whole[:-3])
     update(store, nodes={"new 1": "graph"}, model=model)  # over what is left of the killed one
     assert (store.path / "changes.log").read_bytes() == whole
+
+
+def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    log = store.path / "changes.log"
+    capsys.readouterr()
+    VectorStore.load(store.path)
+    update(store, nodes={"new 0": "graph"}, model=model)
+    first = log.stat().st_size
+    update(store, nodes={"new 1": "graph"}, model=model)
+    whole = log.read_bytes()
+    VectorStore.load(store.path)
+    log.write_bytes(whole[:first])
+    VectorStore.load(store.path)
+    log.write_bytes(b"")  # as a killed writer leaves it that had just made it
+    VectorStore.load(store.path)
+    assert capsys.readouterr().err == ""
+    for data, ignored in [
+        (whole[:-5], len(whole) - first - 5),
+        (whole[: first + 1], 1),
+        (whole[:7], 7),
+        (whole + bytes(60), 60),  # room that a file system made, and a power cut left empty
+    ]:
+        log.write_bytes(data)
+        VectorStore.load(store.path)
+        assert capsys.readouterr().err == (
+            f"{log}: the last {ignored:,} bytes are an unfinished record and are ignored: a change that is being written, "
+            "or one that was broken off\n"
+        )
+    log.write_bytes(whole[:-5])
+    update(store, nodes={"new 1": "graph"}, model=model)
+    assert capsys.readouterr().err.count("unfinished record") == 1
+    VectorStore.load(store.path)
+    assert capsys.readouterr().err == ""
+
+
+def test_every_command_tells_of_a_cut_log(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "some.model")
+    store = make_base(tmp_path, model)
+    update(store, nodes={"new": "graph"})
+    commands = [["info"], ["info", "--verify"], ["info", "--json"], ["export", "-o", str(tmp_path / "out.npy")]]
+    commands += [["search", "--id", store.ids[0].as_py()], ["search", "graph"]]
+
+    def said(words: list[str]) -> int:
+        done = forked.run(forked.command, words[0], str(store.path), *words[1:])
+        assert done.returncode == 0, done.stderr
+        return done.stderr.count("unfinished record")
+
+    assert said(commands[0]) == 0
+    log = store.path / "changes.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    assert [said(words) for words in commands] == [1] * len(commands)
 
 
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:

@@ -105,3 +105,9 @@ def test_vectors_that_know_what_is_asked_say_so(tmp_path: Path, capfd: pytest.Ca
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found = scores.listed(nodes[:1], nodes[None, 1:4])
     assert found == pytest.approx((units[0] @ units[1:4].T)[None], abs=1e-5)  # as the model compares them
+    embed(make_model(), left, tmp_path / "dot.vectors")
+    for cosine in (False, True):  # as asked for, where the model compares otherwise
+        scores = foreign_scores(tmp_path / "dot.vectors", graph, nodes, cosine=cosine)
+        _, own = read_vectors(tmp_path / "dot.vectors")
+        own = own / np.linalg.norm(own, axis=1, keepdims=True) if cosine else own
+        assert scores.listed(nodes[:1], nodes[None, 1:4]) == pytest.approx((own[0] @ own[1:4].T)[None], rel=1e-4)

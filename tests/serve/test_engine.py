@@ -43,8 +43,8 @@ def test_waiting_writes_are_one_record(engine: Engine, place: Path) -> None:
     writes.append(AddEdges((("new1", "new2", "cites"), (ids[3], "new3", None), ("new1", "new1", None))))
     writes.append(DeleteNode(ids[50]))
     answers = engine._write(writes)
-    assert answers[0] == {"id": "new0", "is_new": True, "new_links": 1}
-    assert answers[3] == {"id": "new3", "is_new": True, "new_links": 2}
+    assert answers[0] == {"id": "new0", "is_new": True, "new_links": 1, "new_columns": []}
+    assert answers[3] == {"id": "new3", "is_new": True, "new_links": 2, "new_columns": []}
     assert answers[8] == {"added": 1, "already_there": 2}
     assert answers[9] == {"id": ids[50], "is_removed": True}
     assert num_records(place) == 1
@@ -66,7 +66,7 @@ def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
     ]
     answers = engine._write(writes)
     live = engine.view.store.live
-    assert answers[0] == {"id": "a", "is_new": True, "new_links": 0}
+    assert answers[0] == {"id": "a", "is_new": True, "new_links": 0, "new_columns": []}
     assert isinstance(answers[2], dict | NotFoundError)
     assert live.fields(int(live.find(["b"])[0])) == {"id": "b", "text": "with another column", "kind": "x"}
     assert isinstance(answers[5], dict | RefusedError)

@@ -38,6 +38,11 @@ def test_every_endpoint_is_described() -> None:
     assert expected <= described
 
 
+def test_what_is_answered_to_a_node_is_described() -> None:
+    answers = schema.raw_schema["paths"]["/nodes/{id}"]["put"]["responses"]
+    assert all("id, is_new, new_links and new_columns" in answers[status]["description"] for status in ("200", "201"))
+
+
 @pytest.fixture(autouse=True)
 def _alive(shared: Running):  # type: ignore[no-untyped-def]
     yield

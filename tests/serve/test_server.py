@@ -108,12 +108,17 @@ def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> 
 
 def test_a_column_that_the_graph_did_not_have_keeps_its_type(tmp_path: Path) -> None:
     with running(make_vectors(tmp_path)) as server, server.client() as client:
-        assert client.put(path("a"), json={"text": "graph", "columns": {"pages": 3}}).status_code == 201
+        new = client.put(path("a"), json={"text": "graph", "columns": {"year": 2001, "pages": 3, "nothing": None}})
+        expected = {"id": "a", "is_new": True, "new_links": 0, "new_columns": ["pages"]}
+        assert (new.status_code, new.json()) == (201, expected)
+        assert client.get("/info").json()["columns"] == {"year": "int64", "pages": "int64"}
+        again = client.put(path("a"), json={"text": "graph", "columns": {"year": None, "pages": 4}})
+        assert (again.status_code, again.json()) == (200, {"id": "a", "is_new": False, "new_links": 0, "new_columns": []})
         answer = client.put(path("b"), json={"text": "graph", "columns": {"pages": "few"}})
         assert (answer.status_code, "the column 'pages': 'few' is no int64" in answer.text) == (422, True)
         body = {"text": "graph", "where": ["pages>=3"], "columns": ["pages", "year"]}
         found = client.post("/search", json=body).json()["matches"]
-        assert [(match["id"], match["columns"]) for match in found] == [("a", {"pages": 3, "year": None})]
+        assert [(match["id"], match["columns"]) for match in found] == [("a", {"pages": 4, "year": 2001})]
 
 
 def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
@@ -122,7 +127,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     ids = graph.ids.to_pylist()
     with running(place) as server, server.client() as client:
         answer = client.put(path("new/1"), json={"text": "graph of links", "neighbors": ids[:3], "columns": {"year": 2001}})
-        assert (answer.status_code, answer.json()) == (201, {"id": "new/1", "is_new": True, "new_links": 3})
+        assert (answer.status_code, answer.json()) == (201, {"id": "new/1", "is_new": True, "new_links": 3, "new_columns": []})
         assert client.put(path(ids[9]), json={"text": "another text", "columns": {"year": 1990}}).status_code == 200
         edges = [{"source": "new/1", "target": ids[5], "type": "cites"}, {"source": ids[0], "target": "new/1"}]
         assert client.post("/edges", json={"edges": edges}).json() == {"added": 1, "already_there": 1}
@@ -176,22 +181,56 @@ WRONG = [
     ("GET", "/nodes/{first}/similar?where=yaer%3E1", None, 422, "did you mean 'year'?"),
     ("PUT", "/nodes/x", {"text": " "}, 422, "expected some words"),
     ("PUT", "/nodes/x", {"text": "x" * 10_001}, 422, "text: String should have at most 10000"),
-    ("PUT", "/nodes/x", {"text": "y", "colour": "red"}, 422, "colour: Extra inputs"),
+    (
+        "PUT",
+        "/nodes/x",
+        {"text": "y", "colour": "red"},
+        422,
+        "no field 'colour' in this object; there are: text, columns, neighbors",
+    ),
+    ("PUT", "/nodes/x", [], 422, "expected an object with the fields text, columns (optional), neighbors (optional)"),
     ("PUT", "/nodes/x", {"text": "y", "columns": {"year": "soon"}}, 422, "'year': 'soon' is no int64"),
     ("PUT", "/nodes/x", {"text": "y", "columns": {"n": 2**70}}, 422, "columns"),
     ("PUT", "/nodes/x", {"text": "y", "neighbors": ["nobody"]}, 422, "no node with the id 'nobody'"),
     ("DELETE", "/nodes/nobody", None, 404, "no node"),
     ("DELETE", "/edges?source=nobody&target=none", None, 404, "no link of 'nobody' and 'none'"),
-    ("DELETE", "/edges?source=nobody", None, 422, "target"),
+    (
+        "DELETE",
+        "/edges?source=nobody",
+        None,
+        422,
+        "target: missing; it belongs in the address: ?source=...&target=...",
+    ),
+    (
+        "DELETE",
+        "/edges",
+        {"source": "a", "target": "b"},
+        422,
+        "source: missing; it belongs in the address: ?source=...&target=...; target: missing",
+    ),
     ("POST", "/edges", {"edges": [{"source": "{first}", "target": "nobody"}]}, 422, "no node with the id 'nobody'"),
     ("POST", "/edges", {"edges": []}, 422, "edges"),
     ("POST", "/search", {}, 422, "expected one of text, id and vector"),
-    ("POST", "/search", {"query": "graph"}, 422, "query: Extra inputs"),
+    ("POST", "/search", {"query": "graph"}, 422, "no field 'query' in this object; there are: text, id, vector, k,"),
     ("POST", "/search", {"text": "x", "id": "y"}, 422, "text and id given"),
     ("POST", "/search", {"vector": [1.0]}, 422, "a vector of 1 numbers given, expected 24"),
     ("POST", "/search", {"text": "a", "where": "year=1"}, 422, "where: expected a list"),
     ("POST", "/search", {"id": "{first}", "columns": ["yaer"]}, 422, "no node column 'yaer'; did you mean 'year'?"),
-    ("POST", "/edges", {"edges": [["a", "b"]]}, 422, "edges.0: expected an object with its fields"),
+    (
+        "POST",
+        "/edges",
+        {"edges": [["a", "b"]]},
+        422,
+        "edges.0: expected an object with the fields source, target, type (optional)",
+    ),
+    (
+        "POST",
+        "/edges",
+        {"edges": [{"source": "a", "target": "b", "{weight}": 2}]},
+        422,
+        "edges.0: no field '{weight}' in this object; there are: source, target, type",
+    ),
+    ("POST", "/v1/embeddings", "graph", 422, "expected an object with the fields input, model (optional), "),
     (
         "PUT",
         "/nodes/x",
@@ -440,6 +479,21 @@ def test_a_server_that_cannot_start_says_why(place: Path, tmp_path: Path) -> Non
     assert "made with another model" in failed(str(place), "--model", str(tmp_path / "other.model"))
     (tmp_path / "short").write_text("short")
     assert "a writing token of 5 letters given" in failed(str(place), "--token-file", str(tmp_path / "short"))
+
+
+def test_a_log_that_was_cut_is_told_at_the_start(place: Path) -> None:
+    with running(place) as server, server.client() as client:
+        assert client.put(path("a"), json={"text": "graph"}).status_code == 201
+        assert client.put(path("b"), json={"text": "graph"}).status_code == 201
+        assert server.stop() == (0, "")
+    log = place / "changes.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    with running(place) as server, server.client() as client:
+        assert [client.get(path(id)).status_code for id in "ab"] == [200, 404]
+        assert client.put(path("b"), json={"text": "graph"}).status_code == 201
+        code, said = server.stop()
+    assert (code, said.count("bytes are an unfinished record and are ignored")) == (0, 1)
+    assert "b" in VectorStore.load(place)
 
 
 def test_a_folder_that_somebody_took_away_is_not_written_to(tmp_path: Path) -> None:

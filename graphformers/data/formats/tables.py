@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
-from graphformers.data.problems import Locate, Problems
-from graphformers.data.settings import ImportSettings, guess_column, require_column
+from graphformers.data.problems import Locate, Problems, told_of_skipping
+from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
@@ -39,7 +39,8 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
     nodes: list[Path] = []
     edges: list[Path] = []
     for path in paths:
-        names = table_columns(path, settings)
+        with told_of_skipping():
+            names = table_columns(path, settings)
         is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
         if is_edges and "id" in names and {"text", "title"} & set(names):
             raise InputError(
@@ -77,6 +78,10 @@ def _read_node_file(
         id_name, texts = require_column("id", found, settings, path), list[str]()
     else:
         id_name, texts = _id_and_texts(found, settings, path)
+        if "text" not in settings.columns:
+            others = [name for name in meaning("text", found, settings) if name not in (id_name, *texts)]
+            if others:
+                builder.problems.other_texts.setdefault(texts[0], {}).update(dict.fromkeys(others))
     roles = list(dict.fromkeys([id_name, *texts]))
     only = None
     if settings.keep is not None:
