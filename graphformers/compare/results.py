@@ -230,7 +230,10 @@ def _counterfactuals(reader: System) -> list[str]:
             difference = ahead(reader, reader, condition)
             value = reader.mean(condition=condition)
             unseen = 3 / len(reader.values())  # what may differ, 19 times of 20, where none of these questions does
-            if max(-difference.low, difference.high, unseen) <= same and difference.p_value >= SURE:
+            is_sure = difference.p_value < SURE and f"{value:.3f}" != f"{own:.3f}"
+            if max(own, value) == 0:
+                found.append(f"With {name}, {reader.title} finds none of the links, as with its own.")
+            elif max(-difference.low, difference.high, unseen) <= same and not is_sure:
                 words = f"does as well ({value:.3f} against {own:.3f}): it does not {verb} them"
                 found.append(f"With {name}, {reader.title} {words}.")
             elif difference.p_value >= SURE:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -40,6 +40,8 @@ KIND = "scores"
 VERSION = 1
 TIMED = 2.0  # seconds of reading nodes that are enough to tell the pace
 NEVER = 10**6  # epochs or validations: more than anybody waits for
+WORDS = "vocab.txt"
+BACKBONE_WORDS = "backbone_words"  # in a run's note; older ones do not have it
 BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
 ASKED = "asked"  # the condition under which the model is meant to work
 ALONE = "no neighbours"
@@ -92,12 +94,21 @@ class Plan:
 
     @cached_property
     def backbone_hash(self) -> str:
-        """Of the backbone's weights, words and configuration: a folder may change under its name."""
-        digest, folder = hashlib.sha256(), find_backbone(self.source)
-        files = [file for file in folder.glob("*") if file.suffix in (".safetensors", ".json") or file.name == "vocab.txt"]
-        for file in [*sorted(files), *folder.glob("1_Pooling/config.json")]:
-            digest.update(checksum(file).encode())
-        return digest.hexdigest()
+        """Of the backbone's weights and configuration: a folder may change under its name."""
+        return _hash_of(file for file in sorted(find_backbone(self.source).glob("*")) if file.suffix in (".safetensors", ".json"))
+
+    @cached_property
+    def words_hash(self) -> str:
+        """Of what else it is read by: its words, where they are no JSON, and how sentence-transformers pool."""
+        folder = find_backbone(self.source)
+        return _hash_of(file for name in (WORDS, "1_Pooling/config.json") for file in folder.glob(name))
+
+
+def _hash_of(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(checksum(file).encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -165,7 +176,11 @@ def _what_makes_it(plan: Plan, variant: Variant, settings: Mapping[str, Any]) ->
     config, model = divide_settings(settings)
     told = {name: value for name, value in asdict(config).items() if name not in CHANGEABLE}
     own = {name: model.get(name) for name in MODEL_SETTINGS}
-    return {"method": variant.method, "backbone": plan.backbone_hash, "split": plan.split.fingerprint, **told, **own}
+    return {"method": variant.method, **_what_all_share(plan), **told, **own}
+
+
+def _what_all_share(plan: Plan) -> dict[str, Any]:
+    return {"backbone": plan.backbone_hash, BACKBONE_WORDS: plan.words_hash, "split": plan.split.fingerprint}
 
 
 def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
@@ -174,6 +189,7 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
     others = [each for each in (model, run.folder, model.with_suffix(".scores")) if each.exists()]
     found = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     if found:  # by an older version, perhaps, which did not know all settings
+        wanted = wanted if BACKBONE_WORDS in found else {name: wanted[name] for name in wanted if name != BACKBONE_WORDS}
         found = filled(found, [name for name in wanted if name not in MODEL_SETTINGS])
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not plan.force:
@@ -241,8 +257,7 @@ def _untrained(plan: Plan) -> dict[str, Ranks]:
     place, split = plan.folder / "runs" / "untrained.model", plan.split
     _, model = divide_settings(settings_for("graphformers", plan.settings or {}))
     max_tokens, count = (model.get(name, getattr(ModelConfig, name)) for name in ("max_tokens", "num_neighbors"))
-    made = {"backbone": plan.backbone_hash, "split": plan.split.fingerprint, "max_tokens": max_tokens, "num_neighbors": count}
-    _agree(plan, place, made)
+    _agree(plan, place, _what_all_share(plan) | {"max_tokens": max_tokens, "num_neighbors": count})
     place = place.with_suffix(".scores")
     if (place / MANIFEST).is_file():
         return load_ranks(place)[0]

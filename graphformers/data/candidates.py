@@ -59,20 +59,28 @@ def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> Defa
         raise GraphFormersError(
             "this graph is too small or too dense for a ranking: some question has no possible negative at all"
         )
-    notes = _why_left_out(graph, pairs, possible, kept, count) + _why_short(graph, pairs[kept], possible[kept], eligible)
+    notes = _why_left_out(graph, pairs, possible, kept, eligible) + _why_short(graph, pairs[kept], possible[kept], eligible)
     return DefaultLists(count, np.split(kept, parts), notes)
 
 
-def _why_left_out(graph: TextGraph, pairs: Array, possible: Array, kept: Array, count: int) -> list[str]:
+def _why_left_out(graph: TextGraph, pairs: Array, possible: Array, kept: Array, eligible: Array) -> list[str]:
     if kept.all():
         return []
-    nodes = np.unique(pairs[~kept, 0])
+    nodes, count = np.unique(pairs[~kept, 0]), int(possible[kept].min()) + 1
     example = np.flatnonzero(~kept)[np.argmin(possible[~kept])]
     others = f" ({len(nodes):,} nodes ask such questions)" if len(nodes) > 1 else ""
     return [
-        f"{int((~kept).sum()):,} of {len(pairs):,} questions are left out: {count} candidates need {count - 1} negatives, and "
-        f"the node {graph.ids[int(pairs[example, 0])].as_py()!r} leaves only {possible[example]:,}{others}"
+        f"questions left out: {int((~kept).sum()):,} of {len(pairs):,}; {count} candidates need {count - 1} negatives, and "
+        f"{_what_leaves_few(graph, pairs[example], eligible)} only {possible[example]:,}{others}"
     ]
+
+
+def _what_leaves_few(graph: TextGraph, pair: Array, eligible: Array) -> str:
+    """What costs a question most of its negatives: an anchor that is linked to them, or the positive's text, which they share."""
+    alike = int((graph.text_groups[eligible] == graph.text_groups[pair[1]]).sum())
+    if alike > graph.degrees()[pair[0]]:
+        return f"{alike:,} nodes share the text of {graph.ids[int(pair[1])].as_py()!r}, which leaves"
+    return f"the node {graph.ids[int(pair[0])].as_py()!r} leaves"
 
 
 def _why_short(graph: TextGraph, pairs: Array, possible: Array, eligible: Array) -> list[str]:
@@ -81,9 +89,9 @@ def _why_short(graph: TextGraph, pairs: Array, possible: Array, eligible: Array)
     if count == DEFAULT_COUNT:
         return []
     why = "this graph is too small for more"
-    if possible[shortest] < len(eligible) // 2:  # it would not be, but for a node linked to most of it
-        name = graph.ids[int(pairs[shortest, 0])].as_py()
-        why = f"the node {name!r} leaves only {possible[shortest]:,} possible negatives of {len(eligible):,} nodes"
+    if possible[shortest] < len(eligible) // 2:  # it would not be, but for a node linked to most of it, or a text of most
+        cause = _what_leaves_few(graph, pairs[shortest], eligible)
+        why = f"{cause} only {possible[shortest]:,} possible negatives of {len(eligible):,} nodes"
         short = int((possible < DEFAULT_COUNT - 1).sum())
         why += f"; {short:,} of {len(pairs):,} questions leave fewer than {DEFAULT_COUNT - 1}"
     return [f"{count} candidates per question instead of {DEFAULT_COUNT}: {why}"]

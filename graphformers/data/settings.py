@@ -93,8 +93,8 @@ def meaning(role: str, names: list[str], settings: ImportSettings) -> list[str]:
     lower = {name.lower(): name for name in reversed(names)}
     words = ROLES[role]
     if role == "id" and settings.format == "sessions":  # the id of an item is what the log calls the item
-        items = (*ROLES["item"], settings.columns.get("item", "item").lower())
-        words = (*(word for word in words if word != "name"), *items, "name")
+        named = [settings.columns["item"].lower()] if "item" in settings.columns else []
+        words = (*named, *(word for word in words if word != "name"), *ROLES["item"], "name")
     return list(dict.fromkeys(lower[word] for word in words if word in lower))
 
 

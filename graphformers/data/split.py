@@ -222,7 +222,7 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
 def _rough(valid: int, test: int) -> list[str]:
     """That scores will say little, where few questions are asked."""
     few = [f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH]
-    return [f"only {' and '.join(few)} questions: scores from so few are rough (--valid and --test say how many)"] if few else []
+    return [f"few questions, {' and '.join(few)}: scores from these are rough (--valid and --test say how many)"] if few else []
 
 
 def _train_pairs(graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings) -> Array:

@@ -55,12 +55,16 @@ class Body(BaseModel):
         fields = cls.model_fields
         if not isinstance(given, dict):
             names = ", ".join(name if entry.is_required() else f"{name} (optional)" for name, entry in fields.items())
-            raise PydanticCustomError("no_object", "expected an object with the fields {names}", {"names": names})
+            raise _wrong("no_object", f"expected an object with the fields {names}")
         strange = next((name for name in given if name not in fields), None)
         if strange is not None and cls.model_config["extra"] == "forbid":
-            told = {"strange": repr(str(strange)[:50]), "names": ", ".join(fields)}
-            raise PydanticCustomError("strange_field", "no field {strange} in this object; there are: {names}", told)
+            raise _wrong("strange_field", f"no field {str(strange)[:50]!r} in this object; there are: {', '.join(fields)}")
         return given
+
+
+def _wrong(kind: Any, words: Any) -> PydanticCustomError:
+    """An error with these words, braces and all: without a context nothing is put in their place."""
+    return PydanticCustomError(kind, words)
 
 
 class EmbeddingsBody(Body):

@@ -108,8 +108,11 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
         "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "checkpoint_gib": bytes_of_run(size) / 2**30,
-        "settings": {"batch_size": config.batch_size, "num_neighbors": model.config.num_neighbors}
-        | {"neighbor_gradients": config.neighbor_gradients},
+        "settings": {
+            "batch_size": config.batch_size,
+            "num_neighbors": model.config.num_neighbors if model.config.reads_neighbors else 0,
+            "neighbor_gradients": config.neighbor_gradients,
+        },
     }
 
 

@@ -164,3 +164,10 @@ def test_robots_are_left_aside(tmp_path: Path) -> None:
     assert graph.neighbors("i1") == ["i2"]
     assert graph.summary["left_aside"] == {"views by users with more than 500 in one window": 20_000}
     assert read_graph([items, log], format="sessions", window=0.01, max_views=20).num_pairs > 100_000
+
+
+def test_the_item_column_that_was_named_is_the_id(tmp_path: Path) -> None:
+    items = write(tmp_path / "items.csv", "product,title,sku\nx,Red shoes,a\ny,Blue shoes,b\n")
+    log = write(tmp_path / "log.csv", "user,time,sku\nann,0,a\nann,60,b\n")
+    graph = read("sessions", items, log, columns={"item": "sku"})
+    assert links(graph) == {frozenset(("a", "b"))}

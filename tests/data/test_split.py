@@ -289,7 +289,7 @@ def test_the_questions_of_a_hub_are_left_out(num_nodes: int, held_out: str) -> N
     assert 0 < lost < 0.2 * wanted
     (note,) = (note for note in split.notes if "left out:" in note)
     left = r"300 candidates need 299 negatives, and the node 'hub' leaves only 1?\d"
-    assert re.fullmatch(rf"{lost:,} of {wanted:,} questions are left out: {left}", note)
+    assert re.fullmatch(rf"questions left out: {lost:,} of {wanted:,}; {left}", note)
     if held_out == "links":
         assert len(split.train) == graph.num_pairs - len(asked)  # what is not asked is trained on
     elif held_out == "latest-links":
@@ -312,6 +312,17 @@ def test_a_small_graph_with_a_hub_is_shortened_to_what_the_others_leave() -> Non
     assert 180 < count < 250
     assert "the node 'hub' leaves only" in split.notes[0]
     assert split.notes[1] == f"{count} candidates per question instead of 300: this graph is too small for more"
+
+
+def test_a_text_that_most_nodes_share_is_named() -> None:
+    draw = np.random.default_rng(0)
+    ids = [f"n{i}" for i in range(500)]
+    texts = ["untitled" if i < 350 else f"text {i}" for i in range(500)]
+    ends = [(ids[a], ids[b]) for a, b in draw.integers(0, 500, (1500, 2)).tolist() if a != b]
+    split = split_links(build_graph(pa.table({"id": ids, "text": texts}), [a for a, _ in ends], [b for _, b in ends]))
+    count = split.test.candidates.shape[1]
+    assert count < 160
+    assert re.search(rf"3\d\d nodes share the text of '\w+', which leaves only {count - 1} possible negatives of", split.notes[0])
 
 
 def test_lists_that_many_nodes_shorten_name_one_of_them() -> None:
@@ -338,9 +349,9 @@ def test_possible_negatives_are_those_that_are_listed() -> None:
 
 
 def test_few_questions_are_told(graph: TextGraph) -> None:
-    rough = "questions: scores from so few are rough (--valid and --test say how many)"
-    assert split_links(graph, valid=29, test=5, candidates=20).notes == (f"only 29 valid and 5 test {rough}",)
-    assert split_links(graph, valid=30, test=29, candidates=20).notes == (f"only 29 test {rough}",)
+    rough = "scores from these are rough (--valid and --test say how many)"
+    assert split_links(graph, valid=29, test=1, candidates=20).notes == (f"few questions, 29 valid and 1 test: {rough}",)
+    assert split_links(graph, valid=30, test=29, candidates=20).notes == (f"few questions, 29 test: {rough}",)
     assert split_links(graph, valid=30, test=30, candidates=20).notes == ()
 
 

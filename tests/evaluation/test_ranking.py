@@ -190,6 +190,12 @@ def test_inner_products_that_leave_float32_are_refused() -> None:
     vectors = np.random.default_rng(0).normal(size=(split.graph.num_nodes, 16)).astype(np.float32)
     with pytest.raises(GraphFormersError, match=r"numbers as large as [\d.]+e\+20, whose inner products are too large"):
         VectorScores(vectors * np.float32(1e20))
+    with pytest.raises(GraphFormersError, match=r"numbers as large as [\d.]+e\+200, which are too large"):
+        VectorScores(vectors.astype(np.float64) * 1e200, cosine=True)
+    half = VectorScores(vectors.astype(np.float16))
+    with pytest.raises(GraphFormersError, match="not finite"):
+        VectorScores(np.array([[1.0, np.inf]], dtype=np.float16))
+    assert half.listed(np.array([0]), np.array([[1]])) == pytest.approx(vectors[:1] @ vectors[1:2].T, abs=0.01)
     fine = rank(VectorScores(vectors * np.float32(1e18)), split.graph, split.test, "full")
     assert fine.ranks.better.tolist() == rank(VectorScores(vectors), split.graph, split.test, "full").ranks.better.tolist()
 

@@ -420,6 +420,8 @@ def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for(capsys: pytest
     assert "neighbor_gradients=false" in shown
     assert "max_steps=200" not in shown
     assert "batch_size=64" not in shown
+    print_forecast(forecast(Trainer(make_model(method="plm"), SPLIT, quick())) | {"seconds_at_most": 1e6}, as_json=False)
+    assert "neighbor" not in capsys.readouterr().out.partition("for less")[2]
     large = {"batch_size": 512, "num_neighbors": 20, "neighbor_gradients": True}
     print_forecast(found | {"steps_at_most": 5000, "settings": large}, as_json=False)
     assert (
