@@ -5,11 +5,13 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from graphformers.errors import ArtifactError
+from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.progress import amount
 
 
 def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
@@ -76,6 +78,13 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def require_space(place: Path, needed: int, advice: str = "") -> None:
+    """Says early that a disk will not hold what is to be written."""
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise GraphFormersError(f"{place}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free{advice}")
 
 
 def full_disk(error: OSError, target: Path) -> Exception:

@@ -40,7 +40,6 @@ KIND = "scores"
 VERSION = 1
 TIMED = 2.0  # seconds of reading nodes that are enough to tell the pace
 NEVER = 10**6  # epochs or validations: more than anybody waits for
-WORDS = "vocab.txt"
 BACKBONE_WORDS = "backbone_words"  # in a run's note; older ones do not have it
 BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
 ASKED = "asked"  # the condition under which the model is meant to work
@@ -101,7 +100,7 @@ class Plan:
     def words_hash(self) -> str:
         """Of what else it is read by: its words, where they are no JSON, and how sentence-transformers pool."""
         folder = find_backbone(self.source)
-        return _hash_of(file for name in (WORDS, "1_Pooling/config.json") for file in folder.glob(name))
+        return _hash_of(file for name in ("vocab.txt", "1_Pooling/config.json") for file in folder.glob(name))
 
 
 def _hash_of(files: Iterable[Path]) -> str:
@@ -144,9 +143,7 @@ def _finish(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str]) 
         ranks, facts = {}, {}
     facts = told | facts
     trained = GraphFormers.from_pretrained(model, device=plan.device)
-    for condition in wanted:
-        if condition in ranks:
-            continue
+    for condition in [name for name in wanted if name not in ranks]:
         ranks[condition], speed = _score(plan, trained, condition)
         if condition == ASKED:
             facts |= {"nodes_per_second": speed, "device": device_name(trained.device)}

@@ -107,11 +107,11 @@ class TextGraph:
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
         """The row numbers of these ids, (len(ids),) int64."""
-        ids = plain_ids(ids)
         found = self.find_nodes(ids)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
-            raise UnknownIdError(f"no node with the id {ids[int(unknown[0])]!r} in this graph of {self.num_nodes:,} nodes")
+            id = plain_ids(ids)[int(unknown[0])]
+            raise UnknownIdError(f"no node with the id {id!r} in this graph of {self.num_nodes:,} nodes")
         return found
 
     def find_nodes(self, ids: Sequence[str]) -> Array:

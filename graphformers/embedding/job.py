@@ -30,9 +30,9 @@ from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked, which_folder
 from graphformers.errors import GraphFormersError
-from graphformers.files import foreign_entry, full_disk, write_whole
+from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import amount, progress, say
+from graphformers.progress import progress, say
 
 COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 MARK = "plan.json"  # tells our unfinished folders from other people's
@@ -276,10 +276,7 @@ def check_space(work: Workplace) -> None:
     plan = work.plan
     done = sum(file.stat().st_size for file in work.path.rglob("*.npy"))
     needed = plan.bytes_of_vectors() + plan.bytes_of_states() * plan.keep_states - done
-    free = shutil.disk_usage(work.path).free
-    if needed > free:
-        advice = "; --no-keep-states needs less" if plan.keep_states else ""
-        raise GraphFormersError(f"{work.path}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free{advice}")
+    require_space(work.path, needed, "; --no-keep-states needs less" if plan.keep_states else "")
 
 
 def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings) -> None:

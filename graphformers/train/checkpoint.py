@@ -28,7 +28,6 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import amount
 from graphformers.train.batches import Counts
 from graphformers.train.settings import filled
 
@@ -97,12 +96,6 @@ class RunFolder:
         """Whether there is a run to continue."""
         bring_back(self.folder / "checkpoint")
         return (self.folder / "checkpoint").is_dir()
-
-    def check_space(self, parameters: int) -> None:
-        """Says before the first step that the disk will not hold the run."""
-        needed, free = bytes_of_run(parameters), shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise GraphFormersError(f"{self.folder}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free")
 
     @contextmanager
     def held(self) -> Iterator[None]:

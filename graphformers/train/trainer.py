@@ -30,11 +30,12 @@ from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import asked_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
+from graphformers.files import require_space
 from graphformers.model.backbones import own_random_numbers, save_pretrained
 from graphformers.model.encoding import GraphFormers, compile_network
 from graphformers.progress import clock, progress
 from graphformers.train.batches import BatchMaker, TrainBatch
-from graphformers.train.checkpoint import Recent, RunFolder, TrainState, fingerprint, restore_optimizer
+from graphformers.train.checkpoint import Recent, RunFolder, TrainState, bytes_of_run, fingerprint, restore_optimizer
 from graphformers.train.distributed import World, joined
 from graphformers.train.journal import STEPS_PER_EPOCH, Journal
 from graphformers.train.loading import Loader
@@ -138,7 +139,8 @@ class Trainer:
         if resumed:
             self.journal.say(f"continuing an unfinished run at step {self.state.step:,}")
         elif first is not None:
-            first.check_space(sum(parameter.numel() for parameter in self.model.network.parameters()))
+            size = sum(parameter.numel() for parameter in self.model.network.parameters())
+            require_space(first.folder, bytes_of_run(size))
         self._saved_at = time.monotonic()
 
     def _compile(self) -> None:
