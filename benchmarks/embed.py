@@ -20,11 +20,13 @@ for [CLS] alone.
 """
 
 import argparse
-import faulthandler
 import json
 import shutil
+import sys
 import tempfile
+import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,17 @@ def _cosines(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarr
     return found
 
 
+def show_stacks(seconds: float) -> None:
+    """Tells every so often on stderr what each thread is doing.
+
+    (faulthandler, which does not wait for the interpreter, crashed it while layers were compiled.)
+    """
+    while True:
+        time.sleep(seconds)
+        for number, frame in sys._current_frames().items():
+            print(f"thread {number}:\n{''.join(traceback.format_stack(frame))}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json")
@@ -265,7 +278,7 @@ def main() -> None:
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="embed"))
     folder.mkdir(parents=True, exist_ok=True)
     if chosen.stacks:
-        faulthandler.dump_traceback_later(chosen.stacks, repeat=True)
+        threading.Thread(target=show_stacks, args=(chosen.stacks,), daemon=True).start()
     try:
         if chosen.make:
             for count in chosen.make:

@@ -10,6 +10,7 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, LinkSplit
 
 DEGREES = (0, 1, 3, 6, 11, 21)  # where the groups of degrees begin
+COMMON = (0, 1, 2, 6)  # alike, of neighbours that both ends have
 MOST_TYPES = 12  # relation types with a slice of their own, the most asked ones
 
 Slices = dict[str, dict[str, Array]]  # group -> name -> (Q,) bool
@@ -18,7 +19,11 @@ Slices = dict[str, dict[str, Array]]  # group -> name -> (Q,) bool
 def slices_of(split: LinkSplit, questions: LinkQuestions) -> Slices:
     """The slices of some questions that hold any of them."""
     anchors = questions.pairs[:, 0].astype(np.int64)
-    found: Slices = {"neighbours of the anchor": degree_slices(split, anchors)}
+    degrees = split.indptr[anchors + 1] - split.indptr[anchors]  # what a model may see, before sampling
+    found: Slices = {
+        "neighbours of the anchor": grouped(degrees, DEGREES),
+        "common neighbours": grouped(num_common(split, questions.pairs), COMMON),
+    }
     if split.graph.edge_types is not None and len(split.graph.type_names) > 1:
         found |= type_slices(split, questions.pairs)
     if len(split.held_out_nodes):
@@ -27,14 +32,30 @@ def slices_of(split: LinkSplit, questions: LinkQuestions) -> Slices:
     return {group: {name: mark for name, mark in names.items() if mark.any()} for group, names in found.items()}
 
 
-def degree_slices(split: LinkSplit, anchors: Array) -> dict[str, Array]:
-    """By how many neighbours a model may see, before sampling."""
-    degrees = split.indptr[anchors + 1] - split.indptr[anchors]
+def grouped(counts: Array, begins: tuple[int, ...]) -> dict[str, Array]:
+    """Marks of counts from one number to below the next, by names such as none, 3–5 and 21 or more."""
     found = {}
-    for low, high in zip(DEGREES, (*DEGREES[1:], None), strict=True):
+    for low, high in zip(begins, (*begins[1:], None), strict=True):
         name = "none" if low == 0 else f"{low} or more" if high is None else str(low) if high == low + 1 else f"{low}–{high - 1}"
-        found[name] = (degrees >= low) & (degrees < (np.inf if high is None else high))
+        found[name] = (counts >= low) & (counts < (np.inf if high is None else high))
     return found
+
+
+def num_common(split: LinkSplit, pairs: Array) -> Array:
+    """(Q,): how many neighbours the two ends of each pair share, of those that a model may see.
+
+    Where there are none, what is pooled from neighbours says least about the link.
+    """
+    near_anchor, near_other = (_around(split, pairs[:, side]) for side in (0, 1))
+    shared = np.intersect1d(edge_keys(*near_anchor), edge_keys(*near_other), assume_unique=True)
+    return np.bincount((shared >> np.uint64(32)).astype(np.int64), minlength=len(pairs))
+
+
+def _around(split: LinkSplit, nodes: Array) -> tuple[Array, Array]:
+    """The visible neighbours of all nodes, flat: whose they are, as a place in `nodes`, and which."""
+    nodes = nodes.astype(np.int64)
+    degrees = split.indptr[nodes + 1] - split.indptr[nodes]
+    return np.repeat(np.arange(len(nodes)), degrees), split.indices[ranges(split.indptr[nodes], degrees)]
 
 
 def type_slices(split: LinkSplit, pairs: Array) -> Slices:
@@ -44,10 +65,9 @@ def type_slices(split: LinkSplit, pairs: Array) -> Slices:
     """
     graph, anchors = split.graph, pairs[:, 0].astype(np.int64)
     number, types = types_of(graph, pairs)
-    degrees = split.indptr[anchors + 1] - split.indptr[anchors]
-    around = np.stack([np.repeat(anchors, degrees), split.indices[ranges(split.indptr[anchors], degrees)]], 1)
-    near_number, near_types = types_of(graph, around)
-    owner = np.repeat(np.arange(len(pairs)), degrees)[near_number]
+    whose, near = _around(split, anchors)
+    near_number, near_types = types_of(graph, np.stack([anchors[whose], near], 1))
+    owner = whose[near_number]
     count = len(graph.type_names)
     shared = np.zeros(len(pairs), dtype=bool)
     shared[number[np.isin(number * count + types, owner * count + near_types)]] = True

@@ -12,6 +12,11 @@ def naive_types(graph: object, a: int, b: int) -> set[str]:
     return {graph.type_names[type] for x, y, type in edges if {x, y} == {a, b}}  # type: ignore[attr-defined]
 
 
+def is_meant(name: str, count: int) -> bool:
+    low, _, high = name.replace(" or more", "–1000").replace("none", "0").partition("–")
+    return int(low) <= count <= int(high or low)
+
+
 def test_slices_are_those_of_a_naive_loop() -> None:
     split = split_links(make_graph(num_nodes=60, num_edges=150), valid=0.1, test=0.2, candidates=10)
     graph, found = split.graph, slices_of(split, split.test)
@@ -26,11 +31,23 @@ def test_slices_are_those_of_a_naive_loop() -> None:
         assert found["neighbours in the relation asked"]["none"][q] == (not shares)
         for name in graph.type_names:
             assert found["relation asked"][name][q] == (name in kinds)
-        names = [name for name, mark in found["neighbours of the anchor"].items() if mark[q]]
-        assert len(names) == 1
-        low, _, high = names[0].replace(" or more", "–1000").replace("none", "0").partition("–")
-        assert int(low) <= len(near) <= int(high or low)
+        (name,) = (name for name, mark in found["neighbours of the anchor"].items() if mark[q])
+        assert is_meant(name, len(near))
     assert "anchor" not in found
+
+
+def test_neighbours_that_both_ends_have_are_counted() -> None:
+    draw = np.random.default_rng(0)
+    ends = [(f"n{a}", f"n{b}") for a, b in (draw.exponential(15, (600, 2)).astype(int) % 80).tolist() if a != b]
+    table = pa.table({"id": [f"n{i}" for i in range(80)], "text": [f"text {i}" for i in range(80)]})
+    graph = build_graph(table, [a for a, _ in ends], [b for _, b in ends])
+    split = split_links(graph, valid=0.1, test=0.4, candidates=10)
+    found = slices_of(split, split.test)["common neighbours"]
+    assert list(found) == ["none", "1", "2–5", "6 or more"]
+    for q, pair in enumerate(split.test.pairs.tolist()):
+        near, far = (set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist()) for node in pair)
+        (name,) = (name for name, mark in found.items() if mark[q])
+        assert is_meant(name, len(near & far))
 
 
 def test_rare_relations_share_a_slice() -> None:
