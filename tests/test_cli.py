@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from graphformers import cli
 from graphformers.artifact import open_artifact
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
@@ -228,3 +230,20 @@ def test_arguments_that_are_no_text(tables: Path) -> None:
     command = [sys.executable, "-m", "graphformers", "info", b"v\xff"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tables)
     assert (done.returncode, done.stderr) == (1, "error: 'v\\udcff' given, which is no text in UTF-8\n")
+
+
+def test_a_full_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["graphformers"])
+    monkeypatch.setattr(cli, "app", lambda: fail(torch.OutOfMemoryError("tried to allocate 2 GiB")))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: the GPU's memory is full; end what else uses it, or compute with --device cpu. tried to allocate 2 GiB\n"
+    )
+    monkeypatch.setattr(cli, "app", lambda: fail(RuntimeError("something else")))
+    with pytest.raises(RuntimeError, match="something else"):
+        cli.main()

@@ -39,6 +39,11 @@ def main() -> None:
     except OSError as error:
         print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported for this
+            raise
+        print(f"error: the GPU's memory is full; end what else uses it, or compute with --device cpu. {error}", file=sys.stderr)
+        sys.exit(1)
     except Interrupted:
         print("interrupted; nothing half-written was left behind", file=sys.stderr)
         sys.exit(130)

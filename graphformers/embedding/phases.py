@@ -2,8 +2,9 @@
 
 Batches are fixed by the plan: nodes of a shard, as many as fill a batch, packed by length; in the second phase those with as many
 neighbours stand together, since a batch is as wide as its widest neighbourhood. So a shard has the same bytes whoever computes
-it and whatever was computed before. While the device computes a batch, the next ones are packed (in
-processes on a GPU, whose kernels one Python thread must launch), gathered and copied, and finished shards are written.
+it and whatever was computed before, as long as the GPU's memory is enough for the batches. While the device computes one, the
+next ones are packed (in processes on a GPU, whose kernels one Python thread must launch), gathered and copied, and finished
+shards are written.
 
 Between the phases states lie on the device, where they fit, or in their shards on disk.
 """
@@ -11,7 +12,9 @@ Between the phases states lie on the device, where they fit, or in their shards 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,8 +31,9 @@ from graphformers.embedding.plan import Plan
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
 from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
+from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
-from graphformers.model.passes import CenterBatch, read_centers, read_texts
+from graphformers.model.passes import CenterBatch, Pieces, read_centers, read_texts
 from graphformers.progress import Progress
 
 AHEAD = 2  # batches made ready while one is computed
@@ -70,6 +74,7 @@ class Phases:
         self.passes = plan.passes(model)
         self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
         self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
+        self._pieces = Pieces()
         self._num_workers = workers
         self._rows: ShardedRows | None = None
 
@@ -161,15 +166,17 @@ class Phases:
         readers = ThreadPoolExecutor(READERS.get(device.type, 1), "gather")
         try:
             with self.model.reading() as network:
-                batches = ahead(map(self._prepared(phase, readers), workers.parcels(self.keys(phase, shards))))
+                prepare = self._prepared(phase, readers)
+                batches = ahead(map(_if_it_fits(prepare), workers.parcels(self.keys(phase, shards))))
                 rows, places = None, None
                 for key in self.keys(phase, shards):
                     if rows is None:
-                        first, stop = self.plan.shards[key.shard]
-                        rows = rows_of(first, stop)
+                        rows = self._rows_of_shard(key.shard, rows_of, writer)
+                        first = self.plan.shards[key.shard][0]
                         places = None if phase == 1 else torch.from_numpy(self._nodes(phase, key.shard) - first).to(device)
+                    found = self._computed(key, next(batches), prepare, partial(compute, network))
                     part = slice(key.start, key.stop)
-                    rows[part if places is None else places[part]] = compute(network, next(batches)).to(rows.dtype)
+                    rows[part if places is None else places[part]] = found.to(rows.dtype)
                     if key.is_last:
                         if write is not None:
                             writer.put(rows, _bound(write, key.shard))
@@ -182,6 +189,32 @@ class Phases:
             writer.close()
             workers.close()
             readers.shutdown()
+
+    def _computed(self, key: BatchKey, ready: Any, prepare: Callable[[Parcel], Any], compute: Callable[[Any], Tensor]) -> Tensor:
+        """What a batch gives. `ready` is the whole of it, where there was room for that; smaller pieces are made here."""
+        whole, waiting = slice(key.start, key.stop), [ready]
+        del ready  # so that it is gone when pieces are made
+
+        def work(part: slice) -> Tensor:
+            batch = waiting.pop() if waiting else None
+            if batch is None or part != whole:
+                batch = prepare(Parcel.of(self.make(replace(key, start=part.start, stop=part.stop))))
+            return compute(batch)
+
+        return self._pieces.read(whole, work)
+
+    def _rows_of_shard(self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter) -> Tensor:
+        """Room for a shard's results; where there is none left, after those before are written."""
+        with suppress(torch.OutOfMemoryError):
+            return rows_of(*self.plan.shards[shard])
+        writer.finish()
+        torch.cuda.empty_cache()
+        try:
+            return rows_of(*self.plan.shards[shard])
+        except torch.OutOfMemoryError as error:
+            raise GraphFormersError(
+                f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; take a smaller --shard-size ({error})"
+            ) from error
 
     def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[Parcel], Any]:
         """What turns a parcel into what `compute` takes, ahead of time: on the device, with states gathered from disk."""
@@ -217,6 +250,17 @@ class Phases:
             self._rows = ShardedRows(tuple(map(load_array, names)), self.plan.shard_size)
         self._rows.take(batch.needed_M.numpy(), states_MSD.numpy(), readers)
         return states_MSD
+
+
+def _if_it_fits(prepare: Callable[[Parcel], Any]) -> Callable[[Parcel], Any]:
+    """The same, but None where the memory of the GPU is not enough to have it ahead of time."""
+
+    def tried(parcel: Parcel) -> Any:
+        with suppress(torch.OutOfMemoryError):
+            return prepare(parcel)
+        return None
+
+    return tried
 
 
 def _bound(write: Callable[[int, Array], None], shard: int) -> Callable[[Array], None]:

@@ -33,7 +33,7 @@ from graphformers.model.modeling import (
     TransformerLayer,
     kernels_on,
 )
-from graphformers.model.passes import CenterBatch, Passes, cut, read_centers, read_texts
+from graphformers.model.passes import CenterBatch, Passes, Pieces, cut, read_centers, read_texts
 from graphformers.progress import progress
 
 _MODES = threading.Lock()  # held for the moment in which a model changes between training and encoding
@@ -231,12 +231,16 @@ class GraphFormers(nn.Module):
 
     def read_texts(self, tokens: TokenCache, nodes: Array) -> Tensor:
         """(len(nodes), S, D) on the model's device: the states of nodes, each read on its own."""
-        passes = self.passes()
+        passes, pieces = self.passes(), Pieces()
         with self.reading() as network, progress("Reading texts", len(nodes), "texts") as task:
             dtype = next(network.parameters()).dtype
             result = torch.empty(len(nodes), passes.num_states, self.config.hidden_size, dtype=dtype, device=self.device)
+
+            def read(part: slice) -> Tensor:
+                return read_texts(network, to_device(passes.pack_texts(tokens, nodes[part]), self.device))
+
             for part in passes.text_parts(tokens, nodes) if passes.num_states else ():
-                result[part] = read_texts(network, to_device(passes.pack_texts(tokens, nodes[part]), self.device))
+                result[part] = pieces.read(part, read)
                 task.advance(part.stop - part.start)
         return result
 
@@ -244,13 +248,17 @@ class GraphFormers(nn.Module):
         self, tokens: TokenCache, neighborhood: Neighborhood, states_NSD: Tensor, known: Array | None = None
     ) -> Array:
         """(B, D) float32: centres in the light of their neighbours, whose states are given, as `known` says of which nodes."""
-        passes = self.passes()
+        passes, pieces = self.passes(), Pieces()
         result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
         with self.reading() as network, progress("Encoding", len(neighborhood), "nodes") as task:
-            for part in passes.center_parts(tokens, neighborhood):
+
+            def read(part: slice) -> Tensor:
                 batch = to_device(passes.pack_centers(tokens, cut(neighborhood, part), known), self.device)
                 states_MSD = states_NSD[batch.needed_M] if isinstance(batch, CenterBatch) else states_NSD
-                result[part] = read_centers(network, batch, states_MSD).cpu().numpy()
+                return read_centers(network, batch, states_MSD)
+
+            for part in passes.center_parts(tokens, neighborhood):
+                result[part] = pieces.read(part, read).cpu().numpy()
                 task.advance(part.stop - part.start)
         return result
 

@@ -8,20 +8,22 @@ The others have none, and neither has a bidirectional model, whose neighbours' s
 one pass.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graphformers.data.arrays import Array
+from graphformers.data.arrays import Array, equal_parts
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, ragged_index
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import TokenCache
 from graphformers.errors import GraphFormersError
 from graphformers.model.modeling import ModelConfig
+from graphformers.progress import say
 
 MOST_TOGETHER = 4000  # neighbours of one centre in a bidirectional model, whose attention grows with their square
 FEW_TOKENS, FEW_NEIGHBORS = 8192, 63  # of what is read in one pass on a GPU
@@ -134,6 +136,31 @@ class Passes:
             stop = start + max(int(np.searchsorted(widest, self.most_places or MOST_PLACES, "right")), 1)
             yield slice(start, stop)
             start = stop
+
+
+class Pieces:
+    """Has batches read whole, or in as many pieces as the memory of a GPU asks for.
+
+    From the first that does not fit on, all are read so; what comes out differs by no more than rounding.
+    """
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def read(self, part: slice, work: Callable[[slice], Tensor]) -> Tensor:
+        """What `work` gives for the nodes of a batch, all of them or some at a time; again with fewer where memory runs out."""
+        size = part.stop - part.start
+        while True:
+            edges = [part.start + edge for edge in equal_parts(size, max(1, min(self.count, size)))]
+            try:
+                found = [work(slice(start, stop)) for start, stop in pairwise(edges)]
+                return found[0] if len(found) == 1 else torch.cat(found)
+            except torch.OutOfMemoryError as error:
+                if self.count >= size:
+                    raise GraphFormersError(f"the GPU's memory is too small even for one node at a time ({error})") from error
+            self.count *= 2
+            torch.cuda.empty_cache()
+            say(f"the GPU's memory is full: batches are read in {self.count} pieces from here on, which takes longer")
 
 
 def read_texts(network: Any, batch: PackedBatch) -> Tensor:

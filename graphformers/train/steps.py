@@ -48,14 +48,22 @@ def repeatable(device: torch.device) -> Iterator[None]:
         settings.fill_uninitialized_memory = filled
 
 
+PATIENCE = 64  # steps after which larger chunks are tried again; twice as many each time that it was in vain
+
+
 class Stepper:
-    """Computes gradients. `remake` makes a batch again in smaller chunks, which is asked for when memory runs out."""
+    """Computes gradients. `remake` makes a batch again in smaller chunks, which is asked for when memory runs out.
+
+    Larger ones are tried again later: it may have been others who needed the GPU's memory, and small chunks take longer.
+    """
 
     def __init__(
         self, model: GraphFormers, config: TrainConfig, world: World, remake: Callable[[TrainBatch, int], TrainBatch]
     ) -> None:
         self.model, self.config, self.world, self.remake = model, config, world, remake
-        self.chunk_size = config.chunk_size
+        self.chunk_size = config.chunk_size  # of the batches to come, at most
+        self.used = config.chunk_size  # of the last step
+        self._patience, self._waited, self._is_trying = PATIENCE, 0, False
 
     def run(self, batch: TrainBatch, seed: int) -> Tensor:
         """The mean loss over the pairs of all processes, a scalar; every parameter's `grad` is that of this loss.
@@ -75,8 +83,22 @@ class Stepper:
                 kept.append((self._neighbor_states(part, seed), []))
             self._backward(part, seed, *kept[0], gradient_B2D)
 
-        self._until_it_fits(whole, backward)
+        done, _ = self._until_it_fits(whole, backward)
+        self._note(done)
         return loss
+
+    def _note(self, done: TrainBatch) -> None:
+        """After a step: whether the size that was tried is good, and whether a larger one is to be tried."""
+        self.used = done.key.chunk_size
+        if self._is_trying and self.used == self.chunk_size:
+            self._patience, self._is_trying = PATIENCE, False
+        if self.chunk_size is None or self.chunk_size == self.config.chunk_size or self._is_trying:
+            return
+        self._waited += 1
+        if self._waited >= self._patience:
+            most = self.config.chunk_size or self.config.batch_size
+            self.chunk_size = 2 * self.chunk_size if 2 * self.chunk_size < most else self.config.chunk_size
+            self._waited, self._is_trying = 0, True
 
     def _until_it_fits(self, batch: TrainBatch, work: Callable[[TrainBatch], Any]) -> tuple[TrainBatch, Any]:
         """The batch in chunks for which the memory of the GPU is enough, and what the work gave."""
@@ -93,6 +115,8 @@ class Stepper:
                 "the GPU's memory is too small even for one pair at a time; take a smaller max_tokens or backbone"
             )
         self.chunk_size = -(-size // 2)
+        self._patience *= 1 + self._is_trying
+        self._waited, self._is_trying = 0, False
         self.model.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         return self.remake(batch, self.chunk_size)

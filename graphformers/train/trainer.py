@@ -170,6 +170,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         self.loader = Loader(self.maker, self._num_workers(), device)
         self.stepper = Stepper(self.model, config, self.world, self._remake)
+        self._told_chunk = config.chunk_size
         self.schedule = Schedule(config, self.maker.num_batches)
         self._pending: list[_Pending] = []
         self._loss, self._pace = math.nan, 0.0
@@ -265,6 +266,7 @@ class Trainer:
         rate = self.schedule.learning_rate(state)
         set_learning_rate(self.optimizer, rate)
         loss = self.stepper.run(batch, mix_seed(self.config.seed, state.step, self.world.rank))
+        self._tell_chunks()
         norm = self.update_weights()
         place = state.step + 1, state.stage + 1, state.epoch + 1
         state.step, state.stage_step, state.number = state.step + 1, state.stage_step + 1, state.number + 1
@@ -282,6 +284,18 @@ class Trainer:
         state.recent.seconds, state.recent.data_wait = state.recent.seconds + seconds, state.recent.data_wait + waited
         self._pace = state.recent.counts.pairs / max(state.recent.seconds, 1e-9)
 
+    def _tell_chunks(self) -> None:
+        """Says when the memory of the GPU changes how many pairs are computed at a time."""
+        used, before = self.stepper.used, self._told_chunk
+        if used == before:
+            return
+        self._told_chunk = used
+        if used is not None and (before is None or used < before):
+            why = "which takes longer; more are tried again later"
+            self.journal.say(f"the GPU's memory is full: {used} pairs of a batch are computed at a time now, {why}")
+        else:
+            self.journal.say(f"the GPU's memory is enough for {used or 'all'} pairs of a batch at a time again")
+
     def next_batch(self) -> TrainBatch:
         """The batch of the next step."""
         state = self.state
@@ -290,8 +304,9 @@ class Trainer:
             is_polluted = self.config.stages[state.stage] == "polluted"
             self._parcels = self.loader.epoch(state.epoch, is_polluted=is_polluted, start=state.number)
         batch: TrainBatch = next(self._parcels).open(self.model.device)
-        if batch.key.chunk_size != self.stepper.chunk_size:  # made before memory ran out
-            return self._remake(batch, self.stepper.chunk_size)
+        most = self.stepper.chunk_size
+        if most is not None and (batch.key.chunk_size is None or batch.key.chunk_size > most):  # made before memory ran out
+            return self._remake(batch, most)
         return batch
 
     def _remake(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:

@@ -9,6 +9,7 @@ import torch
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
+from tests.conftest import make_graph
 from tests.embedding.conftest import MODELS, bytes_of, make_model, some_graph
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -36,3 +37,22 @@ def test_continued_and_updated(tmp_path: Path) -> None:
     again = embed(model, found.graph(), tmp_path / "again.vectors")
     one, other = (each.vectors(again.ids.to_pylist()) for each in (found, again))
     assert ((one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)).min() > 0.999
+
+
+def test_with_little_memory_batches_are_read_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_layers": 4, "num_heads": 8}
+    model, graph = make_model(**sizes).to("cuda"), make_graph(20_000, 40_000)
+    ids = graph.ids.to_pylist()
+    expected = embed(model, graph, tmp_path / "roomy.vectors").vectors(ids)
+    torch.cuda.empty_cache()
+    assert "pieces" not in capsys.readouterr().err
+    torch.cuda.set_per_process_memory_fraction(0.5 * 2**30 / torch.cuda.mem_get_info()[1])
+    try:
+        vectors = [embed(model, graph, tmp_path / f"{states}.vectors", states=states).vectors(ids) for states in ("auto", "disk")]
+        vectors.append(model.encode_nodes(graph))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert capsys.readouterr().err.count("batches are read in 2 pieces") >= 3  # each time
+    for found in vectors:
+        lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+        assert ((found * expected).sum(1) / lengths).min() > 0.999

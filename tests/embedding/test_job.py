@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.embedding import job
+from graphformers.embedding import job, phases
 from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
 from graphformers.embedding.phases import Phases
@@ -26,6 +27,7 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
+from graphformers.model import encoding
 from graphformers.model.passes import Passes
 from tests.conftest import make_graph
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
@@ -38,6 +40,90 @@ def test_vectors_from_states_are_those_from_scratch(name: str, states: str, tmp_
     store = embed(model, graph, tmp_path / "some.vectors", states=states, **EXACT)
     assert farthest(store, model, graph) <= 1e-5
     assert not (tmp_path / "some.vectors.embedding").exists()
+
+
+ROOMY: dict[str, Any] = {"states_precision": "float32", "shard_size": 30, "batch_tokens": 10_000}  # a shard is a batch
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, module: Any, most: int) -> list[int]:
+    """No more than so many nodes can be read at a time from now on; gives a list of how many were."""
+    seen: list[int] = []
+
+    def limited(read: Any) -> Any:
+        def tried(*arguments: Any) -> torch.Tensor:
+            found: torch.Tensor = read(*arguments)
+            if len(found) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            seen.append(len(found))
+            return found
+
+        return tried
+
+    for name in ("read_texts", "read_centers"):
+        monkeypatch.setattr(module, name, limited(getattr(module, name)))
+    return seen
+
+
+@pytest.mark.parametrize("states", ["disk", "memory"])
+@pytest.mark.parametrize("name", MODELS)
+def test_with_little_memory_batches_are_read_in_pieces(
+    name: str, states: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, graph = make_model(**MODELS[name]), some_graph()
+    seen = short_of_memory(monkeypatch, phases, 7)
+    store = embed(model, graph, tmp_path / "some.vectors", states=states, **ROOMY)
+    assert farthest(store, model, graph) <= 1e-5
+    assert max(seen) <= 7
+    told = capsys.readouterr().err
+    assert told.count("the GPU's memory is full: batches are read in") == 3  # 30 nodes in 2, 4, 8 pieces, and so from then on
+    assert "in 8 pieces from here on" in told
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_encoding_with_little_memory_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = make_model(**MODELS[name]), some_graph()
+    expected = model.encode_nodes(graph)
+    seen = short_of_memory(monkeypatch, encoding, 9)
+    assert np.abs(model.encode_nodes(graph) - expected).max() <= 1e-5
+    assert max(seen) <= 9
+
+
+def test_what_is_prepared_ahead_may_not_fit_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the rows of a shard while others are being written."""
+    model, graph, refused = make_model(), some_graph(), []
+    gather, new_rows = Phases._from_disk, Phases._new_rows
+
+    def gather_later(*arguments: Any) -> torch.Tensor:
+        if threading.current_thread().name.startswith("ahead"):
+            refused.append("states")
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return gather(*arguments)
+
+    def second_time(*arguments: Any) -> torch.Tensor:
+        refused.append("rows")
+        if refused.count("rows") % 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return new_rows(*arguments)
+
+    monkeypatch.setattr(Phases, "_from_disk", gather_later)
+    monkeypatch.setattr(Phases, "_new_rows", second_time)
+    store = embed(model, graph, tmp_path / "some.vectors", states="disk", **ROOMY)
+    assert (refused.count("rows"), refused.count("states")) == (4, 2)
+    assert farthest(store, model, graph) <= 1e-5
+
+
+def test_memory_for_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = make_model(), some_graph()
+    short_of_memory(monkeypatch, phases, 0)
+    with pytest.raises(GraphFormersError, match="too small even for one node at a time"):
+        embed(model, graph, tmp_path / "some.vectors")
+
+    def refuse(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Phases, "_new_rows", refuse)
+    with pytest.raises(GraphFormersError, match="smaller --shard-size"):
+        embed(model, graph, tmp_path / "some.vectors", states="disk")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -11,6 +11,7 @@ from graphformers.data.packing import PackedBatch
 from graphformers.errors import GraphFormersError
 from graphformers.model.classic import TnveNetwork
 from graphformers.model.encoding import GraphFormers
+from graphformers.train import steps
 from graphformers.train.batches import BatchKey, BatchMaker, TrainBatch
 from graphformers.train.distributed import World
 from graphformers.train.settings import TrainConfig
@@ -261,6 +262,41 @@ def test_when_memory_runs_out_chunks_get_smaller(backward: bool, monkeypatch: py
     assert stepper.chunk_size is not None
     assert stepper.chunk_size < 24
     assert_close((float(loss), gradients(model)), expected)
+
+
+@pytest.mark.parametrize("others", [5, 10_000])
+def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When others needed the memory for some steps, all is as before soon; when it is small, it is tried ever more rarely."""
+    monkeypatch.setattr(steps, "PATIENCE", 3)
+    model = make_model()
+    expected = run(model)
+    stepper, maker = make_stepper(model)
+    used: list[int | None] = []
+    refused: list[int] = []
+
+    def limited(call: Any) -> Any:
+        def tried(batch: Any, *more: Any) -> torch.Tensor:
+            if len(used) < others and getattr(batch, "nodes", batch).num_nodes > 20:
+                refused.append(len(used))
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            result: torch.Tensor = call(batch, *more)
+            return result
+
+        return tried
+
+    monkeypatch.setattr(model.network, "forward", limited(model.network.forward))
+    monkeypatch.setattr(model.network, "center_vectors", limited(model.network.center_vectors))
+    for _ in range(100):
+        loss = stepper.run(maker.make(BatchKey(0, 0, False, stepper.chunk_size)), 3)
+        used.append(stepper.used)
+        assert_close((float(loss), gradients(model)), expected)
+    assert used[0] == 6
+    if others == 5:
+        assert refused[-1] == 3  # in vain, hence six steps to the next time
+        assert used == [6] * 9 + [12] * 3 + [None] * 88
+    else:
+        assert set(used) == {6}
+        assert [step for step in refused if step] == [3, 9, 21, 45, 93]
 
 
 def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

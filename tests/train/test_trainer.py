@@ -26,6 +26,7 @@ from graphformers.model.backbones import training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.printing import print_forecast
 from graphformers.train import checkpoint as checkpoint_module
+from graphformers.train import steps as steps_module
 from graphformers.train import trainer as trainer_module
 from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import RunFolder, TrainState, fingerprint
@@ -266,6 +267,34 @@ def test_random_numbers_of_others_are_not_disturbed() -> None:
     torch.manual_seed(5)
     Trainer(make_model(dropout=0.1), SPLIT, quick(epochs=1, two_stage=False)).train()
     assert torch.equal(torch.randn(3), expected)
+
+
+def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With batches made ahead, of which some are larger than what fits, and some smaller."""
+    monkeypatch.setattr(steps_module, "PATIENCE", 6)
+    model, calls = make_model(), []
+    trainer = Trainer(model, SPLIT, quick(two_stage=False, max_steps=40, workers=2, validate_start=False))
+    forward = model.network.forward
+
+    def limited(batch: Any, near: Any = None) -> Tensor:
+        if torch.is_grad_enabled():
+            calls.append(batch)
+            if len(calls) == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        result: Tensor = forward(batch, near)
+        return result
+
+    monkeypatch.setattr(model.network, "forward", limited)
+    trainer.train()
+    told = [line for line in capsys.readouterr().err.splitlines() if "memory" in line]
+    assert [line.partition(":")[0] for line in told] == [
+        "the GPU's memory is full",
+        "the GPU's memory is enough for all pairs of a batch at a time again",
+    ]
+    assert "16 pairs of a batch are computed at a time now" in told[0]
+    assert trainer.stepper.chunk_size is None
 
 
 def test_chunks_do_not_change_the_result() -> None:
