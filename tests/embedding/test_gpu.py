@@ -42,6 +42,9 @@ def test_continued_and_updated(tmp_path: Path) -> None:
 def test_with_little_memory_batches_are_read_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_layers": 4, "num_heads": 8}
     model, graph = make_model(**sizes).to("cuda"), make_graph(20_000, 40_000)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.25)  # as they are drawn, rounding alone turns a vector in five by half a right angle
     ids = graph.ids.to_pylist()
     expected = embed(model, graph, tmp_path / "roomy.vectors").vectors(ids)
     torch.cuda.empty_cache()
@@ -52,7 +55,7 @@ def test_with_little_memory_batches_are_read_in_pieces(tmp_path: Path, capsys: p
         vectors.append(model.encode_nodes(graph))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert capsys.readouterr().err.count("batches are read in 2 pieces") >= 3  # each time
+    assert capsys.readouterr().err.count("batches are read in 2 pieces") >= 3
     for found in vectors:
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
         assert ((found * expected).sum(1) / lengths).min() > 0.999
