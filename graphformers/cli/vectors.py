@@ -89,7 +89,9 @@ def update_command(
     ] = None,
     edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
     remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
-    remove_edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of links to remove.")] = None,
+    remove_edges: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A table of links to remove, of a type where it has one.")
+    ] = None,
     model: MovedModel = None,
     column: Annotated[
         list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column is id, text, src, dst or type.")

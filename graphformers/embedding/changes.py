@@ -32,7 +32,7 @@ class Changes:
     nodes: pa.Table = field(default_factory=lambda: NO_NODES)  # id, text and other columns: new nodes and changed ones
     links: tuple[Link, ...] = ()
     removed: tuple[str, ...] = ()  # ids
-    unlinked: tuple[tuple[str, str], ...] = ()  # pairs of ids; whatever links they have are removed
+    unlinked: tuple[Link, ...] = ()  # to be removed, either way: of that type, or whatever links a pair has
     where: tuple[Place, ...] = ()  # of each link, for messages
     unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
 
@@ -43,7 +43,7 @@ class Changes:
         if both:
             raise InputError(f"the id {both[0]!r} is both to be removed and given as a node; make that two updates, one by one")
         linked = {frozenset(link[:2]) for link in self.links}
-        again = next((pair for pair in self.unlinked if frozenset(pair) in linked), None)
+        again = next((pair for pair in self.unlinked if frozenset(pair[:2]) in linked), None)
         if again is not None:
             raise InputError(f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make that two updates")
         known, removed = set(given), set(self.removed)
@@ -124,8 +124,7 @@ def gather_changes(
     links, where, unread = _links(edges, settings)
     unlinked, _, _ = _links(remove_edges, settings)
     removed = tuple(dict.fromkeys(_ids(remove)))
-    pairs = tuple((one, other) for one, other, _ in unlinked)
-    return Changes(_nodes(nodes, settings, live), tuple(links), removed, pairs, tuple(where), tuple(unread))
+    return Changes(_nodes(nodes, settings, live), tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread))
 
 
 def _nodes(given: Nodes | None, settings: ImportSettings, live: LiveGraph | None) -> pa.Table:
@@ -201,14 +200,16 @@ class Effect:
     live: LiveGraph  # the graph afterwards
     put: pa.Table  # nodes that are new or differ
     linked: list[Link]
-    unlinked: list[tuple[str, str]]
+    parted: list[tuple[str, str]]  # pairs that lose all their links
+    relinked: list[Link]  # and which of those they get back
+    num_unlinked: int  # links that were to be removed, and were there
     removed: list[str]
     reread: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose text is new
     touched: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose neighbourhood may have changed
 
     @property
     def is_nothing(self) -> bool:
-        return not (len(self.put) or self.linked or self.unlinked or self.removed)
+        return not (len(self.put) or self.linked or self.parted or self.removed)
 
 
 def work_out(changes: Changes, before: LiveGraph) -> Effect:
@@ -231,11 +232,8 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     for node, (_, same_text) in zip(live.put(put), different, strict=True):
         if not same_text:
             reread.append(node)
-    unlinked, linked = [], []
-    for (one, other), pair in zip(_pairs(live, changes.unlinked), changes.unlinked, strict=True):
-        if one >= 0 and other >= 0 and live.unlink(one, other):
-            unlinked.append(pair)
-            touched.update((one, other))
+    parted, relinked, num_unlinked = _unlink(live, changes.unlinked, touched)
+    linked = []
     links = list(dict.fromkeys(changes.links))
     ends = _pairs(live, links)
     for (one, other), link, is_there in zip(ends, links, live.have(links, ends), strict=True):
@@ -251,7 +249,36 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
         touched.update(live.row(node).tolist())
     touched -= {node for _, node in removed}
     arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
-    return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
+    return Effect(live, put, linked, parted, relinked, num_unlinked, [id for id, _ in removed], *arrays)
+
+
+def _unlink(live: LiveGraph, unlinked: Sequence[Link], touched: set[int]) -> tuple[list[tuple[str, str]], list[Link], int]:
+    """Removes links; gives the pairs that are parted, the links that those keep, and how many of what was asked for there was.
+
+    A pair that loses the links of one type alone is parted, and linked again by the others.
+    """
+    asked: dict[tuple[int, int], set[str | None]] = {}  # types that pairs are to lose; None for all
+    for link, (one, other) in zip(unlinked, _pairs(live, unlinked), strict=True):
+        if min(one, other) >= 0 and live.is_linked(one, other):
+            asked.setdefault((min(one, other), max(one, other)), set()).add(link[2])
+    with_types = [pair for pair, kinds in asked.items() if None not in kinds]
+    have = dict(zip(with_types, live.links_between(with_types), strict=True))
+    parted, relinked, number = [], [], 0
+    for (one, other), kinds in asked.items():
+        links = have.get((one, other), [])
+        gone = {None} if None in kinds else kinds & {kind for _, _, kind in links}
+        if not gone:
+            continue
+        number += len(gone)
+        kept = [link for link in links if link[2] not in gone]
+        live.unlink(one, other)
+        parted.append((live.id(one), live.id(other)))
+        for link in kept:
+            live.link(one, other, link)
+            relinked.append(link)
+        if not kept:
+            touched.update((one, other))
+    return parted, relinked, number
 
 
 def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.Table]) -> pa.Table:

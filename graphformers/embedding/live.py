@@ -216,6 +216,22 @@ class LiveGraph:
             for (one, other), link in zip(ends, links, strict=True)
         ]
 
+    def links_between(self, pairs: Sequence[Sequence[int]]) -> list[list[Link]]:
+        """All links that each of these pairs of nodes has, either way."""
+        base, wanted = self.base, {_pair(one, other) for one, other in pairs}
+        found: dict[tuple[int, int], list[Link]] = {pair: [] for pair in wanted}
+        old = [low * base.num_nodes + high for low, high in wanted - self._cut if high < base.num_nodes]
+        if old:
+            low, high = np.sort(np.asarray(base.edges, dtype=np.int64), axis=0)
+            for place in np.flatnonzero(np.isin(low * base.num_nodes + high, old)).tolist():
+                one, other = base.edges[:, place].tolist()
+                kind = None if base.edge_types is None else base.type_names[base.edge_types[place]] or None
+                found[_pair(one, other)].append((self.id(one), self.id(other), kind))
+        for (one, other), links in found.items():
+            ends = {self.id(one), self.id(other)}
+            links += [link for link in self._links_of.get(self.id(one), ()) if set(link[:2]) == ends]
+        return [found[_pair(one, other)] for one, other in pairs]
+
     def link(self, one: int, other: int, link: Link) -> None:
         """Links two nodes, not one to itself. To those that are linked it is one more link: `have` tells whether it is new."""
         self._links[link] = None

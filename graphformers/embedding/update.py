@@ -104,8 +104,8 @@ class Updater:
             arrays["nodes"] = table_bytes(effect.put)
         content = {
             "removed": effect.removed,
-            "unlinked": [list(pair) for pair in effect.unlinked],
-            "linked": [list(link) for link in effect.linked],
+            "unlinked": [list(pair) for pair in effect.parted],
+            "linked": [list(link) for link in (*effect.relinked, *effect.linked)],
             "vectors": live.ids_of(centers),
             "states": live.ids_of(effect.reread) if store.states is not None else [],
         }
@@ -115,7 +115,7 @@ class Updater:
             changed_nodes=known,
             removed_nodes=len(effect.removed),
             new_links=len(effect.linked),
-            removed_links=len(effect.unlinked),
+            removed_links=effect.num_unlinked,
             already_so=_asked(changes) - _done(effect),
             plain_forwards=plain,
             center_forwards=len(centers),
@@ -184,7 +184,7 @@ def _asked(changes: Changes) -> int:
 
 
 def _done(effect: Effect) -> int:
-    return len(effect.put) + len(effect.linked) + len(effect.removed) + len(effect.unlinked)
+    return len(effect.put) + len(effect.linked) + len(effect.removed) + effect.num_unlinked
 
 
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
@@ -238,6 +238,6 @@ def update(
 
 def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:
     """The ids among what is to be removed, nodes and links, that no node has; nor one that the same changes bring."""
-    ids = list(dict.fromkeys([*changes.removed, *(end for pair in changes.unlinked for end in pair)]))
+    ids = list(dict.fromkeys([*changes.removed, *(end for link in changes.unlinked for end in link[:2])]))
     brought = set(changes.nodes["id"].to_pylist())
     return tuple(id for id, node in zip(ids, live.find(ids).tolist(), strict=True) if node < 0 and id not in brought)

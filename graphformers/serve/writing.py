@@ -114,8 +114,8 @@ class Group:
 
     def changes(self) -> Changes:
         nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
-        unlinked = sorted((min(pair), max(pair)) for pair in self._unlinked)
-        return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), tuple(unlinked))
+        unlinked = tuple((min(pair), max(pair), None) for pair in sorted(self._unlinked, key=sorted))
+        return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), unlinked)
 
     def _put(self, write: PutNode) -> Answer | None:
         kinds = {name: self._live.column_type(name) for name in sorted(write.columns)}

@@ -568,6 +568,26 @@ def test_a_linked_pair_takes_links_of_other_types(tmp_path: Path) -> None:
     assert farthest(found, model, found.graph()) <= 1e-5
 
 
+def test_links_of_one_type_can_be_removed(tmp_path: Path) -> None:
+    """Either way; a pair that stays linked by others stays a neighbour, and nothing is computed."""
+    model = make_model()
+    store = typed_base(tmp_path, model)
+    update(store, edges=[("b", "a", "extends"), ("b", "a", "cites"), ("c", "b", "likes")], model=model)
+    (tmp_path / "gone.csv").write_text("source,target,type\na,b,cites\na,b,likes\nc,b,cites\na,c,cites\nb,c,cites\n")
+    report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
+    assert (report.removed_links, report.new_links, report.already_so, report.forwards) == (2, 0, 3, 0)
+    expected = [("b", "a", "extends"), ("c", "b", "likes")]
+    assert links_of(store) == expected
+    assert update(store, remove_edges=[("a", "b", "cites")], model=model).already_so == 1
+    compaction.compact(VectorStore.load(store.path))
+    assert links_of(store) == expected
+    report = update(store, remove_edges=[("a", "b", "extends"), ("b", "c", "cites"), ("b", "c", None)], model=model)
+    assert (report.removed_links, report.already_so, report.center_forwards) == (2, 1, 3)
+    found = VectorStore.load(store.path)
+    assert found.graph().num_pairs == 0
+    assert farthest(found, model, found.graph()) <= 1e-5
+
+
 def test_links_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
     model = make_model()
     store = typed_base(tmp_path, model)
