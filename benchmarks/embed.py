@@ -254,8 +254,9 @@ def show_stacks(seconds: float) -> None:
     """
     while True:
         time.sleep(seconds)
-        for number, frame in sys._current_frames().items():
-            print(f"thread {number}:\n{''.join(traceback.format_stack(frame))}", file=sys.stderr, flush=True)
+        # without a name for a frame, which would keep what it holds until the next look
+        told = [f"thread {number}:\n{''.join(traceback.format_stack(frame))}" for number, frame in sys._current_frames().items()]
+        print("\n".join(told), file=sys.stderr, flush=True)
 
 
 def main() -> None:

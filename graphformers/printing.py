@@ -218,6 +218,10 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
     )
     if report.is_compacted:
         print("the changes were compacted into a new base")
+    if report.linked_otherwise:
+        one, other, kind = report.linked_otherwise[0]
+        words = f"{len(report.linked_otherwise):,} links, such as {one!r} – {other!r}, which have no link of type {kind!r}"
+        print(f"to be removed, but linked otherwise: {words}")
     if report.not_there:
         print(f"to be removed, but not there: {len(report.not_there):,} ids, such as {report.not_there[0]!r}")
     for name in report.new_columns:

@@ -90,7 +90,11 @@ def update_command(
     edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
     remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
     remove_edges: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A table of links to remove, of a type where it has one.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A table of links to remove: all links of a pair, or those of one type, where it has a column for that.",
+        ),
     ] = None,
     model: MovedModel = None,
     column: Annotated[

@@ -1,6 +1,7 @@
 """Arrays on disk and stable hashes: what graph, split and token files are made of."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,18 @@ def ranges(starts: Array, lengths: Array) -> Array:
 def equal_parts(total: int, count: int) -> list[int]:
     """Where each of `count` parts of about the same size begins, and where the last one ends."""
     return [total * part // count for part in range(count + 1)]
+
+
+def blocks(sizes: Array, most: int, longest: int | None = None) -> Iterator[slice]:
+    """Consecutive slices of things whose sizes sum to `most` at most, or of one larger thing; no longer than `longest`."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        done = ends[start - 1] if start else 0
+        stop = max(int(np.searchsorted(ends, done + most, "right")), start + 1)
+        stop = stop if longest is None else min(stop, start + longest)
+        yield slice(start, stop)
+        start = stop
 
 
 def edge_keys(sources: Array, targets: Array) -> Array:

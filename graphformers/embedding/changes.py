@@ -42,8 +42,10 @@ class Changes:
         both = sorted(set(given) & set(self.removed))
         if both:
             raise InputError(f"the id {both[0]!r} is both to be removed and given as a node; make that two updates, one by one")
-        linked = {frozenset(link[:2]) for link in self.links}
-        again = next((pair for pair in self.unlinked if frozenset(pair[:2]) in linked), None)
+        linked: dict[frozenset[str], set[str | None]] = {}
+        for link in self.links:
+            linked.setdefault(frozenset(link[:2]), set()).add(link[2])
+        again = next((link for link in self.unlinked if _meet(linked.get(frozenset(link[:2]), set()), link[2])), None)
         if again is not None:
             raise InputError(f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make that two updates")
         known, removed = set(given), set(self.removed)
@@ -54,6 +56,11 @@ class Changes:
                 place = self.where[i // 2] if self.where else (Path("links"), f"row {i // 2 + 1}")
                 gone = ", which is to be removed" if end in removed else ""
                 raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
+
+
+def _meet(kinds: set[str | None], kind: str | None) -> bool:
+    """Whether links of these types and one of that type may be the same; None is any."""
+    return bool(kinds) and (kind is None or None in kinds or kind in kinds)
 
 
 def _typed(nodes: pa.Table, live: LiveGraph) -> pa.Table:
@@ -101,7 +108,7 @@ class _Collector:
         ends = zip(sources.to_pylist(), targets.to_pylist(), kinds, strict=True)
         for i, (one, other, kind) in enumerate(ends):
             if not empty[i]:
-                self.links.append((str(one), str(other), None if kind is None else str(kind)))
+                self.links.append((str(one), str(other), str(kind) if kind else None))
                 self.where.append(locate(i))
 
 
@@ -176,7 +183,7 @@ def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], l
             raise GraphFormersError(f"the link {link!r} given, expected a pair of ids, or (id, id, type)")
         if len(link) == 3 and not isinstance(link[2], str | None):
             raise GraphFormersError(f"the link {link!r}: its type is a {type(link[2]).__name__}, types are strings, or None")
-        links.append((str(link[0]), str(link[1]), link[2] if len(link) == 3 else None))
+        links.append((str(link[0]), str(link[1]), (link[2] or None) if len(link) == 3 else None))
     return links, [], []
 
 
@@ -200,16 +207,14 @@ class Effect:
     live: LiveGraph  # the graph afterwards
     put: pa.Table  # nodes that are new or differ
     linked: list[Link]
-    parted: list[tuple[str, str]]  # pairs that lose all their links
-    relinked: list[Link]  # and which of those they get back
-    num_unlinked: int  # links that were to be removed, and were there
+    unlinked: "Unlinked"
     removed: list[str]
     reread: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose text is new
     touched: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose neighbourhood may have changed
 
     @property
     def is_nothing(self) -> bool:
-        return not (len(self.put) or self.linked or self.parted or self.removed)
+        return not (len(self.put) or self.linked or self.unlinked.number or self.removed)
 
 
 def work_out(changes: Changes, before: LiveGraph) -> Effect:
@@ -232,7 +237,7 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     for node, (_, same_text) in zip(live.put(put), different, strict=True):
         if not same_text:
             reread.append(node)
-    parted, relinked, num_unlinked = _unlink(live, changes.unlinked, touched)
+    unlinked = _unlink(live, changes.unlinked, touched)
     linked = []
     links = list(dict.fromkeys(changes.links))
     ends = _pairs(live, links)
@@ -249,36 +254,43 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
         touched.update(live.row(node).tolist())
     touched -= {node for _, node in removed}
     arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
-    return Effect(live, put, linked, parted, relinked, num_unlinked, [id for id, _ in removed], *arrays)
+    return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
 
 
-def _unlink(live: LiveGraph, unlinked: Sequence[Link], touched: set[int]) -> tuple[list[tuple[str, str]], list[Link], int]:
-    """Removes links; gives the pairs that are parted, the links that those keep, and how many of what was asked for there was.
+@dataclass
+class Unlinked:
+    """What removing links came to."""
 
-    A pair that loses the links of one type alone is parted, and linked again by the others.
-    """
-    asked: dict[tuple[int, int], set[str | None]] = {}  # types that pairs are to lose; None for all
-    for link, (one, other) in zip(unlinked, _pairs(live, unlinked), strict=True):
+    parted: list[tuple[str, str]] = field(default_factory=list)  # pairs that have no links any more
+    cut: list[Link] = field(default_factory=list)  # of pairs that have others: all of that type go, either way
+    number: int = 0  # of what was asked for, and was there
+    otherwise: list[Link] = field(default_factory=list)  # asked for, of pairs that are linked, but not in that way
+
+
+def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlinked:
+    """Removes links from a graph; `touched` gets the nodes that lose a neighbour."""
+    found, by_pair = Unlinked(), dict[tuple[int, int], list[Link]]()
+    asked = list(dict.fromkeys(asked))
+    for link, (one, other) in zip(asked, _pairs(live, asked), strict=True):
         if min(one, other) >= 0 and live.is_linked(one, other):
-            asked.setdefault((min(one, other), max(one, other)), set()).add(link[2])
-    with_types = [pair for pair, kinds in asked.items() if None not in kinds]
+            by_pair.setdefault((min(one, other), max(one, other)), []).append(link)
+    with_types = [pair for pair, links in by_pair.items() if any(link[2] is not None for link in links)]
     have = dict(zip(with_types, live.links_between(with_types), strict=True))
-    parted, relinked, number = [], [], 0
-    for (one, other), kinds in asked.items():
-        links = have.get((one, other), [])
-        gone = {None} if None in kinds else kinds & {kind for _, _, kind in links}
-        if not gone:
+    for (one, other), links in by_pair.items():
+        there = {kind for _, _, kind in have.get((one, other), ())}
+        gone = {link[2] for link in links if link[2] is None or link[2] in there}
+        found.number += sum(link[2] in gone for link in links)
+        found.otherwise += [link for link in links if link[2] not in gone]
+        if None in gone or gone >= there:
+            if gone:
+                live.unlink(one, other)
+                found.parted.append((live.id(one), live.id(other)))
+                touched.update((one, other))
             continue
-        number += len(gone)
-        kept = [link for link in links if link[2] not in gone]
-        live.unlink(one, other)
-        parted.append((live.id(one), live.id(other)))
-        for link in kept:
-            live.link(one, other, link)
-            relinked.append(link)
-        if not kept:
-            touched.update((one, other))
-    return parted, relinked, number
+        for kind in sorted(kind for kind in gone if kind is not None):
+            live.cut_type(one, other, kind)
+            found.cut.append((live.id(one), live.id(other), kind))
+    return found
 
 
 def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.Table]) -> pa.Table:

@@ -6,7 +6,7 @@ kept apart; what was removed is never in any row. A copy is cheap, so that a cha
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,11 +37,12 @@ class LiveGraph:
         self._links: dict[Link, None] = {}  # added, in order
         self._links_of: dict[str, tuple[Link, ...]] = {}  # those that each id has
         self._cut: set[tuple[int, int]] = set()  # pairs of the base that were parted: what is linked anew is a new link
+        self._cut_types: set[tuple[int, int, str]] = set()  # types of links that pairs of the base lost, which have others
 
     def fork(self) -> "LiveGraph":
         """A copy that can be changed without changing this one."""
         other = copy.copy(self)
-        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links", "_links_of", "_cut"):
+        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links", "_links_of", "_cut", "_cut_types"):
             setattr(other, name, copy.copy(getattr(self, name)))
         return other
 
@@ -51,7 +52,7 @@ class LiveGraph:
 
     @property
     def is_changed(self) -> bool:
-        return bool(self._ids or self._gone or self._records or self._rows or self._links)
+        return bool(self._ids or self._gone or self._records or self._rows or self._links or self._cut_types)
 
     def nodes(self) -> Array:
         """The numbers of all nodes there are, in order."""
@@ -210,27 +211,38 @@ class LiveGraph:
             is_start[starts] = True
             places = np.flatnonzero(is_start[self.base.edges[0]])
             edges = (*self.base.edges[:, places].tolist(), np.asarray(self.base.edge_types)[places].tolist())
-            found = {(one, other, code) for one, other, code in zip(*edges, strict=True) if _pair(one, other) not in self._cut}
+            names = self.base.type_names
+            found = {(one, two, code) for one, two, code in zip(*edges, strict=True) if not self._is_cut(one, two, names[code])}
         return [
             link[2] is not None and (link in own or (one, other, codes.get(link[2])) in found)
             for (one, other), link in zip(ends, links, strict=True)
         ]
 
-    def links_between(self, pairs: Sequence[Sequence[int]]) -> list[list[Link]]:
+    def _is_cut(self, one: int, other: int, kind: str) -> bool:
+        """Whether a link of the base is gone."""
+        pair = _pair(one, other)
+        return pair in self._cut or (*pair, kind) in self._cut_types
+
+    def links_between(self, pairs: Sequence[tuple[int, int]]) -> list[list[Link]]:
         """All links that each of these pairs of nodes has, either way."""
-        base, wanted = self.base, {_pair(one, other) for one, other in pairs}
-        found: dict[tuple[int, int], list[Link]] = {pair: [] for pair in wanted}
-        old = [low * base.num_nodes + high for low, high in wanted - self._cut if high < base.num_nodes]
-        if old:
-            low, high = np.sort(np.asarray(base.edges, dtype=np.int64), axis=0)
-            for place in np.flatnonzero(np.isin(low * base.num_nodes + high, old)).tolist():
-                one, other = base.edges[:, place].tolist()
-                kind = None if base.edge_types is None else base.type_names[base.edge_types[place]] or None
-                found[_pair(one, other)].append((self.id(one), self.id(other), kind))
+        base, found = self.base, {_pair(one, other): list[Link]() for one, other in pairs}
+        ends = [end for pair in found for end in pair if max(pair) < base.num_nodes]
+        if ends:
+            is_end = np.zeros(base.num_nodes, dtype=bool)
+            is_end[ends] = True
+            places = np.flatnonzero(is_end[base.edges[0]] & is_end[base.edges[1]])
+            for place, (one, other) in zip(places.tolist(), base.edges[:, places].T.tolist(), strict=True):
+                kind = "" if base.edge_types is None else base.type_names[base.edge_types[place]]
+                if _pair(one, other) in found and not self._is_cut(one, other, kind):
+                    found[_pair(one, other)].append((self.id(one), self.id(other), kind or None))
         for (one, other), links in found.items():
-            ends = {self.id(one), self.id(other)}
-            links += [link for link in self._links_of.get(self.id(one), ()) if set(link[:2]) == ends]
+            links += self._own_links(one, other)
         return [found[_pair(one, other)] for one, other in pairs]
+
+    def _own_links(self, one: int, other: int) -> list[Link]:
+        """The added ones of two nodes."""
+        ends = {self.id(one), self.id(other)}
+        return [link for link in self._links_of.get(self.id(one), ()) if set(link[:2]) == ends]
 
     def link(self, one: int, other: int, link: Link) -> None:
         """Links two nodes, not one to itself. To those that are linked it is one more link: `have` tells whether it is new."""
@@ -247,11 +259,16 @@ class LiveGraph:
             return False
         self._rows[one] = _without(self.row(one), other)
         self._rows[other] = _without(self.row(other), one)
-        ends = {self.id(one), self.id(other)}
-        self._forget([link for link in self._links_of.get(self.id(one), ()) if set(link[:2]) == ends])
+        self._forget(self._own_links(one, other))
         if max(one, other) < self.base.num_nodes:
             self._cut.add(_pair(one, other))
         return True
+
+    def cut_type(self, one: int, other: int, kind: str) -> None:
+        """Removes the links of one type from two nodes, which have others and stay neighbours."""
+        self._forget([link for link in self._own_links(one, other) if link[2] == kind])
+        if max(one, other) < self.base.num_nodes:
+            self._cut_types.add((*_pair(one, other), kind))
 
     def _forget(self, links: Sequence[Link]) -> None:
         gone = set(links)
@@ -318,11 +335,9 @@ class LiveGraph:
     def _edges(self, places: Array, indptr: Array, indices: Array) -> tuple[Array, Array | None, tuple[str, ...], Array | None]:
         """The directed edges of pairs that are still linked, with their types and times; added ones have no time."""
         old = places[np.asarray(self.base.edges)]
-        if self._cut:
-            cut = np.array(sorted(self._cut), dtype=np.int64).T
-            low, high = np.sort(np.asarray(self.base.edges, dtype=np.int64), axis=0)
-            old[:, np.isin(low * self.base.num_nodes + high, cut[0] * self.base.num_nodes + cut[1])] = -1
         types = np.full(old.shape[1], -1, dtype=np.int16) if self.base.edge_types is None else np.asarray(self.base.edge_types)
+        if self._cut or self._cut_types:
+            old[:, self._is_gone(types)] = -1
         names = {name: code for code, name in enumerate(self.base.type_names)}
         ends = self.find([end for link in self._links for end in link[:2]]).reshape(-1, 2).T
         added = np.where(ends >= 0, places[ends], -1).astype(np.int32)
@@ -339,6 +354,20 @@ class LiveGraph:
         if (kinds < 0).any():
             kinds[kinds < 0] = names.setdefault("", len(names))
         return edges, kinds, tuple(names), times
+
+    def _is_gone(self, types: Array) -> Array:
+        """(E,) which edges of the base are cut, by their pair alone or by pair and type."""
+        low, high = np.sort(np.asarray(self.base.edges, dtype=np.int64), axis=0)
+        keys = low * self.base.num_nodes + high
+
+        def among(pairs: Iterable[tuple[int, int]]) -> Array:
+            return np.isin(keys, [one * self.base.num_nodes + other for one, other in pairs])
+
+        found = among(self._cut)
+        for kind in {kind for _, _, kind in self._cut_types} & set(self.base.type_names):
+            pairs = ((one, other) for one, other, own in self._cut_types if own == kind)
+            found |= (types == self.base.type_names.index(kind)) & among(pairs)
+        return found
 
     def _table(self, nodes: Array) -> pa.Table:
         """Ids, texts and columns of all nodes; a column that only some have is null elsewhere."""

@@ -167,16 +167,20 @@ class Phases:
         try:
             with self.model.reading() as network:
                 prepare = self._prepared(phase, readers)
-                batches = ahead(map(_if_it_fits(prepare), workers.parcels(self.keys(phase, shards))))
-                rows, places = None, None
+                batches = ahead(map(partial(self._if_it_fits, prepare), workers.parcels(self.keys(phase, shards))))
+                rows: Tensor | None = None  # of the shard that is being read
+                places: Tensor | None = None  # in them, of nodes that are read in another order
+
+                def read(batch: Any, part: slice) -> None:
+                    assert rows is not None
+                    rows[part if places is None else places[part]] = compute(network, batch).to(rows.dtype)
+
                 for key in self.keys(phase, shards):
                     if rows is None:
                         rows = self._rows_of_shard(key.shard, rows_of, writer)
                         first = self.plan.shards[key.shard][0]
                         places = None if phase == 1 else torch.from_numpy(self._nodes(phase, key.shard) - first).to(device)
-                    found = self._computed(key, next(batches), prepare, partial(compute, network))
-                    part = slice(key.start, key.stop)
-                    rows[part if places is None else places[part]] = found.to(rows.dtype)
+                    self._read(key, next(batches), prepare, read)
                     if key.is_last:
                         if write is not None:
                             writer.put(rows, _bound(write, key.shard))
@@ -190,18 +194,24 @@ class Phases:
             workers.close()
             readers.shutdown()
 
-    def _computed(self, key: BatchKey, ready: Any, prepare: Callable[[Parcel], Any], compute: Callable[[Any], Tensor]) -> Tensor:
-        """What a batch gives. `ready` is the whole of it, where there was room for that; smaller pieces are made here."""
+    def _read(self, key: BatchKey, ready: Any, prepare: Callable[[Parcel], Any], read: Callable[[Any, slice], None]) -> None:
+        """Has a batch read. `ready` is the whole of it, where there was room for that; smaller pieces are made here."""
         whole, waiting = slice(key.start, key.stop), [ready]
         del ready  # so that it is gone when pieces are made
 
-        def work(part: slice) -> Tensor:
+        def work(part: slice) -> None:
             batch = waiting.pop() if waiting else None
             if batch is None or part != whole:
                 batch = prepare(Parcel.of(self.make(replace(key, start=part.start, stop=part.stop))))
-            return compute(batch)
+            read(batch, part)
 
-        return self._pieces.read(whole, work)
+        self._pieces.read(whole, work)
+
+    def _if_it_fits(self, prepare: Callable[[Parcel], Any], parcel: Parcel) -> Any:
+        """A batch made ready ahead of time; None where memory is not enough for that, or where it is to be read in pieces."""
+        with suppress(torch.OutOfMemoryError):
+            return prepare(parcel) if self._pieces.count == 1 else None
+        return None
 
     def _rows_of_shard(self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter) -> Tensor:
         """Room for a shard's results; where there is none left, after those before are written."""
@@ -213,7 +223,7 @@ class Phases:
             return rows_of(*self.plan.shards[shard])
         except torch.OutOfMemoryError as error:
             raise GraphFormersError(
-                f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; take a smaller --shard-size ({error})"
+                f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a smaller --shard-size"
             ) from error
 
     def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[Parcel], Any]:
@@ -252,17 +262,6 @@ class Phases:
         return states_MSD
 
 
-def _if_it_fits(prepare: Callable[[Parcel], Any]) -> Callable[[Parcel], Any]:
-    """The same, but None where the memory of the GPU is not enough to have it ahead of time."""
-
-    def tried(parcel: Parcel) -> Any:
-        with suppress(torch.OutOfMemoryError):
-            return prepare(parcel)
-        return None
-
-    return tried
-
-
 def _bound(write: Callable[[int, Array], None], shard: int) -> Callable[[Array], None]:
     return lambda rows: write(shard, rows)
 
@@ -272,6 +271,9 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
     end = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         waiting: deque[Future[Any]] = deque(thread.submit(next, items, end) for _ in range(AHEAD))
-        while (found := waiting.popleft().result()) is not end:
+        while True:
+            found = [waiting.popleft().result()]  # a list: who waits here keeps no item
+            if found[0] is end:
+                return
             waiting.append(thread.submit(next, items, end))
-            yield found
+            yield found.pop()

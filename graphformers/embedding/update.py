@@ -24,7 +24,7 @@ from graphformers.data.settings import ImportSettings
 from graphformers.data.tokens import TokenCache, tokenize
 from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
-from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.live import Link, LiveGraph
 from graphformers.embedding.log import Record
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
@@ -48,6 +48,7 @@ class UpdateReport:
     seconds: float = 0.0  # of reading texts and nodes
     nodes: int = 0  # afterwards
     is_compacted: bool = False
+    linked_otherwise: tuple[Link, ...] = ()  # to be removed, but their ends have links of other types alone
     not_there: tuple[str, ...] = ()  # ids that were to be removed, or were an end of a link that was
     new_columns: tuple[str, ...] = ()  # of nodes, which none had before
     edge_columns_not_kept: tuple[str, ...] = ()  # of a file of links
@@ -104,8 +105,8 @@ class Updater:
             arrays["nodes"] = table_bytes(effect.put)
         content = {
             "removed": effect.removed,
-            "unlinked": [list(pair) for pair in effect.parted],
-            "linked": [list(link) for link in (*effect.relinked, *effect.linked)],
+            "unlinked": [list(pair) for pair in (*effect.unlinked.parted, *effect.unlinked.cut)],
+            "linked": [list(link) for link in effect.linked],
             "vectors": live.ids_of(centers),
             "states": live.ids_of(effect.reread) if store.states is not None else [],
         }
@@ -115,8 +116,9 @@ class Updater:
             changed_nodes=known,
             removed_nodes=len(effect.removed),
             new_links=len(effect.linked),
-            removed_links=effect.num_unlinked,
+            removed_links=effect.unlinked.number,
             already_so=_asked(changes) - _done(effect),
+            linked_otherwise=tuple(effect.unlinked.otherwise),
             plain_forwards=plain,
             center_forwards=len(centers),
             seconds=seconds,
@@ -184,7 +186,7 @@ def _asked(changes: Changes) -> int:
 
 
 def _done(effect: Effect) -> int:
-    return len(effect.put) + len(effect.linked) + len(effect.removed) + effect.num_unlinked
+    return len(effect.put) + len(effect.linked) + len(effect.removed) + effect.unlinked.number
 
 
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:

@@ -291,9 +291,12 @@ def replay(record: Record, live: LiveGraph) -> None:
         live.remove(node)
     if "nodes" in record.arrays:
         live.put(table_from(record.arrays["nodes"]))
-    ends = live.find([end for pair in content["unlinked"] for end in pair]).reshape(-1, 2)
-    for one, other in ends.tolist():
-        live.unlink(one, other)
+    ends = live.find([end for link in content["unlinked"] for end in link[:2]]).reshape(-1, 2)
+    for (one, other), link in zip(ends.tolist(), content["unlinked"], strict=True):
+        if len(link) == 2:
+            live.unlink(one, other)
+        else:
+            live.cut_type(one, other, link[2])
     ends = live.find([end for link in content["linked"] for end in link[:2]]).reshape(-1, 2)
     for (one, other), link in zip(ends.tolist(), content["linked"], strict=True):
         live.link(one, other, (link[0], link[1], link[2]))

@@ -5,11 +5,12 @@ A slice is a name and a mark for each question; slices of one group may overlap 
 
 import numpy as np
 
-from graphformers.data.arrays import Array, edge_keys, ranges
+from graphformers.data.arrays import Array, are_linked, blocks, edge_keys, ranges
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, LinkSplit
 
 DEGREES = (0, 1, 3, 6, 11, 21)  # where the groups of degrees begin
+AT_ONCE = 1 << 20  # neighbours that are looked up
 COMMON = (0, 1, 2, 6)  # alike, of neighbours that both ends have
 MOST_TYPES = 12  # relation types with a slice of their own, the most asked ones
 
@@ -44,16 +45,22 @@ def grouped(counts: Array, begins: tuple[int, ...]) -> dict[str, Array]:
 def num_common(split: LinkSplit, pairs: Array) -> Array:
     """(Q,): how many neighbours the two ends of each pair share, of those that a model may see.
 
-    Where there are none, what is pooled from neighbours says least about the link.
+    Where there are none, what is pooled from neighbours says least about the link. The shorter row is looked up in the other.
     """
-    near_anchor, near_other = (_around(split, pairs[:, side]) for side in (0, 1))
-    shared = np.intersect1d(edge_keys(*near_anchor), edge_keys(*near_other), assume_unique=True)
-    return np.bincount((shared >> np.uint64(32)).astype(np.int64), minlength=len(pairs))
+    pairs = pairs.astype(np.int64)
+    degrees = split.indptr[pairs + 1] - split.indptr[pairs]
+    number = np.arange(len(pairs))
+    few, many = (pairs[number, side] for side in (degrees.argmin(1), 1 - degrees.argmin(1)))
+    found = np.zeros(len(pairs), dtype=np.int64)
+    for block in blocks(degrees.min(1, initial=0), AT_ONCE):
+        whose, near = _around(split, few[block])
+        is_common = are_linked(split.indptr, split.indices, many[block][whose], near[:, None])[:, 0]
+        found[block] = np.bincount(whose[is_common], minlength=block.stop - block.start)
+    return found
 
 
 def _around(split: LinkSplit, nodes: Array) -> tuple[Array, Array]:
     """The visible neighbours of all nodes, flat: whose they are, as a place in `nodes`, and which."""
-    nodes = nodes.astype(np.int64)
     degrees = split.indptr[nodes + 1] - split.indptr[nodes]
     return np.repeat(np.arange(len(nodes)), degrees), split.indices[ranges(split.indptr[nodes], degrees)]
 
@@ -65,12 +72,12 @@ def type_slices(split: LinkSplit, pairs: Array) -> Slices:
     """
     graph, anchors = split.graph, pairs[:, 0].astype(np.int64)
     number, types = types_of(graph, pairs)
-    whose, near = _around(split, anchors)
-    near_number, near_types = types_of(graph, np.stack([anchors[whose], near], 1))
-    owner = whose[near_number]
     count = len(graph.type_names)
+    nodes, place = np.unique(anchors, return_inverse=True)  # a hub is the anchor of many questions
+    whose, near = _around(split, nodes)
+    near_number, near_types = types_of(graph, np.stack([nodes[whose], near], 1))
     shared = np.zeros(len(pairs), dtype=bool)
-    shared[number[np.isin(number * count + types, owner * count + near_types)]] = True
+    shared[number[np.isin(place[number] * count + types, whose[near_number] * count + near_types)]] = True
     frequent = np.argsort(-np.bincount(types, minlength=count), kind="stable")[:MOST_TYPES]
     by_type = {}
     for type in frequent:

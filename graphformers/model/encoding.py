@@ -7,7 +7,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -222,10 +222,10 @@ class GraphFormers(nn.Module):
         """
         passes = self.passes()
         if self.device.type == "cuda" and not self._is_compiled and passes.fit_together(tokens, neighborhood):
-            batch = to_device(passes.packer.pack_neighborhoods(tokens, neighborhood), self.device)
-            with self.reading() as network:
+            with suppress(torch.OutOfMemoryError), self.reading() as network:  # else in two, which can be cut into pieces
+                batch = to_device(passes.packer.pack_neighborhoods(tokens, neighborhood), self.device)
                 vectors_BD: Tensor = network(batch)
-            return vectors_BD.cpu().numpy()
+                return vectors_BD.cpu().numpy()
         known = passes.needed(neighborhood)
         return self.read_centers(tokens, neighborhood, self.read_texts(tokens, known), known)
 
@@ -236,11 +236,11 @@ class GraphFormers(nn.Module):
             dtype = next(network.parameters()).dtype
             result = torch.empty(len(nodes), passes.num_states, self.config.hidden_size, dtype=dtype, device=self.device)
 
-            def read(part: slice) -> Tensor:
-                return read_texts(network, to_device(passes.pack_texts(tokens, nodes[part]), self.device))
+            def read(part: slice) -> None:
+                result[part] = read_texts(network, to_device(passes.pack_texts(tokens, nodes[part]), self.device))
 
             for part in passes.text_parts(tokens, nodes) if passes.num_states else ():
-                result[part] = pieces.read(part, read)
+                pieces.read(part, read)
                 task.advance(part.stop - part.start)
         return result
 
@@ -252,13 +252,13 @@ class GraphFormers(nn.Module):
         result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
         with self.reading() as network, progress("Encoding", len(neighborhood), "nodes") as task:
 
-            def read(part: slice) -> Tensor:
+            def read(part: slice) -> None:
                 batch = to_device(passes.pack_centers(tokens, cut(neighborhood, part), known), self.device)
                 states_MSD = states_NSD[batch.needed_M] if isinstance(batch, CenterBatch) else states_NSD
-                return read_centers(network, batch, states_MSD)
+                result[part] = read_centers(network, batch, states_MSD).cpu().numpy()
 
             for part in passes.center_parts(tokens, neighborhood):
-                result[part] = pieces.read(part, read).cpu().numpy()
+                pieces.read(part, read)
                 task.advance(part.stop - part.start)
         return result
 

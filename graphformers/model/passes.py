@@ -141,26 +141,30 @@ class Passes:
 class Pieces:
     """Has batches read whole, or in as many pieces as the memory of a GPU asks for.
 
-    From the first that does not fit on, all are read so; what comes out differs by no more than rounding.
+    That is the first that does not fit, and all after it; what comes out differs by no more than rounding.
     """
 
     def __init__(self) -> None:
-        self.count = 1
+        self.count = self._told = 1
 
-    def read(self, part: slice, work: Callable[[slice], Tensor]) -> Tensor:
-        """What `work` gives for the nodes of a batch, all of them or some at a time; again with fewer where memory runs out."""
+    def read(self, part: slice, work: Callable[[slice], None]) -> None:
+        """Has `work` read and keep the nodes of a batch, all of them or some at a time; fewer where memory runs out."""
         size = part.stop - part.start
         while True:
             edges = [part.start + edge for edge in equal_parts(size, max(1, min(self.count, size)))]
             try:
-                found = [work(slice(start, stop)) for start, stop in pairwise(edges)]
-                return found[0] if len(found) == 1 else torch.cat(found)
+                for start, stop in pairwise(edges):
+                    work(slice(start, stop))
+                break
             except torch.OutOfMemoryError as error:
                 if self.count >= size:
-                    raise GraphFormersError(f"the GPU's memory is too small even for one node at a time ({error})") from error
+                    told = "the GPU's memory is too small even for one node at a time, or others use it"
+                    raise GraphFormersError(f"{told} ({error})") from error
             self.count *= 2
             torch.cuda.empty_cache()
-            say(f"the GPU's memory is full: batches are read in {self.count} pieces from here on, which takes longer")
+        if self.count > self._told:
+            self._told = self.count
+            say(f"the GPU's memory is full: batches are read in {self.count} pieces, which takes longer")
 
 
 def read_texts(network: Any, batch: PackedBatch) -> Tensor:

@@ -305,7 +305,7 @@ def _add_writing(app: FastAPI, state: State) -> None:
     async def post_edges(body: EdgesBody) -> Response:
         return as_json(await write(AddEdges(tuple((edge.source, edge.target, edge.type) for edge in body.edges))))
 
-    @app.delete("/edges", summary="Remove the link of two nodes", response_class=Response)
+    @app.delete("/edges", summary="Remove all links of two nodes", response_class=Response)
     async def delete_edge(source: Annotated[Id, Query()], target: Annotated[Id, Query()]) -> Response:
         return as_json(await write(RemoveEdge(source, target)))
 

@@ -64,6 +64,7 @@ class Stepper:
         self.chunk_size = config.chunk_size  # of the batches to come, at most
         self.used = config.chunk_size  # of the last step
         self._patience, self._waited, self._is_trying = PATIENCE, 0, False
+        self._most = 0  # pairs that this process has had in a batch
 
     def run(self, batch: TrainBatch, seed: int) -> Tensor:
         """The mean loss over the pairs of all processes, a scalar; every parameter's `grad` is that of this loss.
@@ -89,15 +90,16 @@ class Stepper:
 
     def _note(self, done: TrainBatch) -> None:
         """After a step: whether the size that was tried is good, and whether a larger one is to be tried."""
-        self.used = done.key.chunk_size
-        if self._is_trying and self.used == self.chunk_size:
+        self.used, self._most = done.key.chunk_size, max(self._most, len(done.pairs))
+        tried = min(self.chunk_size or self._most, self._most)
+        if self._is_trying and self.used == self.chunk_size and len(done.pairs) >= tried:  # not the small rest of an epoch
             self._patience, self._is_trying = PATIENCE, False
-        if self.chunk_size is None or self.chunk_size == self.config.chunk_size or self._is_trying:
+        if self.chunk_size == self.config.chunk_size or self.chunk_size is None or self._is_trying:
             return
         self._waited += 1
         if self._waited >= self._patience:
-            most = self.config.chunk_size or self.config.batch_size
-            self.chunk_size = 2 * self.chunk_size if 2 * self.chunk_size < most else self.config.chunk_size
+            is_whole = 2 * self.chunk_size >= (self.config.chunk_size or self._most)
+            self.chunk_size = self.config.chunk_size if is_whole else 2 * self.chunk_size
             self._waited, self._is_trying = 0, True
 
     def _until_it_fits(self, batch: TrainBatch, work: Callable[[TrainBatch], Any]) -> tuple[TrainBatch, Any]:

@@ -7,6 +7,7 @@ lost its machine goes on as if nothing had been: the same command continues it.
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -291,10 +292,12 @@ class Trainer:
             return
         self._told_chunk = used
         if used is not None and (before is None or used < before):
-            why = "which takes longer; more are tried again later"
-            self.journal.say(f"the GPU's memory is full: {used} pairs of a batch are computed at a time now, {why}")
+            words = f"the GPU's memory is full: {used} pairs of a batch are computed at a time now, which takes longer; "
+            words += "more are tried again later"
         else:
-            self.journal.say(f"the GPU's memory is enough for {used or 'all'} pairs of a batch at a time again")
+            words = f"the GPU's memory is enough for {used or 'all'} pairs of a batch at a time again"
+        who = f"process {self.world.rank}: " if self.world.size > 1 else ""  # each has its own memory, and slows down all
+        print(who + words, file=sys.stderr, flush=True)
 
     def next_batch(self) -> TrainBatch:
         """The batch of the next step."""

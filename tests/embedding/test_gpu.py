@@ -55,7 +55,7 @@ def test_with_little_memory_batches_are_read_in_pieces(tmp_path: Path, capsys: p
         vectors.append(model.encode_nodes(graph))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert capsys.readouterr().err.count("batches are read in 2 pieces") >= 3
+    assert capsys.readouterr().err.count("the GPU's memory is full: batches are read in") >= 3
     for found in vectors:
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
         assert ((found * expected).sum(1) / lengths).min() > 0.999

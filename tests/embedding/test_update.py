@@ -17,12 +17,14 @@ from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.settings import ImportSettings
 from graphformers.embedding import compaction, shards
-from graphformers.embedding.changes import gather_changes
+from graphformers.embedding.changes import gather_changes, work_out
 from graphformers.embedding.job import embed
+from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
+from graphformers.printing import print_update
 from graphformers.retrieval.filters import allowed_nodes
 from tests import forked
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
@@ -573,19 +575,86 @@ def test_links_of_one_type_can_be_removed(tmp_path: Path) -> None:
     model = make_model()
     store = typed_base(tmp_path, model)
     update(store, edges=[("b", "a", "extends"), ("b", "a", "cites"), ("c", "b", "likes")], model=model)
-    (tmp_path / "gone.csv").write_text("source,target,type\na,b,cites\na,b,likes\nc,b,cites\na,c,cites\nb,c,cites\n")
+    (tmp_path / "gone.csv").write_text("source,target,type\na,b,cites\na,b,likes\nc,b,cites\na,c,cites\nb,c,cites\nb,c,cites\n")
     report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
-    assert (report.removed_links, report.new_links, report.already_so, report.forwards) == (2, 0, 3, 0)
+    assert (report.removed_links, report.new_links, report.already_so, report.forwards) == (3, 0, 3, 0)
+    assert report.linked_otherwise == (("a", "b", "likes"),)
     expected = [("b", "a", "extends"), ("c", "b", "likes")]
     assert links_of(store) == expected
     assert update(store, remove_edges=[("a", "b", "cites")], model=model).already_so == 1
     compaction.compact(VectorStore.load(store.path))
     assert links_of(store) == expected
-    report = update(store, remove_edges=[("a", "b", "extends"), ("b", "c", "cites"), ("b", "c", None)], model=model)
+    exchanged = {"remove_edges": [("a", "b", "extends")], "edges": [("a", "b", "cites")]}
+    report = update(store, **exchanged, model=model)
+    assert (report.removed_links, report.new_links, report.forwards) == (1, 1, 0)
+    report = update(store, remove_edges=[("a", "b", "cites"), ("b", "c", "cites"), ("b", "c", "")], model=model)
     assert (report.removed_links, report.already_so, report.center_forwards) == (2, 1, 3)
     found = VectorStore.load(store.path)
     assert found.graph().num_pairs == 0
     assert farthest(found, model, found.graph()) <= 1e-5
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
+    ids, kinds = ["a", "b", "c", "d"], [None, "cites", "likes"]
+    link = st.tuples(st.sampled_from(ids), st.sampled_from(ids), st.sampled_from(kinds)).filter(lambda link: link[0] != link[1])
+    table = pa.table({"id": ids, "text": ids})
+    some = data.draw(st.lists(link, max_size=6, unique=True))
+    columns = [list(column) for column in zip(*some, strict=True)] if some else [[], [], []]
+    live = LiveGraph(build_graph(table, *columns[:2], columns[2] if any(columns[2]) else None))
+    plain = {(one, other, kind or "") for one, other, kind in some}
+    for _ in range(data.draw(st.integers(1, 4))):
+        removed = data.draw(st.lists(link, max_size=3))
+        pairs = {frozenset(each[:2]) for each in removed}
+        added = [each for each in data.draw(st.lists(link, max_size=3)) if frozenset(each[:2]) not in pairs]
+        live = work_out(gather_changes(edges=added, remove_edges=removed), live).live
+        for one, other, kind in removed:
+            plain = {own for own in plain if {one, other} != {*own[:2]} or (kind and own[2] != kind)}
+        for one, other, kind in added:
+            if kind or not any({one, other} == {*own[:2]} for own in plain):
+                plain.add((one, other, kind or ""))
+        graph = live.freeze()
+        names = [""] * graph.edges.shape[1] if graph.edge_types is None else [graph.type_names[kind] for kind in graph.edge_types]
+        assert set(zip(*(graph.ids_of(side) for side in np.asarray(graph.edges)), names, strict=True)) == plain
+        assert {frozenset(graph.ids_of(pair)) for pair in graph.pairs()} == {frozenset(own[:2]) for own in plain}
+        live = LiveGraph(graph) if data.draw(st.booleans()) else live
+
+
+def test_links_that_stay_keep_their_times(tmp_path: Path) -> None:
+    model = make_model()
+    table = pa.table({"id": ["a", "b", "c"], "text": ["graph", "node", "text"]})
+    ends = [("a", "b", "cites", 2001), ("a", "b", "likes", 2002), ("b", "a", "likes", 2003), ("b", "c", "cites", 2004)]
+    sources, targets, kinds, years = (list(column) for column in zip(*ends, strict=True))
+    graph = build_graph(table, sources, targets, kinds, years)
+    store = embed(model, graph, tmp_path / "some.vectors")
+    assert update(store, remove_edges=[("b", "a", "cites")], model=model).removed_links == 1
+
+    def found() -> list[tuple[Any, ...]]:
+        left = VectorStore.load(store.path).graph()
+        names = [left.type_names[kind] for kind in left.edge_types.tolist()]
+        return list(zip(*(left.ids_of(side) for side in np.asarray(left.edges)), names, left.edge_times.tolist(), strict=True))
+
+    assert found() == ends[1:]
+    compaction.compact(VectorStore.load(store.path))
+    assert found() == ends[1:]
+    update(store, edges=[("a", "b", "cites")], model=model)
+    assert [link[:3] for link in found()] == [*(link[:3] for link in ends[1:]), ("a", "b", "cites")]
+
+
+def test_a_link_without_a_type_is_none_of_a_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a graph without types, nothing is removed where one is asked for, which is said; a blank type is none."""
+    model = make_model()
+    table = pa.table({"id": ["a", "b", "c"], "text": ["graph", "node", "text"]})
+    store = embed(model, build_graph(table, ["a", "b"], ["b", "c"]), tmp_path / "some.vectors")
+    (tmp_path / "gone.csv").write_text("source,target,type\na,b,cites\nc,b,\n")
+    report = update(store, edges=[("a", "b", "likes")], model=model)
+    report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
+    assert (report.removed_links, report.linked_otherwise) == (1, (("a", "b", "cites"),))
+    print_update(report, store.path, as_json=False)
+    assert "linked otherwise: 1 links, such as 'a' – 'b', which have no link of type 'cites'" in capsys.readouterr().out
+    update(store, remove_edges=[("a", "b", "likes")], model=model)
+    assert VectorStore.load(store.path).graph().num_pairs == 1
 
 
 def test_links_that_were_removed_do_not_come_back(tmp_path: Path) -> None:

@@ -299,6 +299,30 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
         assert [step for step in refused if step] == [3, 9, 21, 45, 93]
 
 
+def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits in any case; patience with larger batches must grow none the less, or they fail once an epoch."""
+    monkeypatch.setattr(steps, "PATIENCE", 3)
+    model = make_model()
+    stepper, maker = make_stepper(model)
+    forward, refused = model.network.forward, []
+
+    def limited(batch: Any, near: Any = None) -> torch.Tensor:
+        if batch.nodes.num_nodes > most:
+            refused.append(number)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        result: torch.Tensor = forward(batch, near)
+        return result
+
+    monkeypatch.setattr(model.network, "forward", limited)
+    rest = maker.num_batches - 1
+    most = maker.make(BatchKey(0, rest, False)).chunks[0].nodes.num_nodes  # type: ignore[union-attr]
+    assert len(maker.pairs(0, rest)) < 24
+    for number in range(120):
+        key = BatchKey(0, rest if number % 4 == 3 else 0, False, stepper.chunk_size)
+        stepper.run(maker.make(key), 3)
+    assert [step for step in refused if step] == [4, 10, 22, 46, 94]
+
+
 def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
 
