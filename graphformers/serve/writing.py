@@ -54,10 +54,11 @@ class AddEdges:
 
 @dataclass(frozen=True)
 class RemoveEdge:
-    """A link that goes, whichever way it was given and of whatever type."""
+    """Links of two nodes that go, whichever way they were given; all, or those of one type."""
 
     one: str
     other: str
+    type: str | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -92,7 +93,7 @@ class Group:
         self._rows: list[pa.Table] = []
         self._links: dict[Link, None] = {}
         self._pairs: set[frozenset[str]] = set()  # which these link
-        self._unlinked: set[frozenset[str]] = set()
+        self._unlinked: dict[frozenset[str], str | None] = {}  # and of which type
         self._removed: set[str] = set()
         self._ends: set[str] = set()
 
@@ -114,7 +115,7 @@ class Group:
 
     def changes(self) -> Changes:
         nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
-        unlinked = tuple((min(pair), max(pair), None) for pair in sorted(self._unlinked, key=sorted))
+        unlinked = tuple((min(pair), max(pair), self._unlinked[pair]) for pair in sorted(self._unlinked, key=sorted))
         return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), unlinked)
 
     def _put(self, write: PutNode) -> Answer | None:
@@ -148,7 +149,11 @@ class Group:
             return None
         if not self._is_linked(write.one, write.other):
             raise NotFoundError(f"no link of {write.one!r} and {write.other!r}")
-        self._unlinked.add(pair)
+        if write.type is not None:
+            (links,) = self._live.links_between([(self._known[write.one], self._known[write.other])])
+            if write.type not in {link[2] for link in links}:
+                raise NotFoundError(f"no link of {write.one!r} and {write.other!r} of type {write.type!r}")
+        self._unlinked[pair] = write.type
         self._ends.update(pair)
         return {"source": write.one, "target": write.other, "is_removed": True}
 

@@ -73,6 +73,23 @@ def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
     assert all(answer is not None for answer in answers)
 
 
+def test_links_of_one_type_can_go(engine: Engine, place: Path) -> None:
+    ids = engine.view.store.ids.to_pylist()
+    engine._write([PutNode("a", "graph"), AddEdges((("a", ids[0], "cites"), (ids[0], "a", "likes")))])
+    answers = engine._write(
+        [RemoveEdge(ids[0], "a", "extends"), RemoveEdge(ids[0], "a", "cites"), RemoveEdge("a", ids[0], "cites")]
+    )
+    assert [str(answer) for answer in answers[::2]] == [
+        f"no link of {ids[0]!r} and 'a' of type 'extends'",
+        f"no link of 'a' and {ids[0]!r} of type 'cites'",
+    ]
+    assert answers[1] == {"source": ids[0], "target": "a", "is_removed": True}
+    live = VectorStore.load(place).live
+    a, first = live.find(["a", ids[0]]).tolist()
+    assert live.links_between([(a, first)]) == [[(ids[0], "a", "likes")]]
+    assert list(live.row(a)) == [first]
+
+
 def test_links_that_come_and_go_at_once(engine: Engine, place: Path) -> None:
     view = engine.view
     pair = next(pair for pair in view.store.graph().pairs().tolist())
