@@ -237,12 +237,12 @@ def test_a_full_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         raise error
 
     monkeypatch.setattr(sys, "argv", ["graphformers"])
-    monkeypatch.setattr(cli, "app", lambda: fail(torch.OutOfMemoryError("tried to allocate 2 GiB")))
+    monkeypatch.setattr(cli, "app", lambda: fail(torch.OutOfMemoryError("CUDA out of memory.")))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
-        "error: the GPU's memory is full; end what else uses it, or compute with --device cpu. tried to allocate 2 GiB\n"
+        "error: the GPU's memory is full; end what else uses it, or compute with --device cpu. CUDA out of memory.\n"
     )
     monkeypatch.setattr(cli, "app", lambda: fail(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from graphformers.cli import demo, graphs, models, vectors  # noqa: F401  (they register their commands)
 from graphformers.cli.options import app
-from graphformers.errors import GraphFormersError, StoppedError
+from graphformers.errors import GraphFormersError, StoppedError, is_memory_full
 
 
 class Interrupted(BaseException):
@@ -40,7 +40,7 @@ def main() -> None:
         print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported for this
+        if not is_memory_full(error):
             raise
         print(f"error: the GPU's memory is full; end what else uses it, or compute with --device cpu. {error}", file=sys.stderr)
         sys.exit(1)

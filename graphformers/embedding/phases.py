@@ -12,7 +12,6 @@ Between the phases states lie on the device, where they fit, or in their shards 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -31,7 +30,7 @@ from graphformers.embedding.plan import Plan
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
 from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, UnlessMemoryIsFull, is_memory_full
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, Pieces, read_centers, read_texts
 from graphformers.progress import Progress
@@ -209,19 +208,21 @@ class Phases:
 
     def _if_it_fits(self, prepare: Callable[[Parcel], Any], parcel: Parcel) -> Any:
         """A batch made ready ahead of time; None where memory is not enough for that, or where it is to be read in pieces."""
-        with suppress(torch.OutOfMemoryError):
+        with UnlessMemoryIsFull():
             return prepare(parcel) if self._pieces.count == 1 else None
         return None
 
     def _rows_of_shard(self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter) -> Tensor:
         """Room for a shard's results; where there is none left, after those before are written."""
-        with suppress(torch.OutOfMemoryError):
+        with UnlessMemoryIsFull():
             return rows_of(*self.plan.shards[shard])
         writer.finish()
         torch.cuda.empty_cache()
         try:
             return rows_of(*self.plan.shards[shard])
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_memory_full(error):
+                raise
             raise GraphFormersError(
                 f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a smaller --shard-size"
             ) from error

@@ -7,7 +7,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
 from graphformers.model.cascaded import CascadedNetwork
 from graphformers.model.classic import ClassicNetwork, classic_network
 from graphformers.model.modeling import (
@@ -222,7 +222,7 @@ class GraphFormers(nn.Module):
         """
         passes = self.passes()
         if self.device.type == "cuda" and not self._is_compiled and passes.fit_together(tokens, neighborhood):
-            with suppress(torch.OutOfMemoryError), self.reading() as network:  # else in two, which can be cut into pieces
+            with UnlessMemoryIsFull(), self.reading() as network:  # else in two, which can be cut into pieces
                 batch = to_device(passes.packer.pack_neighborhoods(tokens, neighborhood), self.device)
                 vectors_BD: Tensor = network(batch)
                 return vectors_BD.cpu().numpy()

@@ -21,7 +21,7 @@ from graphformers.data.arrays import Array, equal_parts
 from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, ragged_index
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import TokenCache
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, is_memory_full
 from graphformers.model.modeling import ModelConfig
 from graphformers.progress import say
 
@@ -156,7 +156,9 @@ class Pieces:
                 for start, stop in pairwise(edges):
                     work(slice(start, stop))
                 break
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_memory_full(error):
+                    raise
                 if self.count >= size:
                     told = "the GPU's memory is too small even for one node at a time, or others use it"
                     raise GraphFormersError(f"{told} ({error})") from error

@@ -10,7 +10,7 @@ are collected first, gather gradients from all chunks, and are walked back last.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphformers.data.arrays import mix
 from graphformers.data.packing import PackedNeighborhoods
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
 from graphformers.model.encoding import GraphFormers
 from graphformers.train.batches import CenterChunk, TrainBatch
 from graphformers.train.distributed import World
@@ -105,7 +105,7 @@ class Stepper:
     def _until_it_fits(self, batch: TrainBatch, work: Callable[[TrainBatch], Any]) -> tuple[TrainBatch, Any]:
         """The batch in chunks for which the memory of the GPU is enough, and what the work gave."""
         while True:
-            with suppress(torch.OutOfMemoryError):
+            with UnlessMemoryIsFull():
                 return batch, work(batch)
             batch = self._smaller(batch)
 

@@ -113,6 +113,32 @@ def test_what_is_prepared_ahead_may_not_fit_either(tmp_path: Path, monkeypatch: 
     assert farthest(store, model, graph) <= 1e-5
 
 
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("Triton Error [CUDA]: out of memory", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_what_is_called_says_in_other_words_that_memory_is_full(
+    error: str, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph, read_centers = make_model(), some_graph(), phases.read_centers
+
+    def short(network: Any, batch: Any, states: torch.Tensor) -> torch.Tensor:
+        if len(batch.index_BK) > 10:
+            raise RuntimeError(error)
+        return read_centers(network, batch, states)
+
+    monkeypatch.setattr(phases, "read_centers", short)
+    if is_full:
+        assert farthest(embed(model, graph, tmp_path / "some.vectors", **ROOMY), model, graph) <= 1e-5
+    else:
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            embed(model, graph, tmp_path / "some.vectors", **ROOMY)
+
+
 def test_nobody_keeps_a_batch_that_was_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its pieces are read, it would take the room that they need; nor are whole ones made from then on."""
     model, graph = make_model(), some_graph()
