@@ -1,7 +1,6 @@
 """Arrays on disk and stable hashes: what graph, split and token files are made of."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,24 +93,17 @@ def equal_parts(total: int, count: int) -> list[int]:
     return [total * part // count for part in range(count + 1)]
 
 
-def blocks(sizes: Array, most: int, longest: int | None = None) -> Iterator[slice]:
-    """Consecutive slices of things whose sizes sum to `most` at most, or of one larger thing; no longer than `longest`."""
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(sizes):
-        done = ends[start - 1] if start else 0
-        stop = max(int(np.searchsorted(ends, done + most, "right")), start + 1)
-        stop = stop if longest is None else min(stop, start + longest)
-        yield slice(start, stop)
-        start = stop
-
-
 def edge_keys(sources: Array, targets: Array) -> Array:
     """Each edge as one 64-bit number, source << 32 | target: sorting these sorts by source, then by target."""
     keys = sources.astype(np.uint64)
     keys <<= np.uint64(32)
     keys |= targets.astype(np.uint64)
     return keys
+
+
+def pair_keys(ones: Array, others: Array) -> Array:
+    """The same for pairs, whichever end is given first."""
+    return edge_keys(np.minimum(ones, others), np.maximum(ones, others))
 
 
 def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:

@@ -17,7 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.artifact import Artifact, open_artifact, write_artifact
-from graphformers.data.arrays import Array, hash_strings, is_unicode, load_array, load_table, one_chunk, save_array, save_table
+from graphformers.data.arrays import (
+    Array,
+    hash_strings,
+    is_unicode,
+    load_array,
+    load_table,
+    one_chunk,
+    pair_keys,
+    save_array,
+    save_table,
+)
 from graphformers.errors import GraphFormersError, UnknownIdError
 
 KIND = "graph"
@@ -175,10 +185,9 @@ class TextGraph:
         """
         if self.edge_times is None:
             return None
-        low, high = np.sort(np.asarray(self.edges, dtype=np.int64), axis=0)
-        pairs = self.pairs().astype(np.int64)
-        own = low != high
-        places = np.searchsorted(pairs[:, 0] * self.num_nodes + pairs[:, 1], (low * self.num_nodes + high)[own])
+        edges, pairs = np.asarray(self.edges), self.pairs()
+        own = edges[0] != edges[1]
+        places = np.searchsorted(pair_keys(*pairs.T), pair_keys(*edges[:, own]))
         times = np.full(len(pairs), np.nan)
         np.fmin.at(times, places, np.asarray(self.edge_times)[own])
         return times

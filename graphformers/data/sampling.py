@@ -7,13 +7,14 @@ takes the next smallest instead, on both sides of the pair.
 """
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from graphformers.data.arrays import Array, blocks, mix, ranges
+from graphformers.data.arrays import Array, mix, ranges
 from graphformers.errors import GraphFormersError
 
 BLOCK = 2048  # centres that a thread takes at a time
@@ -74,13 +75,12 @@ class NeighborSampler:
         def draw(part: slice) -> tuple[Array, Array]:
             return self._sample_block(centers[part], epoch, None if left_out is None else left_out[part])
 
-        # unless it is a single hub, at most MOST_NEIGHBORS neighbours to hash at a time
-        parts = list(blocks(self.indptr[centers + 1] - self.indptr[centers], MOST_NEIGHBORS, BLOCK))
-        drawn = list(_threads().map(draw, parts) if len(parts) > 1 else map(draw, parts))
+        parts = list(self._parts(centers))
+        blocks = list(_threads().map(draw, parts) if len(parts) > 1 else map(draw, parts))
         indptr = np.zeros(len(centers) + 1, dtype=np.int64)
-        if drawn:
-            np.cumsum(np.concatenate([counts for counts, _ in drawn]), out=indptr[1:])
-        neighbors = np.concatenate([found for _, found in drawn]) if drawn else np.zeros(0, dtype=np.int32)
+        if blocks:
+            np.cumsum(np.concatenate([counts for counts, _ in blocks]), out=indptr[1:])
+        neighbors = np.concatenate([found for _, found in blocks]) if blocks else np.zeros(0, dtype=np.int32)
         return Neighborhood(centers, indptr, neighbors)
 
     def _checked(self, centers: Array) -> Array:
@@ -92,6 +92,16 @@ class NeighborSampler:
             wrong = centers[(centers < 0) | (centers >= count)][0]
             raise GraphFormersError(f"the node {wrong} given, expected row numbers from 0 to {count - 1:,}")
         return centers.astype(np.int64, copy=False)
+
+    def _parts(self, centers: Array) -> Iterator[slice]:
+        """Slices of at most BLOCK centres and, unless it is a single hub, at most MOST_NEIGHBORS neighbours to hash."""
+        ends = np.cumsum(self.indptr[centers + 1] - self.indptr[centers])
+        start = 0
+        while start < len(centers):
+            done = ends[start - 1] if start else 0
+            stop = min(start + BLOCK, max(int(np.searchsorted(ends, done + MOST_NEIGHBORS, "right")), start + 1))
+            yield slice(start, stop)
+            start = stop
 
     def _sample_block(self, centers: Array, epoch: int, exclude: Array | None) -> tuple[Array, Array]:
         """(B,) counts and the neighbours drawn, centre after centre."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
-from graphformers.data.arrays import Array, edge_keys, load_array, save_array
+from graphformers.data.arrays import Array, load_array, pair_keys, save_array
 from graphformers.data.candidates import default_lists, draw_candidates
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.holdout import OF_LINKS, Rows, SplitSettings, count_of, give_back, hold_out, pair_hashes, times_of
@@ -200,12 +200,11 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
     """
     times, pairs = graph.pair_times(), graph.pairs()
     assert times is not None, "a split by the times of links has them"
-    keys = edge_keys(pairs[:, 0], pairs[:, 1])  # sorted, as pairs are
-    low, high = np.sort(asked, axis=1).T
-    first = times[np.searchsorted(keys, edge_keys(low, high))].min()
+    keys = pair_keys(*pairs.T)  # sorted, as pairs are
+    first = times[np.searchsorted(keys, pair_keys(*asked.T))].min()
     sources = np.repeat(np.arange(graph.num_nodes), np.diff(rows[0]))
     once = sources < rows[1]
-    seen = times[np.searchsorted(keys, edge_keys(sources[once], rows[1][once]))]
+    seen = times[np.searchsorted(keys, pair_keys(sources[once], rows[1][once]))]
     tied, unused = int((seen == first).sum()), len(pairs) - len(asked) - len(seen)
     found = []
     if tied:

@@ -281,11 +281,10 @@ def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlink
         gone = {link[2] for link in links if link[2] is None or link[2] in there}
         found.number += sum(link[2] in gone for link in links)
         found.otherwise += [link for link in links if link[2] not in gone]
-        if None in gone or gone >= there:
-            if gone:
-                live.unlink(one, other)
-                found.parted.append((live.id(one), live.id(other)))
-                touched.update((one, other))
+        if gone and (None in gone or gone >= there):
+            live.unlink(one, other)
+            found.parted.append((live.id(one), live.id(other)))
+            touched.update((one, other))
             continue
         for kind in sorted(kind for kind in gone if kind is not None):
             live.cut_type(one, other, kind)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk
+from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk, pair_keys
 from graphformers.data.builder import join_times
 from graphformers.data.columns import as_text, join_column
 from graphformers.data.graph import TextGraph, plain_ids
@@ -203,18 +203,10 @@ class LiveGraph:
 
     def have(self, links: Sequence[Link], ends: list[list[int]]) -> list[bool]:
         """Whether there are these links, with direction and type; `ends` are the numbers of their nodes. No type: False."""
-        codes = {name: code for code, name in enumerate(self.base.type_names)}
-        own, found = self._links, set()
-        starts = [one for (one, _), link in zip(ends, links, strict=True) if link[2] in codes and one < self.base.num_nodes]
-        if starts and self.base.edge_types is not None:
-            is_start = np.zeros(self.base.num_nodes, dtype=bool)
-            is_start[starts] = True
-            places = np.flatnonzero(is_start[self.base.edges[0]])
-            edges = (*self.base.edges[:, places].tolist(), np.asarray(self.base.edge_types)[places].tolist())
-            names = self.base.type_names
-            found = {(one, two, code) for one, two, code in zip(*edges, strict=True) if not self._is_cut(one, two, names[code])}
+        typed = [(one, other) for (one, other), link in zip(ends, links, strict=True) if link[2] is not None]
+        old = self._base_links(typed)
         return [
-            link[2] is not None and (link in own or (one, other, codes.get(link[2])) in found)
+            link[2] is not None and (link in self._links or link in old[_pair(one, other)])
             for (one, other), link in zip(ends, links, strict=True)
         ]
 
@@ -225,6 +217,11 @@ class LiveGraph:
 
     def links_between(self, pairs: Sequence[tuple[int, int]]) -> list[list[Link]]:
         """All links that each of these pairs of nodes has, either way."""
+        old = self._base_links(pairs)
+        return [old[_pair(one, other)] + self._own_links(one, other) for one, other in pairs]
+
+    def _base_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Link]]:
+        """Those of the base that are not gone; all pairs are looked up together, since a look reads all edges."""
         base, found = self.base, {_pair(one, other): list[Link]() for one, other in pairs}
         ends = [end for pair in found for end in pair if max(pair) < base.num_nodes]
         if ends:
@@ -235,9 +232,7 @@ class LiveGraph:
                 kind = "" if base.edge_types is None else base.type_names[base.edge_types[place]]
                 if _pair(one, other) in found and not self._is_cut(one, other, kind):
                     found[_pair(one, other)].append((self.id(one), self.id(other), kind or None))
-        for (one, other), links in found.items():
-            links += self._own_links(one, other)
-        return [found[_pair(one, other)] for one, other in pairs]
+        return found
 
     def _own_links(self, one: int, other: int) -> list[Link]:
         """The added ones of two nodes."""
@@ -357,11 +352,10 @@ class LiveGraph:
 
     def _is_gone(self, types: Array) -> Array:
         """(E,) which edges of the base are cut, by their pair alone or by pair and type."""
-        low, high = np.sort(np.asarray(self.base.edges, dtype=np.int64), axis=0)
-        keys = low * self.base.num_nodes + high
+        keys = pair_keys(*np.asarray(self.base.edges))
 
         def among(pairs: Iterable[tuple[int, int]]) -> Array:
-            return np.isin(keys, [one * self.base.num_nodes + other for one, other in pairs])
+            return np.isin(keys, pair_keys(*np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T))
 
         found = among(self._cut)
         for kind in {kind for _, _, kind in self._cut_types} & set(self.base.type_names):

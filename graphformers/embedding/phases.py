@@ -30,7 +30,7 @@ from graphformers.embedding.plan import Plan
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
 from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
-from graphformers.errors import GraphFormersError, UnlessMemoryIsFull, is_memory_full
+from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, Pieces, read_centers, read_texts
 from graphformers.progress import Progress
@@ -218,14 +218,11 @@ class Phases:
             return rows_of(*self.plan.shards[shard])
         writer.finish()
         torch.cuda.empty_cache()
-        try:
+        with UnlessMemoryIsFull():
             return rows_of(*self.plan.shards[shard])
-        except RuntimeError as error:
-            if not is_memory_full(error):
-                raise
-            raise GraphFormersError(
-                f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a smaller --shard-size"
-            ) from error
+        raise GraphFormersError(
+            f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a smaller --shard-size"
+        )
 
     def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[Parcel], Any]:
         """What turns a parcel into what `compute` takes, ahead of time: on the device, with states gathered from disk."""

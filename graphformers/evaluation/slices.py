@@ -5,12 +5,13 @@ A slice is a name and a mark for each question; slices of one group may overlap 
 
 import numpy as np
 
-from graphformers.data.arrays import Array, are_linked, blocks, edge_keys, ranges
+from graphformers.data.arrays import Array, pair_keys, ranges
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, LinkSplit
+from graphformers.evaluation.baselines import link_matrix
+from graphformers.evaluation.scores import SparseScores
 
 DEGREES = (0, 1, 3, 6, 11, 21)  # where the groups of degrees begin
-AT_ONCE = 1 << 20  # neighbours that are looked up
 COMMON = (0, 1, 2, 6)  # alike, of neighbours that both ends have
 MOST_TYPES = 12  # relation types with a slice of their own, the most asked ones
 
@@ -21,10 +22,9 @@ def slices_of(split: LinkSplit, questions: LinkQuestions) -> Slices:
     """The slices of some questions that hold any of them."""
     anchors = questions.pairs[:, 0].astype(np.int64)
     degrees = split.indptr[anchors + 1] - split.indptr[anchors]  # what a model may see, before sampling
-    found: Slices = {
-        "neighbours of the anchor": grouped(degrees, DEGREES),
-        "common neighbours": grouped(num_common(split, questions.pairs), COMMON),
-    }
+    # where there are none in common, what is pooled from neighbours says least about the link
+    common = SparseScores(link_matrix(split)).listed(anchors, questions.pairs[:, 1:])[:, 0]
+    found: Slices = {"neighbours of the anchor": grouped(degrees, DEGREES), "common neighbours": grouped(common, COMMON)}
     if split.graph.edge_types is not None and len(split.graph.type_names) > 1:
         found |= type_slices(split, questions.pairs)
     if len(split.held_out_nodes):
@@ -39,23 +39,6 @@ def grouped(counts: Array, begins: tuple[int, ...]) -> dict[str, Array]:
     for low, high in zip(begins, (*begins[1:], None), strict=True):
         name = "none" if low == 0 else f"{low} or more" if high is None else str(low) if high == low + 1 else f"{low}–{high - 1}"
         found[name] = (counts >= low) & (counts < (np.inf if high is None else high))
-    return found
-
-
-def num_common(split: LinkSplit, pairs: Array) -> Array:
-    """(Q,): how many neighbours the two ends of each pair share, of those that a model may see.
-
-    Where there are none, what is pooled from neighbours says least about the link. The shorter row is looked up in the other.
-    """
-    pairs = pairs.astype(np.int64)
-    degrees = split.indptr[pairs + 1] - split.indptr[pairs]
-    number = np.arange(len(pairs))
-    few, many = (pairs[number, side] for side in (degrees.argmin(1), 1 - degrees.argmin(1)))
-    found = np.zeros(len(pairs), dtype=np.int64)
-    for block in blocks(degrees.min(1, initial=0), AT_ONCE):
-        whose, near = _around(split, few[block])
-        is_common = are_linked(split.indptr, split.indices, many[block][whose], near[:, None])[:, 0]
-        found[block] = np.bincount(whose[is_common], minlength=block.stop - block.start)
     return found
 
 
@@ -92,13 +75,9 @@ def type_slices(split: LinkSplit, pairs: Array) -> Slices:
 def types_of(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
     """Every type in which each pair is linked, in either direction: the pair's number and the type, flat."""
     assert graph.edge_types is not None
-    keys = _unordered(graph.edges[0], graph.edges[1])
+    keys = pair_keys(graph.edges[0], graph.edges[1])
     order = np.argsort(keys, kind="stable")
-    wanted = _unordered(pairs[:, 0], pairs[:, 1])
+    wanted = pair_keys(pairs[:, 0], pairs[:, 1])
     first, last = (np.searchsorted(keys, wanted, side, sorter=order) for side in ("left", "right"))
     places = order[ranges(first, last - first)]
     return np.repeat(np.arange(len(pairs)), last - first), graph.edge_types[places].astype(np.int64)
-
-
-def _unordered(a: Array, b: Array) -> Array:
-    return edge_keys(np.minimum(a, b), np.maximum(a, b))

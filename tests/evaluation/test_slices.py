@@ -1,10 +1,8 @@
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from graphformers.data.builder import build_graph
 from graphformers.data.split import split_links
-from graphformers.evaluation import slices
 from graphformers.evaluation.slices import slices_of, types_of
 from tests.conftest import make_graph
 
@@ -38,9 +36,7 @@ def test_slices_are_those_of_a_naive_loop() -> None:
     assert "anchor" not in found
 
 
-@pytest.mark.parametrize("at_once", [1 << 20, 5])
-def test_neighbours_that_both_ends_have_are_counted(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "AT_ONCE", at_once)
+def test_neighbours_that_both_ends_have_are_counted() -> None:
     draw = np.random.default_rng(0)
     ends = [(f"n{a}", f"n{b}") for a, b in (draw.exponential(15, (600, 2)).astype(int) % 80).tolist() if a != b]
     table = pa.table({"id": [f"n{i}" for i in range(80)], "text": [f"text {i}" for i in range(80)]})
