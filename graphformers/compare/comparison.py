@@ -45,6 +45,7 @@ def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | No
     if table is not None and methods:
         raise GraphFormersError("a table by name and methods given, expected one of them: a table knows its methods")
     chosen = variants_of(table, retrain=retrain, most_neighbors=most) if table else variants(methods or DEFAULT)
+    _tell_unused(plan, chosen)
     simple = untrained(plan) if chosen else {}  # before hours of training: what can fail should fail now
     runs = []
     for seed in plan.seeds:
@@ -71,6 +72,14 @@ def _check_table(plan: Plan, table: str | None) -> None:
     own = next((name for name in plan.settings or {} if name.endswith(".num_neighbors")), None)
     if table == "neighbours" and own is not None:
         raise GraphFormersError(f"{own} given, but this table gives all methods the same neighbours: set num_neighbors")
+
+
+def _tell_unused(plan: Plan, chosen: Sequence[Variant]) -> None:
+    """Says which settings are for methods that are not compared: perhaps another name was meant."""
+    methods = {each.method for each in chosen}
+    unused = [name for name in plan.settings or {} if "." in name and name.partition(".")[0] not in methods]
+    if chosen and unused:
+        say(f"without effect: {', '.join(unused)}; the methods compared are {', '.join(sorted(methods))}")
 
 
 def num_neighbors(plan: Plan) -> int:

@@ -14,6 +14,7 @@ from graphformers.data.arrays import Array
 from graphformers.data.builder import GraphBuilder, node_table
 from graphformers.data.columns import as_strings
 from graphformers.data.formats.tables import read_edges, read_nodes
+from graphformers.data.graph import plain_ids
 from graphformers.data.problems import Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import check_files, read_lines
@@ -173,16 +174,12 @@ def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], l
         read_edges(Path(given), collector, settings)
         return collector.links, collector.where, list(collector.problems.unread)
     links = []
-    for link in given:
-        if (
-            isinstance(link, str)
-            or not hasattr(link, "__len__")
-            or len(link) not in (2, 3)
-            or not all(isinstance(end, str) for end in link[:2])
-        ):
-            raise GraphFormersError(f"the link {link!r} given, expected a pair of ids, or (id, id, type)")
+    for entry in given:
+        link = entry if isinstance(entry, str) or not hasattr(entry, "__len__") else plain_ids(entry)
+        if not isinstance(link, list) or len(link) not in (2, 3) or not all(isinstance(end, str) for end in link[:2]):
+            raise GraphFormersError(f"the link {entry!r} given, expected a pair of ids, or (id, id, type)")
         if len(link) == 3 and not isinstance(link[2], str | None):
-            raise GraphFormersError(f"the link {link!r}: its type is a {type(link[2]).__name__}, types are strings, or None")
+            raise GraphFormersError(f"the link {entry!r}: its type is a {type(link[2]).__name__}, types are strings, or None")
         links.append((str(link[0]), str(link[1]), (link[2] or None) if len(link) == 3 else None))
     return links, [], []
 
@@ -193,7 +190,7 @@ def _ids(given: str | Path | Iterable[str] | None) -> list[str]:
     if isinstance(given, str | Path):
         check_files([Path(given)])
         return [line for _, line in read_lines(Path(given), Problems(strict=True)) if line]
-    ids = list(given)
+    ids = plain_ids(given)
     strange = next((id for id in ids if not isinstance(id, str)), None)
     if strange is not None:
         raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")

@@ -6,7 +6,6 @@ again by another; a shard that fails for another reason ends the run with its me
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import full_disk
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import Progress, progress
+from graphformers.progress import Progress, progress, say
 
 MOST_DEATHS = 5  # of workers at one shard: then it is the shard that kills them
 
@@ -64,7 +63,7 @@ class Worker:
         self.phases = Phases(loaded, texts, graph_tokens(texts, loaded.tokenizer), self.plan, (place.states, place.vectors))
 
     def run(self, phase: int, shard: int) -> int:
-        """Computes and writes one shard; its number."""
+        """Computes and writes one shard; in how many pieces batches had to be read."""
         task = Progress("", None, "")
         if phase == 1:
             self.phases.read_texts([shard], task)
@@ -72,7 +71,7 @@ class Worker:
             if self.phases.table is None and fits_on_device(self.plan, self.phases.model.device):
                 self.phases.hold_states()
             self.phases.read_centers([shard], task)
-        return shard
+        return self.phases.pieces.count
 
     def pid(self) -> int:
         return os.getpid()
@@ -121,6 +120,7 @@ class _Actors:
         self._cluster = cluster
         model, graph, self._work = where
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
+        self._pieces = 1  # in how many a worker had to read its batches
 
     def __enter__(self) -> "_Actors":
         local = self._cluster.address == "local"
@@ -163,16 +163,19 @@ class _Actors:
     def _is_done(self, reference: Any, shard: int, deaths: dict[int, int]) -> bool:
         """False when the worker died; what went wrong in it otherwise is raised."""
         try:
-            self._ray.get(reference)
+            pieces = self._ray.get(reference)
         except self._ray.exceptions.RayActorError as error:
             inner = getattr(error, "cause", None) or error.__cause__
             if isinstance(inner, GraphFormersError):
                 raise inner from error
             deaths[shard] += 1
-            print(f"a worker died at shard {shard}; the shard is done again", file=sys.stderr)
+            say(f"a worker died at shard {shard}; the shard is done again")
             if deaths[shard] >= MOST_DEATHS:
                 raise GraphFormersError(f"shard {shard} killed {MOST_DEATHS} workers, the last with: {error}") from error
             return False
         except self._ray.exceptions.RayTaskError as error:
             raise GraphFormersError(f"shard {shard} could not be computed: {error.cause}") from error
+        if pieces > self._pieces:
+            self._pieces = pieces
+            say(f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which takes longer")
         return True

@@ -11,8 +11,9 @@ from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
-from graphformers.data.tokens import tokenize
+from graphformers.data.tokens import TokenCache, tokenize
 from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts
 
@@ -51,16 +52,27 @@ def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: 
     drawn = Neighborhood(local[0], drawn.indptr, local[1])
     parts = [*passes.center_parts(tokens, drawn)] or [slice(0, 0)]
     part = parts[len(parts) // 2]
-    count = max(part.stop - part.start, 1)
+    while True:
+        count = max(part.stop - part.start, 1)
+        with UnlessMemoryIsFull():
+            return _seconds_of_batch(model, plan, tokens, cut(drawn, part)) / count, count
+        if count == 1:
+            raise GraphFormersError("the GPU's memory is too small even for one node at a time, or others use it")
+        torch.cuda.empty_cache()
+        part = slice(part.start, part.start + count // 2)
+
+
+def _seconds_of_batch(model: GraphFormers, plan: Plan, tokens: TokenCache, drawn: Neighborhood) -> float:
+    passes, device = plan.passes(model), model.device
     with model.reading() as network:
-        center = to_device(passes.pack_centers(tokens, cut(drawn, part)), model.device)
+        center = to_device(passes.pack_centers(tokens, drawn), device)
         needed = len(center.needed_M) if isinstance(center, CenterBatch) else 0
-        states_MSD = torch.zeros(needed, plan.num_states, plan.hidden_size, device=model.device)
+        states_MSD = torch.zeros(needed, plan.num_states, plan.hidden_size, device=device)
         seconds = _time(lambda: read_centers(network, center, states_MSD), model)
         if plan.num_states:
-            text = to_device(passes.pack_texts(tokens, drawn.centers[part]), model.device)
+            text = to_device(passes.pack_texts(tokens, drawn.centers), device)
             seconds += _time(lambda: read_texts(network, text), model)
-    return seconds / count, count
+    return seconds
 
 
 def _time(work: Callable[[], Any], model: GraphFormers) -> float:

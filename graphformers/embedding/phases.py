@@ -73,7 +73,7 @@ class Phases:
         self.passes = plan.passes(model)
         self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
         self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
-        self._pieces = Pieces()
+        self.pieces = Pieces()
         self._num_workers = workers
         self._rows: ShardedRows | None = None
 
@@ -204,12 +204,12 @@ class Phases:
                 batch = prepare(Parcel.of(self.make(replace(key, start=part.start, stop=part.stop))))
             read(batch, part)
 
-        self._pieces.read(whole, work)
+        self.pieces.read(whole, work)
 
     def _if_it_fits(self, prepare: Callable[[Parcel], Any], parcel: Parcel) -> Any:
         """A batch made ready ahead of time; None where memory is not enough for that, or where it is to be read in pieces."""
         with UnlessMemoryIsFull():
-            return prepare(parcel) if self._pieces.count == 1 else None
+            return prepare(parcel) if self.pieces.count == 1 else None
         return None
 
     def _rows_of_shard(self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = make_plan(folder, tmp_path / "report", seeds=(1, 2))
     found = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
@@ -91,6 +92,11 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
     monkeypatch.setattr(runs_module, "_score", None)
     again = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
     assert again.results.table() == found.results.table()
+    assert "without effect" not in capsys.readouterr().err
+
+    own = {"plm.learning_rate": 3e-3, "gat.learning_rate": 1e-3}
+    compare(replace(plan, settings=SETTINGS | own), methods=["plm", "graphformers"])
+    assert "without effect: gat.learning_rate; the methods compared are graphformers, plm" in capsys.readouterr().err
 
 
 def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
+from graphformers.embedding import forecast as forecast_module
 from graphformers.embedding import job, phases
 from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
@@ -378,6 +379,15 @@ def test_a_forecast_writes_nothing(name: str, tmp_path: Path) -> None:
     assert found["seconds"] > 0
     assert found["vectors_gb"] * 1e9 == 60 * 24 * 4
     assert bytes_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_forecast_with_little_memory_tries_fewer_nodes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_of_memory(monkeypatch, forecast_module, 9)
+    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())["nodes_tried"] == 7  # of 60, 30, 15
+    short_of_memory(monkeypatch, forecast_module, 0)
+    with pytest.raises(GraphFormersError, match="too small even for one node"):
+        forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())
 
 
 @pytest.mark.parametrize(

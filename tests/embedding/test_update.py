@@ -291,6 +291,16 @@ def test_mistakes_change_nothing(edit: dict[str, Any], message: str, tmp_path: P
     assert bytes_of(store.path) == before
 
 
+def test_ids_of_arrow_are_ids(tmp_path: Path) -> None:
+    model = make_model()
+    store = make_base(tmp_path, model)
+    ids = store.graph().ids
+    update(store, remove=ids.slice(0, 2), edges=[(ids[3], ids[9], pa.scalar("cites"))], model=model)
+    found = VectorStore.load(store.path)
+    assert set(ids.to_pylist()) - set(found.ids.to_pylist()) == {ids[0].as_py(), ids[1].as_py()}
+    assert found.live.links_between([tuple(found.live.find(ids.take([3, 9]).to_pylist()).tolist())])[0][-1][2] == "cites"
+
+
 def test_columns_have_one_type_whoever_writes_them(tmp_path: Path) -> None:
     """Also where the graph did not have the column."""
     model = make_model()
