@@ -50,6 +50,7 @@ class Draft:
     summary: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, dict[str, str]] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)  # SHA-256 of files where it is known from writing them
+    lock: int = -1  # a handle of the folder, which is locked until it is in place; who duplicates it keeps the lock
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -142,7 +143,7 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
         folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
         try:  # from before there is anything, so that an interrupt at any moment leaves nothing
             lock = _make_draft(folder, target)
-            draft = Draft(folder)
+            draft = Draft(folder, lock=lock)
             yield draft
             _seal(draft, kind, version)
             _publish(folder, target, kind, force)

@@ -28,7 +28,7 @@ from graphformers.embedding.live import Link, LiveGraph
 from graphformers.embedding.log import Record
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
-from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
 
@@ -85,11 +85,10 @@ class Updater:
     def _compact(self) -> bool:
         """What was asked for is done; where this fails, the next update tries again."""
         try:
-            self.store = compaction.compact(self.store)
-        except (GraphFormersError, OSError) as error:
+            self.store = compaction.compact(self.store, self._lock)
+        except Exception as error:  # whatever it is
             say(f"{self.store.path}: the update is done, but its log could not be compacted: {error}")
             return False
-        self._lock.follow()
         return True
 
     def _compute(self, changes: Changes, effect: Effect) -> tuple[Record, UpdateReport]:

@@ -324,7 +324,7 @@ def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]
 
 
 class FolderLock:
-    """The right to write to a folder of vectors. The lock is on the folder itself, which a compaction replaces: `follow` then."""
+    """The right to write to a folder of vectors. The lock is on the folder itself, which a compaction replaces."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -346,7 +346,10 @@ class FolderLock:
                 return
             os.close(handle)  # it was replaced meanwhile
 
-    follow = take
+    def hand_over(self, handle: int) -> None:
+        """From now on this is the lock of the folder open under `handle`, which stands in the old one's place, locked."""
+        self.release()
+        self._handle = handle
 
     def check(self) -> None:
         """Raises where the folder is no longer the one that was locked: whoever put another in its place did not ask."""

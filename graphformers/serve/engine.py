@@ -7,7 +7,6 @@ one reads texts with the model, one writes; each takes all that is waiting at on
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -198,6 +197,7 @@ class Engine:
         updater = self._updater
         if (
             updater is None
+            or self._lock is None
             or self._is_indexing()
             or updater.store.log.end < self._patient
             or not compaction.is_due(updater.store)
@@ -206,15 +206,12 @@ class Engine:
         say(f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …")
         before = updater.store.fork()
         try:
-            store = compaction.compact(updater.store)
+            store = compaction.compact(updater.store, self._lock)
         except Exception as error:  # whatever it is, nothing is lost by waiting
             say(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
         self._updater = None  # should anything go wrong now, nothing may be written to the log of the old base
-        self._follow()
-        if store.log.path.exists():  # another process had the folder in between
-            store = VectorStore.load(store.path)
         updater.store = store
         with self._swapping:
             state = store.fork()
@@ -223,16 +220,6 @@ class Engine:
         if not self.view.index.is_exact:
             self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
             self._indexing.start()
-
-    def _follow(self) -> None:
-        """Takes the lock of the folder that has just been put in the old one's place, from whoever was quicker perhaps."""
-        assert self._lock is not None
-        while True:
-            try:
-                self._lock.follow()
-                return
-            except ArtifactError:
-                time.sleep(0.05)
 
     def _is_indexing(self) -> bool:
         return self._indexing is not None and self._indexing.is_alive()

@@ -21,7 +21,7 @@ from graphformers.embedding.changes import gather_changes, work_out
 from graphformers.embedding.job import embed
 from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.update import Updater, UpdateReport, update
-from graphformers.embedding.vectors import VectorStore, locked
+from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.printing import print_update
@@ -52,6 +52,11 @@ class Plain:
         ends = sorted(sorted(pair) for pair in self.pairs)
         table = pa.table({"id": ids, "text": [self.texts[id] for id in ids]})
         return build_graph(table, [pair[0] for pair in ends], [pair[1] for pair in ends])
+
+
+def compact_now(store: VectorStore) -> VectorStore:
+    with locked(store.path) as lock:
+        return compaction.compact(store, lock)
 
 
 def make_base(folder: Path, model: GraphFormers, **changes: Any) -> VectorStore:
@@ -100,7 +105,7 @@ def test_any_edits_give_what_embedding_again_gives(name: str, tmp_path: Path) ->
             assert bytes_of(tmp_path / "edited") == before
             store = VectorStore.load(tmp_path / "edited")
             if compacted:
-                store = compaction.compact(store)
+                store = compact_now(store)
         graph = plain.build()
         assert farthest(store, model, graph) <= 1e-5
         own = store.graph()
@@ -187,7 +192,7 @@ def test_columns_and_types_are_kept(tmp_path: Path) -> None:
     ids = graph.ids.to_pylist()
     update(store, nodes=[{"id": "new", "text": "graph", "year": 2026, "venue": "here"}], model=model)
     update(store, edges=[("new", ids[0], "extends"), ("new", ids[1], "likes"), ("new", ids[2])], model=model)
-    for changed in (VectorStore.load(store.path), compaction.compact(VectorStore.load(store.path))):
+    for changed in (VectorStore.load(store.path), compact_now(VectorStore.load(store.path))):
         after = changed.graph()
         assert after.column("year").to_pylist() == [*graph.column("year").to_pylist(), 2026]
         assert after.column("venue").to_pylist() == [None] * graph.num_nodes + ["here"]
@@ -217,7 +222,7 @@ def test_everything_can_be_removed(tmp_path: Path) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
     assert update(store, remove=store.ids.to_pylist(), model=model).nodes == 0
-    empty = compaction.compact(VectorStore.load(store.path))
+    empty = compact_now(VectorStore.load(store.path))
     assert len(empty) == 0
     update(empty, nodes={"a": "graph", "b": "text"}, edges=[("a", "b")], model=model)
     full = VectorStore.load(store.path)
@@ -518,7 +523,7 @@ def test_columns_of_lists_and_objects_change_as_others_do(values: list[Any], tmp
     )
     found = VectorStore.load(store.path)
     assert found.live.column("odd").to_pylist() == [values[2], *values[1:], values[2]]
-    assert compaction.compact(found).graph().column("odd").to_pylist() == [values[2], *values[1:], values[2]]
+    assert compact_now(found).graph().column("odd").to_pylist() == [values[2], *values[1:], values[2]]
     with pytest.raises(GraphFormersError, match=r"which the column 'odd' holds|which cannot be compared"):
         allowed_nodes(found.live, ["odd<[1]"])
 
@@ -570,7 +575,7 @@ def test_a_linked_pair_takes_links_of_other_types(tmp_path: Path) -> None:
     expected = sorted([("a", "b", "cites"), *more, ("b", "c", "cites")])
     assert links_of(store) == expected
     assert update(VectorStore.load(store.path), edges=more, model=model).new_links == 0
-    compaction.compact(VectorStore.load(store.path))
+    compact_now(VectorStore.load(store.path))
     assert links_of(store) == expected
     found = VectorStore.load(store.path)
     assert update(found, edges=[*more, ("c", "b", "extends")], model=model).new_links == 1
@@ -592,7 +597,7 @@ def test_links_of_one_type_can_be_removed(tmp_path: Path) -> None:
     expected = [("b", "a", "extends"), ("c", "b", "likes")]
     assert links_of(store) == expected
     assert update(store, remove_edges=[("a", "b", "cites")], model=model).already_so == 1
-    compaction.compact(VectorStore.load(store.path))
+    compact_now(VectorStore.load(store.path))
     assert links_of(store) == expected
     exchanged = {"remove_edges": [("a", "b", "extends")], "edges": [("a", "b", "cites")]}
     report = update(store, **exchanged, model=model)
@@ -646,7 +651,7 @@ def test_links_that_stay_keep_their_times(tmp_path: Path) -> None:
         return list(zip(*(left.ids_of(side) for side in np.asarray(left.edges)), names, left.edge_times.tolist(), strict=True))
 
     assert found() == ends[1:]
-    compaction.compact(VectorStore.load(store.path))
+    compact_now(VectorStore.load(store.path))
     assert found() == ends[1:]
     update(store, edges=[("a", "b", "cites")], model=model)
     assert [link[:3] for link in found()] == [*(link[:3] for link in ends[1:]), ("a", "b", "cites")]
@@ -683,7 +688,7 @@ def test_links_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
     update(store, remove=["a"], model=model)
     update(store, nodes={"a": "another"}, edges=[("a", "b", "knows")], model=model)
     assert links() == {("a", "b", "knows"), ("b", "c", "cites")}
-    compaction.compact(VectorStore.load(store.path))
+    compact_now(VectorStore.load(store.path))
     assert links() == {("a", "b", "knows"), ("b", "c", "cites")}
 
 
@@ -693,7 +698,7 @@ def test_views_of_strings_are_strings(tmp_path: Path) -> None:
     venues = pa.array(["x", "y", "x"], pa.string_view())
     store = typed_base(tmp_path, model, venue=venues)
     update(store, nodes=[{"id": "d", "text": "new", "venue": "y"}], model=model)
-    found = compaction.compact(VectorStore.load(store.path))
+    found = compact_now(VectorStore.load(store.path))
     assert found.graph().column("venue").to_pylist() == ["x", "y", "x", "y"]
     assert allowed_nodes(found.live, ["venue=y"]).tolist() == [False, True, False, True]  # type: ignore[union-attr]
 
@@ -704,7 +709,7 @@ def test_an_update_whose_compaction_fails_is_done(
     model = make_model()
     store = make_base(tmp_path, model)
 
-    def fail(store: VectorStore) -> VectorStore:
+    def fail(store: VectorStore, lock: FolderLock) -> VectorStore:
         raise GraphFormersError("the disk is full")
 
     with monkeypatch.context() as patch:
@@ -745,7 +750,7 @@ def test_a_folder_that_is_exchanged_while_it_is_opened_is_opened_again(tmp_path:
         if len(calls) == 1:
             with monkeypatch.context() as patch:
                 patch.setattr(TextGraph, "load", load)
-                compaction.compact(VectorStore.load(store.path))
+                compact_now(VectorStore.load(store.path))
         return load(path)
 
     monkeypatch.setattr(TextGraph, "load", exchange)
@@ -754,6 +759,52 @@ def test_a_folder_that_is_exchanged_while_it_is_opened_is_opened_again(tmp_path:
     assert len(calls) == 2
     assert found.log.end == 0
     assert farthest(found, model, found.graph()) <= 1e-5
+
+
+def test_nobody_else_writes_between_a_compaction_and_the_next_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while the new base is being opened; an updater that lives on goes on behind what is there then."""
+    model = make_model()
+    store, tried = make_base(tmp_path, model), []
+    load = VectorStore.load
+
+    def opened(path: Path) -> VectorStore:
+        with pytest.raises(GraphFormersError, match="is being changed by another process"), locked(path):
+            pass
+        tried.append(path)
+        return load(path)
+
+    monkeypatch.setattr(compaction, "is_due", lambda store: len(tried) == 0)
+    with locked(store.path) as lock:
+        updater = Updater(VectorStore.load(store.path), model, lock)
+        monkeypatch.setattr(VectorStore, "load", staticmethod(opened))
+        assert updater.apply(gather_changes(nodes={"one": "graph"})).is_compacted
+        monkeypatch.undo()
+        assert tried
+        updater.apply(gather_changes(nodes={"two": "graph text"}))
+        with pytest.raises(GraphFormersError, match="is being changed by another process"):
+            update(store, nodes={"three": "text"}, model=model)
+    update(store, nodes={"three": "text"}, model=model)
+    assert {"one", "two", "three"} <= set(VectorStore.load(store.path))
+
+
+def test_an_updater_whose_new_base_cannot_be_opened_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows the old one alone, whose log would make no sense in the new folder."""
+    model = make_model()
+    store = make_base(tmp_path, model)
+
+    def fail(path: Path) -> VectorStore:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with locked(store.path) as lock:
+        updater = Updater(VectorStore.load(store.path), model, lock)
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction, "is_due", lambda store: True)
+            patch.setattr(VectorStore, "load", staticmethod(fail))
+            assert not updater.apply(gather_changes(nodes={"one": "graph"})).is_compacted
+        with pytest.raises(GraphFormersError, match="was replaced or moved while it was in use"):
+            updater.apply(gather_changes(nodes={"two": "graph text"}))
+    update(store, nodes={"three": "text"}, model=model)
+    assert {"one", "three"} <= set(VectorStore.load(store.path))
 
 
 def test_columns_alone_leave_texts_and_vectors(tmp_path: Path) -> None:
