@@ -191,8 +191,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     """Raises early, before hours of work, what `write_artifact` would raise."""
     path = _behind_links(path)
-    if len(os.fsencode(path.name)) > 200:
-        raise ArtifactError(f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes")
+    check_name(path)
     bring_back(path)
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         check_place(path)
@@ -215,6 +214,14 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); move them elsewhere first"
         )
     check_place(path)
+
+
+def check_name(path: Path) -> None:
+    """Refuses what no folder of ours can be called."""
+    if path.name in ("", ".."):
+        raise ArtifactError(f"{path}: a folder that is there already, expected the name of one to be made")
+    if len(os.fsencode(path.name)) > 200:
+        raise ArtifactError(f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes")
 
 
 def check_place(path: Path) -> None:

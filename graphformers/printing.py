@@ -148,11 +148,12 @@ def print_embedding_forecast(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
+    states = "no states" if found["states"] == "none" else f"{found['states_gb']:.2f} GB of states ({found['states']})"
     rows = {
         "method": f"{found['method']}, {found['neighbors']} neighbours, on {found['device']}",
         "nodes": f"{found['nodes']:,} in {found['shards']:,} shards",
         "time": f"{clock(found['seconds'])}, measured on {found['nodes_tried']:,} nodes",
-        "disk": f"{found['vectors_gb']:.2f} GB of vectors, {found['states_gb']:.2f} GB of states ({found['states']})",
+        "disk": f"{found['vectors_gb']:.2f} GB of vectors, {states}",
     }
     print_rows(list(rows.items()))
 

@@ -53,6 +53,7 @@ def embed_command(
     graphformers embed papers.model papers.graph -o papers.vectors
     """
     from graphformers.data.graph import TextGraph
+    from graphformers.embedding.cluster import Cluster, embed_on_cluster
     from graphformers.embedding.forecast import forecast
     from graphformers.embedding.job import check_output, embed
     from graphformers.embedding.plan import EmbedSettings
@@ -61,6 +62,11 @@ def embed_command(
 
     if ray is None and (workers is not None or gpus_per_worker):
         raise typer.BadParameter("is for --ray", param_hint="--gpus-per-worker" if workers is None else "--workers")
+    if ray is not None and device is not None:
+        raise typer.BadParameter("is for this machine; with --ray, --gpus-per-worker says what is used", param_hint="--device")
+    if ray is not None and dry_run:
+        raise typer.BadParameter("tries this machine; leave --ray out to try it", param_hint="--dry-run")
+    cluster = None if ray is None else Cluster(ray, 2 if workers is None else workers, gpus_per_worker)
     settings = EmbedSettings(precision, states_precision, keep_states, states, neighbors, shard_size=shard_size)
     if not dry_run:
         check_output(output, force=force)
@@ -68,10 +74,8 @@ def embed_command(
     if dry_run:
         print_embedding_forecast(forecast(loaded, texts, settings), as_json)
         return
-    if ray is not None:
-        from graphformers.embedding.cluster import Cluster, embed_on_cluster
-
-        store = embed_on_cluster(loaded, texts, output, settings, Cluster(ray, workers or 2, gpus_per_worker), force=force)
+    if cluster is not None:
+        store = embed_on_cluster(loaded, texts, output, settings, cluster, force=force)
     else:
         store = embed(loaded, texts, output, settings, force=force)
     print_vectors(store, as_json)

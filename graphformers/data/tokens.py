@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from graphformers.artifact import check_parent, open_artifact, parent_entry, write_artifact
+from graphformers.artifact import Artifact, check_parent, open_artifact, parent_entry, write_artifact
 from graphformers.data.arrays import Array, load_array, ranges, save_array
 from graphformers.data.graph import TextGraph
 from graphformers.errors import ArtifactError, GraphFormersError
@@ -143,12 +143,11 @@ def tokenize(texts: list[str], tokenizer: Tokenizer) -> TokenCache:
 
 def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
     """The tokens of a whole graph: from its folder when they are there, otherwise made and kept there."""
-    if graph.artifact is None:
+    folder = graph.artifact.path / "tokens" / tokenizer.fingerprint[:16] if graph.artifact else Path()
+    can_be_kept = graph.artifact is not None and (folder.is_dir() or os.access(graph.artifact.path, os.W_OK))
+    if graph.artifact is None or not can_be_kept or not _still_stands(graph.artifact):
         return replace(tokenize(graph.texts.to_pylist(), tokenizer), id_hashes=graph.id_hashes)
-    folder = graph.artifact.path / "tokens" / tokenizer.fingerprint[:16]
     if not folder.is_dir():
-        if not os.access(graph.artifact.path, os.W_OK):
-            return replace(tokenize(graph.texts.to_pylist(), tokenizer), id_hashes=graph.id_hashes)
         _write_cache(folder, graph, tokenizer)
     artifact = open_artifact(folder, KIND, VERSION)
     check_parent(artifact, "graph", graph.artifact)
@@ -157,6 +156,14 @@ def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
         raise ArtifactError(f"{folder}: tokens of the tokenizer {found[:12]}, expected {tokenizer.fingerprint[:12]}; remove it")
     arrays = load_array(artifact.file("tokens.npy")), load_array(artifact.file("offsets.npy"))
     return TokenCache(*arrays, tokenizer.prefix, tokenizer.suffix, graph.id_hashes)
+
+
+def _still_stands(artifact: Artifact) -> bool:
+    """Whether a graph's folder holds what was loaded from it; another may have been put in its place."""
+    try:
+        return open_artifact(artifact.path, artifact.kind, None).fingerprint == artifact.fingerprint
+    except ArtifactError:
+        return False
 
 
 def _write_cache(folder: Path, graph: TextGraph, tokenizer: Tokenizer) -> None:

@@ -5,25 +5,28 @@ and write them as a local run would, so that with as many threads the bytes are 
 again by another; a shard that fails for another reason ends the run with its message. Phase 2 begins when all states are there.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from graphformers.artifact import check_writable
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embedding.job import Workplace, check_output, check_space, num_nodes
+from graphformers.embedding.job import Workplace, check_output, check_space, num_nodes, told_tokens
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
 from graphformers.embedding.states import StatesKey, model_fingerprint
-from graphformers.embedding.vectors import VectorStore
+from graphformers.embedding.vectors import KIND, VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import full_disk
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import Progress, progress, say
 
 MOST_DEATHS = 5  # of workers at one shard: then it is the shard that kills them
+PATIENCE = 20  # seconds until it is said that no worker comes
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,20 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise GraphFormersError(f"workers={self.workers} given, expected at least 1")
+        if not 0 <= self.gpus_per_worker < math.inf:
+            raise GraphFormersError(f"gpus_per_worker={self.gpus_per_worker} given, expected 0 or more")
 
 
 class Worker:
     """Computes shards in a process of its own, anywhere that sees the folders."""
 
-    def __init__(self, folders: tuple[str, str, str], plan: dict[str, Any], device: str, threads: int) -> None:
+    def __init__(self, folders: tuple[str, str, str], plan: dict[str, Any], states: str, device: str, threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
         model, graph, work = folders
         self.plan = Plan(**plan | {"key": StatesKey(**plan["key"])})
+        self.settings = EmbedSettings(states=states)
         loaded, texts = GraphFormers.from_pretrained(model, device=device), TextGraph.load(graph)
         if model_fingerprint(loaded) != self.plan.key.model:
             raise GraphFormersError(f"{model}: another model than the one that is being embedded with; is the folder shared?")
@@ -62,19 +68,20 @@ class Worker:
             raise GraphFormersError(f"{work}: not there on this machine; workers need the folder of the result, shared")
         self.phases = Phases(loaded, texts, graph_tokens(texts, loaded.tokenizer), self.plan, (place.states, place.vectors))
 
-    def run(self, phase: int, shard: int) -> int:
-        """Computes and writes one shard; in how many pieces batches had to be read."""
-        task = Progress("", None, "")
-        if phase == 1:
-            self.phases.read_texts([shard], task)
-        else:
-            if self.phases.table is None and fits_on_device(self.plan, self.phases.model.device):
-                self.phases.hold_states()
-            self.phases.read_centers([shard], task)
+    def ready(self) -> int:
+        """Answers when everything is loaded."""
         return self.phases.pieces.count
 
-    def pid(self) -> int:
-        return os.getpid()
+    def run(self, phase: int, shard: int) -> int:
+        """Computes and writes one shard; in how many pieces batches had to be read."""
+        task, phases = Progress("", None, ""), self.phases
+        if phase == 1:
+            phases.read_texts([shard], task)
+        else:
+            if phases.table is None and stay_in_memory(self.plan, self.settings, phases.model.device):
+                phases.hold_states()
+            phases.read_centers([shard], task)
+        return phases.pieces.count
 
 
 def embed_on_cluster(
@@ -94,14 +101,14 @@ def embed_on_cluster(
     plan = Plan.of(model, graph, settings, cluster.device)
     work = Workplace.beside(output, plan)
     try:
-        with work.opened(force=force):
-            check_space(work)
+        with _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors, work.opened(force=force):
+            check_writable(output, KIND, force=force)  # whoever worked here before may have made it
+            check_space(work, in_memory=False)
             work.put_graph(graph)
-            graph_tokens(graph, model.tokenizer)  # once, before everybody looks for them
-            with _Actors(cluster, (model.source, graph.artifact.path, work)) as actors:
-                if plan.num_states and work.unfinished("vectors"):
-                    actors.do(1, work.unfinished("states"), "Reading texts")
-                actors.do(2, work.unfinished("vectors"), "Embedding")
+            told_tokens(graph, model)  # made once, before everybody looks for them
+            if plan.num_states and (plan.keep_states or work.unfinished("vectors")):
+                actors.do(1, work.unfinished("states"), "Reading texts")
+            actors.do(2, work.unfinished("vectors"), "Embedding")
             work.publish(output, {"model": model.source, "graph": graph.artifact.path}, force=force)
     except OSError as error:
         raise full_disk(error, output) from error
@@ -109,58 +116,96 @@ def embed_on_cluster(
 
 
 class _Actors:
-    """As many workers as asked for, replaced when they die."""
+    """As many workers as asked for, as far as the cluster has room for them; replaced when they die."""
 
-    def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace]) -> None:
+    def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace], states: str) -> None:
         try:
             import ray
         except ImportError as error:
             raise MissingExtraError("ray", "embedding on a cluster", "ray") from error
         self._ray: Any = ray
-        self._cluster = cluster
+        self._cluster, self._states = cluster, states
         model, graph, self._work = where
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
         self._pieces = 1  # in how many a worker had to read its batches
+        self._count = cluster.workers
+        self._starting: dict[Any, Any] = {}  # workers, by what answers when they are ready
 
     def __enter__(self) -> "_Actors":
-        local = self._cluster.address == "local"
-        options: dict[str, Any] = {"num_cpus": max(self._cluster.workers, os.cpu_count() or 1)} if local else {}
-        self._ray.init(address=self._cluster.address, include_dashboard=False, log_to_driver=False, **options)
+        address, workers = self._cluster.address, self._cluster.workers
+        options: dict[str, Any] = {"num_cpus": max(workers, os.cpu_count() or 1)} if address == "local" else {}
+        try:
+            self._ray.init(address=address, include_dashboard=False, log_to_driver=False, **options)
+        except Exception as error:  # of many kinds, for what is no address and for one where nobody answers
+            raise GraphFormersError(f"no Ray cluster at {address!r}: {error}") from error
+        try:
+            self._count = min(workers, self._room())
+        except BaseException:
+            self._ray.shutdown()
+            raise
+        if self._count < workers:
+            say(f"the cluster has room for {self._count} of {workers} workers")
         return self
 
     def __exit__(self, *reason: object) -> None:
         self._ray.shutdown()
 
-    def _new(self) -> Any:
+    def _room(self) -> int:
+        """How many workers the machines of the cluster can hold, if nobody else uses them."""
+        gpus, room = self._cluster.gpus_per_worker, 0
+        for machine in self._ray.nodes():
+            has = machine["Resources"] if machine["Alive"] else {}
+            room += int(min(has.get("CPU", 0), has.get("GPU", 0) / gpus if gpus else math.inf))
+        if not room:
+            needed = f"a CPU and {gpus:g} GPUs" if gpus else "a CPU"
+            raise GraphFormersError(f"no machine of the cluster has {needed}, which a worker needs")
+        return room
+
+    def _start(self) -> None:
+        """Asks for a worker; where the cluster is in use, it comes when there is room."""
         threads = self._cluster.threads or max(1, (os.cpu_count() or 1) // self._cluster.workers)
         kind = self._ray.remote(num_cpus=1, num_gpus=self._cluster.gpus_per_worker, max_restarts=0)(Worker)
-        return kind.remote(self._folders, asdict(self._work.plan), self._cluster.device, threads)
+        actor = kind.remote(self._folders, asdict(self._work.plan), self._states, self._cluster.device, threads)
+        self._starting[actor.ready.remote()] = actor
 
     def do(self, phase: int, shards: Sequence[int], title: str) -> None:
         """Has all these shards computed."""
         plan, left = self._work.plan, list(reversed(shards))
-        deaths = dict.fromkeys(shards, 0)
+        deaths: dict[str, int] = {}
         running: dict[Any, tuple[Any, int]] = {}
-        idle = [self._new() for _ in range(min(self._cluster.workers, len(left)))]
+        idle: list[Any] = []
+        for _ in range(min(self._count, len(left))):
+            self._start()
         with progress(title, plan.num_nodes, "nodes") as task:
             task.skip(plan.num_nodes - num_nodes(plan, shards))
             while left or running:
                 while left and idle:
                     actor, shard = idle.pop(), left.pop()
                     running[actor.run.remote(phase, shard)] = (actor, shard)
-                done, _ = self._ray.wait(list(running))
-                for reference in done:
-                    actor, shard = running.pop(reference)
-                    if self._is_done(reference, shard, deaths):
-                        task.advance(num_nodes(plan, [shard]))
+                for reference in self._next([*self._starting, *running]):
+                    if reference in self._starting:
+                        actor, number = self._starting.pop(reference), -1
+                    else:
+                        actor, number = running.pop(reference)
+                    if self._is_done(reference, f"at shard {number}" if number >= 0 else "before it was ready", deaths):
+                        task.advance(num_nodes(plan, [number]) if number >= 0 else 0)
                         idle.append(actor)
                     else:
-                        left.append(shard)
-                        idle.append(self._new())
-        for actor in idle:
+                        left += [number] if number >= 0 else []
+                        self._start()
+        for actor in (*idle, *self._starting.values()):
             self._ray.kill(actor)
+        self._starting.clear()
 
-    def _is_done(self, reference: Any, shard: int, deaths: dict[int, int]) -> bool:
+    def _next(self, awaited: list[Any]) -> list[Any]:
+        """What is done of this, when something is; it is said when no worker comes for a while."""
+        done, _ = self._ray.wait(awaited, timeout=PATIENCE)
+        if not done and len(awaited) == len(self._starting):
+            say("waiting for a worker: others may be using the cluster")
+            done, _ = self._ray.wait(awaited)
+        return list(done)
+
+    def _is_done(self, reference: Any, where: str, deaths: dict[str, int]) -> bool:
         """False when the worker died; what went wrong in it otherwise is raised."""
         try:
             pieces = self._ray.get(reference)
@@ -168,13 +213,13 @@ class _Actors:
             inner = getattr(error, "cause", None) or error.__cause__
             if isinstance(inner, GraphFormersError):
                 raise inner from error
-            deaths[shard] += 1
-            say(f"a worker died at shard {shard}; the shard is done again")
-            if deaths[shard] >= MOST_DEATHS:
-                raise GraphFormersError(f"shard {shard} killed {MOST_DEATHS} workers, the last with: {error}") from error
+            deaths[where] = deaths.get(where, 0) + 1
+            say(f"a worker died {where}; another takes its place")
+            if deaths[where] >= MOST_DEATHS:
+                raise GraphFormersError(f"{MOST_DEATHS} workers died {where}, the last with: {error}") from error
             return False
         except self._ray.exceptions.RayTaskError as error:
-            raise GraphFormersError(f"shard {shard} could not be computed: {error.cause}") from error
+            raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
         if pieces > self._pieces:
             self._pieces = pieces
             say(f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which takes longer")

@@ -12,7 +12,7 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, tokenize
-from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
 from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts
@@ -25,7 +25,7 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
     plan = Plan.of(model, graph, settings)
     tried = np.unique(np.linspace(0, graph.num_nodes - 1, min(TRIED_NODES, graph.num_nodes)).astype(np.int64))
     seconds, count = _seconds_per_node(model, graph, plan, tried)
-    in_memory = settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, model.device))
+    in_memory = stay_in_memory(plan, settings, model.device)
     return {
         "method": plan.method,
         "device": str(model.device),
@@ -37,7 +37,9 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
         "nodes_per_second": 1 / max(seconds, 1e-12),
         "vectors_gb": plan.bytes_of_vectors() / 1e9,
         "states_gb": plan.bytes_of_states() / 1e9,
-        "states": "kept" if plan.keep_states else "in memory alone" if in_memory else "dropped at the end",
+        "states": ("kept" if plan.keep_states else "in memory alone" if in_memory else "dropped at the end")
+        if plan.num_states
+        else "none",
     }
 
 

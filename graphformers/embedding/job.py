@@ -18,18 +18,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from graphformers.artifact import EMBEDDING, MANIFEST, Draft, check_writable, publish_artifact
+from graphformers.artifact import EMBEDDING, MANIFEST, Draft, check_name, check_writable, open_artifact, publish_artifact
 from graphformers.data.graph import TextGraph, loaded_graph
-from graphformers.data.tokens import cut_words, graph_tokens
+from graphformers.data.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings, Plan, fits_on_device
+from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
 from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked, which_folder
-from graphformers.errors import GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress, say
@@ -37,6 +37,7 @@ from graphformers.progress import progress, say
 COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 MARK = "plan.json"  # tells our unfinished folders from other people's
 SEALED = "sealed"  # tells which folder is being put in place
+KINDS = ("folder/states", "folder/vectors", "folder/scales", "dropped/states")  # of shards
 CHECKERS = 4  # threads that compare checksums
 
 
@@ -66,16 +67,28 @@ class Workplace:
     @contextmanager
     def opened(self, *, force: bool) -> Iterator[None]:
         """Makes the folder or goes on with it; no other process may do so at the same time."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_RDONLY)
+        handle = self._lock()
         try:
-            if not lock_folder(handle):
-                raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it")
             self._check_plan(force)
             self.sweep()
             yield
         finally:
             os.close(handle)
+
+    def _lock(self) -> int:
+        """A handle of the folder, locked. Whoever had it may finish meanwhile and remove it: then another is made."""
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                handle = os.open(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            is_ours = lock_folder(handle)
+            if is_ours and which_folder(handle) == which_folder(self.path):
+                return handle
+            os.close(handle)
+            if not is_ours:
+                raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it")
 
     def _check_plan(self, force: bool) -> None:
         place = self.path / MARK
@@ -91,7 +104,7 @@ class Workplace:
         if strange is not None:
             raise GraphFormersError(f"{self.path}: holds {strange!r} and no embedding of ours; move it, or choose another output")
         differing = [] if before is None else self.plan.differences(before)
-        if differing and not force:
+        if differing and not force and self.is_begun:
             raise GraphFormersError(
                 f"{self.path}: an unfinished embedding of something else ({'; '.join(differing[:3])}); finish that one, "
                 "or start anew with --force (force=True)"
@@ -100,9 +113,14 @@ class Workplace:
             clear_work(self.path)
             write_whole(place, json.dumps(self.plan.to_json(), indent=1).encode())
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a finished shard, in which work lies that could be lost."""
+        return any((self.path / "notes").glob("*.json"))
+
     def sweep(self) -> None:
         """Removes what killed writers left beside the shards."""
-        for kind in ("folder/states", "folder/vectors", "folder/scales", "dropped/states", "notes"):
+        for kind in (*KINDS, "notes"):
             for file in (self.path / kind).glob(".*"):
                 file.unlink(missing_ok=True)
         for folder in self.folder.glob(".*graph*"):
@@ -136,7 +154,7 @@ class Workplace:
             return
         if place.exists():
             return
-        beside = self.folder / ".graph"
+        beside, stood_there = self.folder / ".graph", which_folder(graph.artifact.path)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         for name in ("manifest.json", ".verified.json", *graph.artifact.files):
@@ -146,6 +164,9 @@ class Workplace:
             except OSError:
                 if source.exists():
                     shutil.copy2(source, beside / name)
+        found = open_artifact(beside, graph.artifact.kind, None).fingerprint
+        if found != graph.artifact.fingerprint or which_folder(graph.artifact.path) != stood_there:
+            raise ArtifactError(f"{graph.artifact.path}: another graph was put there since this one was loaded; load it again")
         os.rename(beside, place)
 
     def publish(self, output: Path, sources: dict[str, Path | None], *, force: bool) -> None:
@@ -196,7 +217,7 @@ def embed(
     `model` and `graph` may be folders. `changes` are settings of EmbedSettings.
     """
     output = Path(out)
-    settings = settings or EmbedSettings(**changes)
+    settings = replace(settings or EmbedSettings(), **changes)
     check_output(output, force=force)
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     graph = loaded_graph(graph)
@@ -204,19 +225,21 @@ def embed(
     work = Workplace.beside(output, plan)
     if model.is_bidirectional:
         _say_cost(plan)
-    is_begun = False
+    is_open = False
     try:
         with work.opened(force=force):
-            is_begun = True
-            check_space(work)
+            is_open = True
+            check_writable(output, KIND, force=force)  # whoever worked here before may have made it
+            in_memory = stay_in_memory(plan, settings, model.device)
+            check_space(work, in_memory=in_memory)
             work.put_graph(graph)
-            _run(model, graph, work, settings)
+            _run(model, graph, work, settings, in_memory=in_memory)
             sources = {"model": model.source, "graph": graph.artifact.path if graph.artifact else None}
             work.publish(output, sources, force=force)
     except OSError as error:
         raise full_disk(error, output) from error
     finally:
-        if is_begun and (work.path / "notes").is_dir():
+        if is_open and work.is_begun:
             print(f"{work.path}: finished shards are kept there; the same command goes on from them", file=sys.stderr)
     return VectorStore.load(output)
 
@@ -254,6 +277,7 @@ def unused(output: Path) -> AbstractContextManager[Any]:
 
 def work_path(output: Path) -> Path:
     """Where the embedding of `output` lies until it is finished: on the same disk, also where `output` is a link."""
+    check_name(output)
     place = output.resolve() if output.is_symlink() else output
     return place.with_name(place.name + EMBEDDING)
 
@@ -271,56 +295,48 @@ def remove_work(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def check_space(work: Workplace) -> None:
-    """Says early that the disk will not hold the result."""
+def check_space(work: Workplace, *, in_memory: bool) -> None:
+    """Says early that the disk will not hold the result; `in_memory`: states need not lie there between the two passes."""
     plan = work.plan
-    done = sum(file.stat().st_size for file in work.path.rglob("*.npy"))
-    needed = plan.bytes_of_vectors() + plan.bytes_of_states() * plan.keep_states - done
-    require_space(work.path, needed, "; --no-keep-states needs less" if plan.keep_states else "")
+    done = sum(file.stat().st_size for kind in KINDS for file in (work.path / kind).glob("*.npy"))
+    needed = plan.bytes_of_vectors() + plan.bytes_of_states() * (plan.keep_states or not in_memory) - done
+    require_space(work.path, needed, "; --no-keep-states needs less" if plan.keep_states and in_memory else "")
 
 
-def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings) -> None:
+def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings, *, in_memory: bool) -> None:
     plan, device = work.plan, model.device
     left = work.unfinished("vectors")
-    if not left:
+    is_written = plan.keep_states or not in_memory
+    texts: list[int] = []  # the shards whose states are missing
+    if plan.num_states and (left or plan.keep_states):
+        texts = work.unfinished("states") if is_written else list(range(len(plan.shards)))
+    if not left and not texts:
         return
-    on_gpu = device.type == "cuda"
+    on_gpu, in_memory = device.type == "cuda", in_memory and bool(left)
     if settings.compile or (settings.compile is None and on_gpu and plan.num_nodes >= COMPILE_FROM):
         model.compile_layers()
-    in_memory = plan.num_states > 0 and (
-        settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device))
-    )
     workers = settings.workers if settings.workers is not None else min(4, (os.cpu_count() or 2) - 1) if on_gpu else 0
+    tokens = told_tokens(graph, model)
+    folders = (work.states, work.vectors)
+    phases = Phases(model, graph, tokens, plan, folders, in_memory=in_memory, workers=workers)
+    if in_memory and is_written:
+        phases.load_states([shard for shard in range(len(plan.shards)) if shard not in set(texts)])
+    if texts:
+        with progress("Reading texts", plan.num_nodes, "nodes") as task:
+            task.skip(plan.num_nodes - num_nodes(plan, texts))
+            phases.read_texts(texts, task, is_written=is_written)
+    if left:
+        with progress("Embedding", plan.num_nodes, "nodes") as task:
+            task.skip(plan.num_nodes - num_nodes(plan, left))
+            phases.read_centers(left, task)
+
+
+def told_tokens(graph: TextGraph, model: GraphFormers) -> TokenCache:
+    """The tokens of a graph; it is said where many texts are cut."""
     tokens = graph_tokens(graph, model.tokenizer)
     if words := cut_words(tokens, model.config.max_tokens):
         say(words)
-    phases = Phases(
-        model,
-        graph,
-        tokens,
-        plan,
-        (work.states, work.vectors),
-        in_memory=in_memory,
-        workers=workers,
-    )
-    _read_texts(phases, work, in_memory)
-    with progress("Embedding", plan.num_nodes, "nodes") as task:
-        task.skip(plan.num_nodes - num_nodes(plan, left))
-        phases.read_centers(left, task)
-
-
-def _read_texts(phases: Phases, work: Workplace, in_memory: bool) -> None:
-    """Phase 1, where there is one: on disk what is kept or does not fit, in memory what fits."""
-    plan = work.plan
-    if not plan.num_states:
-        return
-    is_written = plan.keep_states or not in_memory
-    left = work.unfinished("states") if is_written else list(range(len(plan.shards)))
-    if in_memory and is_written:
-        phases.load_states([shard for shard in range(len(plan.shards)) if shard not in set(left)])
-    with progress("Reading texts", plan.num_nodes, "nodes") as task:
-        task.skip(plan.num_nodes - num_nodes(plan, left))
-        phases.read_texts(left, task, is_written=is_written)
+    return tokens
 
 
 def num_nodes(plan: Plan, shards: Sequence[int]) -> int:

@@ -59,6 +59,9 @@ class ChangeLog:
             return
         with self.path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if not any(data[: len(self._head)]):  # room on disk that a power failure left unwritten
+            self.unfinished = size
+            return
         if data[: len(self._head)] != self._head:
             raise self._damaged(0, "its head does not name this folder's base")
         self.end = len(self._head)

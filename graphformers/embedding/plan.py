@@ -13,7 +13,7 @@ from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype
 from graphformers.errors import GraphFormersError, require_types
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
-from graphformers.model.passes import MOST_PLACES, Passes
+from graphformers.model.passes import MOST_PLACES, Passes, check_together
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
@@ -84,6 +84,8 @@ class Plan:
         compute = torch.bfloat16 if on_gpu and own == torch.float32 else own
         usual = GPU_TOKENS if on_gpu else BATCH_TOKENS.get(kind, BATCH_TOKENS["cpu"])
         asked = model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
+        if passes.is_joint:
+            check_together(min(asked, int(graph.degrees().max(initial=0))))
         return Plan(
             key=StatesKey.of(model, settings.states_precision),
             graph=graph.fingerprint,
@@ -144,6 +146,11 @@ class Plan:
         own = _flat(self.to_json())
         theirs = _flat(other)
         return [f"{name} {_short(theirs.get(name))}, now {_short(own[name])}" for name in own if theirs.get(name) != own[name]]
+
+
+def stay_in_memory(plan: Plan, settings: EmbedSettings, device: torch.device) -> bool:
+    """Whether states stay in the memory of the device between the two passes."""
+    return plan.num_states > 0 and (settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device)))
 
 
 def fits_on_device(plan: Plan, device: torch.device) -> bool:

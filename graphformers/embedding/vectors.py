@@ -58,7 +58,13 @@ def to_precision(vectors: Array, precision: str) -> Raw:
             "into float16: states_precision='float32' (--states-precision float32) may help"
         )
     if precision != "int8":
-        return Raw(vectors.astype(precision, copy=False))
+        with np.errstate(over="ignore"):
+            numbers = vectors.astype(precision, copy=False)
+        if not np.isfinite(numbers).all():
+            raise GraphFormersError(
+                f"numbers of the vectors do not fit into {precision}; float32 or int8 hold them (--precision)"
+            )
+        return Raw(numbers)
     scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(np.float32) / np.float32(127)
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 

@@ -76,10 +76,7 @@ class Passes:
         if not self.is_joint:
             return self.counted_parts(tokens, neighborhood.centers, counts)
         sizes = tokens.lengths(neighborhood.centers, self.config.max_tokens) + 1
-        if counts.max(initial=0) > MOST_TOGETHER:
-            raise GraphFormersError(
-                f"a node with {counts.max():,} neighbours; a bidirectional model reads at most {MOST_TOGETHER:,}, sample fewer"
-            )
+        check_together(counts.max(initial=0))
         around = np.concatenate([[0], np.cumsum(tokens.lengths(neighborhood.neighbors, self.config.max_tokens))])
         return self._parts(sizes + np.diff(around[neighborhood.indptr]), (counts + 1) ** 2)  # everybody looks at everybody
 
@@ -136,6 +133,14 @@ class Passes:
             stop = start + max(int(np.searchsorted(widest, self.most_places or MOST_PLACES, "right")), 1)
             yield slice(start, stop)
             start = stop
+
+
+def check_together(most: int) -> None:
+    """Refuses a node with more neighbours than a bidirectional model can read together."""
+    if most > MOST_TOGETHER:
+        raise GraphFormersError(
+            f"a node with {most:,} neighbours; a bidirectional model reads at most {MOST_TOGETHER:,}, sample fewer"
+        )
 
 
 class Pieces:

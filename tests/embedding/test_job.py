@@ -1,5 +1,6 @@
 """embed: the same vectors as from scratch, continued where it stopped, refused where it would mix."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -29,7 +30,7 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
-from graphformers.model import encoding
+from graphformers.model import encoding, passes
 from graphformers.model.passes import Passes
 from tests.conftest import make_graph
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
@@ -283,6 +284,91 @@ def test_finished_shards_are_not_computed_again(tmp_path: Path, monkeypatch: pyt
     assert bytes_of(tmp_path / "some.vectors") == bytes_of(whole.path)
 
 
+@pytest.mark.parametrize("harm", ["flipped", "missing"])
+def test_states_that_were_damaged_after_all_was_computed_are_made_again(
+    harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full at the very end, perhaps."""
+    model, graph = make_model(), some_graph()
+    whole = embed(model, graph, tmp_path / "whole.vectors", **EXACT)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "publish_artifact", fail)
+        with pytest.raises(GraphFormersError, match="the disk is full"):
+            embed(model, graph, tmp_path / "some.vectors", **EXACT)
+    shard = tmp_path / "some.vectors.embedding" / "folder" / "states" / "00001.npy"
+    flip(shard, 300) if harm == "flipped" else shard.unlink()
+    embed(model, graph, tmp_path / "some.vectors", **EXACT)
+    assert bytes_of(tmp_path / "some.vectors") == bytes_of(whole.path)
+
+
+def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
+    """Its folder is another's now: the vectors would get the other's ids, and the other the tokens of this one."""
+    model = make_model()
+    some_graph().save(tmp_path / "some.graph")
+    old = TextGraph.load(tmp_path / "some.graph")
+    some_graph(1).save(tmp_path / "some.graph", force=True)
+    with pytest.raises(GraphFormersError, match=r"some.graph: another graph was put there since this one was loaded"):
+        embed(model, old, tmp_path / "some.vectors")
+    assert np.abs(model.encode_nodes(old) - model.encode_nodes(some_graph())).max() <= 1e-5
+    assert not (tmp_path / "some.graph" / "tokens").exists()
+    new = TextGraph.load(tmp_path / "some.graph")
+    assert farthest(embed(model, new, tmp_path / "some.vectors", **EXACT), model, new) <= 1e-5
+
+
+def test_whoever_waited_for_another_does_not_work_in_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
+    lock, others = job.lock_folder, []
+
+    def finish_first(handle: int) -> bool:
+        if not others:
+            others.append(handle)
+            embed(model, graph, out, **EXACT)
+        return lock(handle)
+
+    monkeypatch.setattr(job, "lock_folder", finish_first)
+    with pytest.raises(GraphFormersError, match="exists already"):
+        embed(model, graph, out, **EXACT)
+    assert farthest(VectorStore.load(out), model, graph) <= 1e-5
+
+
+def test_too_many_neighbours_for_a_bidirectional_model_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "MOST_TOGETHER", 4)
+    model, graph = make_model(direction="bidirectional"), some_graph()
+    with pytest.raises(GraphFormersError, match="a node with 7 neighbours; a bidirectional model reads at most 4"):
+        embed(model, graph, tmp_path / "some.vectors", num_neighbors=10)
+    assert not list(tmp_path.iterdir())
+    embed(model, graph, tmp_path / "some.vectors", num_neighbors=4)
+
+
+@pytest.mark.parametrize("name", [".", "/", "..", "some/.."])
+def test_places_without_a_name_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some").mkdir()
+    monkeypatch.chdir(tmp_path / "some")
+    with pytest.raises(GraphFormersError, match="expected the name of one to be made"):
+        embed(make_model(), some_graph(), name)
+
+
+def test_settings_and_changes_of_them(tmp_path: Path) -> None:
+    store = embed(make_model(), some_graph(), tmp_path / "some.vectors", EmbedSettings(keep_states=False), precision="int8")
+    assert (store.precision, store.states) == ("int8", None)
+
+
+def test_numbers_that_float16_does_not_hold_are_said(tmp_path: Path) -> None:
+    model = make_model(method="plm")
+    with torch.no_grad():
+        for parameter in list(model.network.parameters())[-2:]:
+            parameter.mul_(1e6)
+    assert np.isfinite(np.asarray(embed(model, some_graph(), tmp_path / "some.vectors"))).all()
+    with pytest.raises(GraphFormersError, match="do not fit into float16; float32 or int8 hold them"):
+        embed(model, some_graph(), tmp_path / "half.vectors", precision="float16")
+
+
 def test_something_else_does_not_continue_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
 
@@ -366,8 +452,14 @@ def test_too_little_space_is_said_before(tmp_path: Path, monkeypatch: pytest.Mon
         free = 1000
 
     monkeypatch.setattr(job.shutil, "disk_usage", lambda path: Usage)
-    with pytest.raises(GraphFormersError, match=r"B are needed, 1.0 kB are free; --no-keep-states needs less"):
-        embed(make_model(), some_graph(), tmp_path / "some.vectors")
+    model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
+    with pytest.raises(GraphFormersError, match=r"14.4 kB are needed, 1.0 kB are free; --no-keep-states needs less$"):
+        embed(model, graph, out, states="memory")
+    with pytest.raises(GraphFormersError, match=r"5.8 kB are needed, 1.0 kB are free$"):  # nothing was begun that differs
+        embed(model, graph, out, states="memory", keep_states=False)
+    for kept in (True, False):  # between the two passes they lie on disk in any case
+        with pytest.raises(GraphFormersError, match=r"14.4 kB are needed, 1.0 kB are free$"):
+            embed(model, graph, out, states="disk", keep_states=kept)
 
 
 @pytest.mark.parametrize("name", MODELS)
