@@ -124,7 +124,7 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
         if size != entry["bytes"]:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise ArtifactError(
-                f"{file}: {found}, expected {entry['bytes']:,} bytes; the {manifest['kind']} is damaged, make it again"
+                f"{file}: {found}, expected {entry['bytes']:,} bytes; {manifest['kind']} damaged, to be made again"
             )
     keys = ("kind", "fingerprint", "parents", "settings", "summary", "files")
     return Artifact(path=path, **{key: manifest[key] for key in keys})

@@ -9,7 +9,7 @@ from graphformers.data.describe import describe_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit
 from graphformers.data.times import moment
-from graphformers.progress import clock
+from graphformers.progress import amount, clock
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from collections.abc import Mapping, Sequence
@@ -148,12 +148,13 @@ def print_embedding_forecast(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    states = "no states" if found["states"] == "none" else f"{found['states_gb']:.2f} GB of states ({found['states']})"
+    sizes = {kind: amount(1e9 * found[f"{kind}_gb"], "B") for kind in ("vectors", "states")}
+    states = "no states" if found["states"] == "none" else f"{sizes['states']} of states ({found['states']})"
     rows = {
         "method": f"{found['method']}, {found['neighbors']} neighbours, on {found['device']}",
         "nodes": f"{found['nodes']:,} in {found['shards']:,} shards",
         "time": f"{clock(found['seconds'])}, measured on {found['nodes_tried']:,} nodes",
-        "disk": f"{found['vectors_gb']:.2f} GB of vectors, {states}",
+        "disk": f"{sizes['vectors']} of vectors, {states}",
     }
     print_rows(list(rows.items()))
 
@@ -225,6 +226,10 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
         print(f"to be removed, but linked otherwise: {words}")
     if report.not_there:
         print(f"to be removed, but not there: {len(report.not_there):,} ids, such as {report.not_there[0]!r}")
+    if report.self_links:
+        print(f"left out: {report.self_links:,} links from a node to itself")
+    for what, number in report.skipped.items():
+        print(f"skipped: {what} {number:,}")
     for name in report.new_columns:
         print(f"a new column: {name!r}, which no node had before")
     if report.edge_columns_not_kept:

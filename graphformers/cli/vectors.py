@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -92,7 +92,9 @@ def update_command(
         ),
     ] = None,
     edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
-    remove: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of nodes to remove, one a line.")] = None,
+    remove: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Nodes to remove: a table with a column of ids, or a line for each.")
+    ] = None,
     remove_edges: Annotated[
         Path | None,
         typer.Option(
@@ -102,8 +104,25 @@ def update_command(
     ] = None,
     model: MovedModel = None,
     column: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column is id, text, src, dst or type.")
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=NAME",
+            help="Which column is id, text (several: text=title,abstract), src, dst, type; by default as in the graph's own.",
+        ),
     ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option(help="Whether the first line of .csv and .tsv files names the columns; by default as in the graph's own."),
+    ] = None,
+    quotes: Annotated[
+        bool | None, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields; by default likewise.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave bad rows out and count them, instead of stopping at the first.")
+    ] = False,
+    keep_empty: Annotated[
+        bool, typer.Option("--keep-empty", help="Take nodes without a text; a graph that has some takes more of them anyway.")
+    ] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -111,13 +130,19 @@ def update_command(
 
     graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
     """
-    from graphformers.data.settings import ImportSettings
     from graphformers.embedding.update import update
     from graphformers.printing import print_update
 
     if not any((nodes, edges, remove, remove_edges)):
         raise typer.BadParameter("nothing to change; give --nodes, --edges, --remove or --remove-edges")
-    settings = ImportSettings(columns=dict(parse_column(word) for word in column or []))
+    columns = dict(parse_column(word) for word in column or [])
+    given: dict[str, Any] = {
+        "columns": columns,
+        "header": header,
+        "quotes": quotes,
+        "skip_bad": skip_bad,
+        "keep_empty": keep_empty or None,
+    }
     report = update(
         vectors,
         nodes=nodes,
@@ -125,8 +150,8 @@ def update_command(
         remove=remove,
         remove_edges=remove_edges,
         model=_moved(model, device),
-        settings=settings,
         device=device,
+        **{name: value for name, value in given.items() if value is not None},
     )
     print_update(report, vectors, as_json)
 

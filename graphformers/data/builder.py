@@ -23,6 +23,7 @@ from graphformers.errors import InputError
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
 HASH_ROWS = 1_000_000
 OUTSIDE = "edges to nodes outside the graph"
+MOST_TYPES = 32_000  # of edges, which are numbered with 16 bits
 
 
 class GraphBuilder:
@@ -206,10 +207,9 @@ class GraphBuilder:
             return np.full(length, -1, dtype=np.int16)
         encoded = pc.fill_null(as_strings(types), "").dictionary_encode()
         codes = [self._types.setdefault(name, len(self._types)) for name in encoded.dictionary.to_pylist()]
-        if len(self._types) > 32_000:
-            raise InputError(
-                f"more than 32,000 edge types, {next(reversed(self._types))!r} among them; is the right column used as the type?"
-            )
+        if len(self._types) > MOST_TYPES:
+            one = next(reversed(self._types))
+            raise InputError(f"more than {MOST_TYPES:,} edge types, {one!r} among them; is the right column used as the type?")
         return np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)] if codes else np.zeros(0, dtype=np.int16)
 
     def _report_outside(self, block: "list[_Edges]", sources: Array, targets: Array) -> None:

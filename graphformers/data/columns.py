@@ -74,6 +74,21 @@ def make_column(values: Sequence[Any]) -> pa.Array:
         return text_column(values)
 
 
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Values as Python has them; as Arrow's own where Python has none of the kind: nanoseconds, years after 9999."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_python_value(value) for value in column]
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return value
+
+
 def repeated(names: list[str]) -> str | None:
     """The first name of a column that stands more than once."""
     return next((name for name in names if names.count(name) > 1), None)

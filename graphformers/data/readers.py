@@ -4,6 +4,7 @@ A format is a module of `formats/` with a function `read(nodes, edges, builder, 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
     builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty)
     with told_of_skipping():
         import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
-        return builder.build()
+        graph = builder.build()
+    read_as = settings.remembered() if settings.format == "tables" else {}
+    return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from graphformers.errors import GraphFormersError, InputError, require_types
 
@@ -67,6 +68,13 @@ class ImportSettings:
             raise GraphFormersError(
                 f"window {self.window} and min_count {self.min_count} given, expected more than 0 minutes and at least 1 user"
             )
+
+    def remembered(self) -> dict[str, Any]:
+        """What a graph notes of how its tables were read, so that an update reads its own in the same way."""
+        columns = {role: name for role, name in self.columns.items() if role in ("id", "text", "src", "dst", "type")}
+        found = {"columns": columns, "header": self.header, "quotes": self.quotes, "keep_empty": self.keep_empty}
+        usual = ImportSettings()
+        return {name: value for name, value in found.items() if value != getattr(usual, name)}
 
 
 ROLES = {  # role -> column names that mean it, the best first

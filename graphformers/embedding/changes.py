@@ -1,7 +1,7 @@
 """Changes: what an update is given. New and changed nodes, new links, nodes and links to remove; from files or from Python."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array
-from graphformers.data.builder import GraphBuilder, node_table
-from graphformers.data.columns import as_strings
-from graphformers.data.formats.tables import read_edges, read_nodes
+from graphformers.data.arrays import Array, is_unicode
+from graphformers.data.builder import MOST_TYPES, GraphBuilder, node_table
+from graphformers.data.columns import as_strings, python_values
+from graphformers.data.formats.tables import Known, read_edges, read_nodes
 from graphformers.data.graph import plain_ids
 from graphformers.data.problems import Locate, Place, Problems, words_for
-from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import check_files, read_lines
+from graphformers.data.settings import ImportSettings, guess_column, require_column
+from graphformers.data.sources import check_files, file_kind, read_lines
+from graphformers.data.tables import KINDS, is_plain, read_table, table_columns
 from graphformers.embedding.live import Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 
@@ -36,6 +37,7 @@ class Changes:
     unlinked: tuple[Link, ...] = ()  # to be removed, either way: of that type, or whatever links a pair has
     where: tuple[Place, ...] = ()  # of each link, for messages
     unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
+    skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
 
     def check(self, live: LiveGraph) -> None:
         """Refuses what contradicts itself, and links to nodes that will not be there."""
@@ -49,6 +51,9 @@ class Changes:
         again = next((link for link in self.unlinked if _meet(linked.get(frozenset(link[:2]), set()), link[2])), None)
         if again is not None:
             raise InputError(f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make that two updates")
+        types = {kind for _, _, kind in self.links if kind is not None} - set(live.base.type_names)
+        if types and len(types | live.link_types()) > MOST_TYPES:
+            raise InputError(f"more than {MOST_TYPES:,} types of links; is the right column used as the type?")
         known, removed = set(given), set(self.removed)
         ends = [end for link in self.links for end in link[:2]]
         numbers = live.find(ends)
@@ -113,6 +118,51 @@ class _Collector:
                 self.where.append(locate(i))
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """How files of changes are read: as the graph's own were, unless told otherwise."""
+
+    settings: ImportSettings  # with the columns that were asked for
+    remembered: Mapping[str, str]  # role -> column of the graph's own files
+
+    @staticmethod
+    def of(given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]) -> "_Reading":
+        if given is not None:
+            return _Reading(replace(given, **changes), {})
+        summary = live.base.summary if live else {}
+        usual = dict(summary.get("read_as", {})) | ({"keep_empty": True} if summary.get("empty_texts") else {})
+        remembered = usual.pop("columns", {})
+        return _Reading(ImportSettings(**usual | changes), remembered)
+
+    def for_file(self, path: Path) -> ImportSettings:
+        """With the columns that the graph's own files had, where this one has them, too."""
+        names, asked = set(table_columns(path, self.settings)), self.settings.columns
+        own = {role: name for role, name in self.remembered.items() if role not in asked and names.issuperset(_parts(role, name))}
+        return replace(self.settings, columns=own | asked)
+
+    def no_texts(self, live: LiveGraph) -> set[str]:
+        """Columns that are not to be taken for texts: the graph has them beside its texts, or its texts are made of several."""
+        return {*live.column_names(), *_parts("text", self.remembered.get("text", ""))}
+
+    def check(self, *, nodes: bool, edges: bool, ids: bool) -> None:
+        """Refuses what was asked for where no file can have it."""
+        for role, name in self.settings.columns.items():
+            if role == "time":
+                words = "but an update does not keep the times of links; import them instead"
+            elif role in ("src", "dst", "type") and not edges:
+                words = "but no file holds links"
+            elif (role == "text" and not nodes) or (role == "id" and not nodes and not ids):
+                words = "but no file holds nodes"
+            else:
+                continue
+            raise GraphFormersError(f"the column {name!r} for {role} given, {words}")
+
+
+def _parts(role: str, name: str) -> list[str]:
+    """The columns that a role was given: several for a text."""
+    return [part.strip() for part in name.split(",")] if role == "text" else [name]
+
+
 def gather_changes(
     nodes: Nodes | None = None,
     edges: Links | None = None,
@@ -120,36 +170,40 @@ def gather_changes(
     remove_edges: Links | None = None,
     settings: ImportSettings | None = None,
     live: LiveGraph | None = None,
+    **reading: Any,
 ) -> Changes:
     """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
 
-    `remove` as a file holds one id a line. `live` is what is changed: it tells what its columns hold, and the texts of nodes of
-    which only columns are given.
+    `remove` as a file is a table with a column of ids, or holds one id a line. `live` is what is changed: it tells how its own
+    files were read, what its columns hold, and the texts of nodes of which only columns are given. `reading` are settings of
+    ImportSettings that differ from how the graph was read; `settings` are used as they are.
     """
-    settings = settings or ImportSettings()
-    if "time" in settings.columns:
-        raise GraphFormersError("a column for time given, but an update does not keep the times of links; import them instead")
-    links, where, unread = _links(edges, settings)
-    unlinked, _, _ = _links(remove_edges, settings)
-    removed = tuple(dict.fromkeys(_ids(remove)))
-    return Changes(_nodes(nodes, settings, live), tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread))
+    how = _Reading.of(settings, live, reading)
+    is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
+    how.check(nodes=is_file[0], edges=is_file[1] or is_file[3], ids=is_file[2])
+    problems = Problems(strict=not how.settings.skip_bad)
+    links, where, unread = _links(edges, how, problems)
+    unlinked = _links_to_remove(remove_edges, how, problems, live)
+    removed = tuple(dict.fromkeys(_ids(remove, how, problems)))
+    table = _nodes(nodes, how, problems, live)
+    return Changes(table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts))
 
 
-def _nodes(given: Nodes | None, settings: ImportSettings, live: LiveGraph | None) -> pa.Table:
+def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> pa.Table:
     if given is None:
         return NO_NODES
-    problems, column_type = Problems(strict=not settings.skip_bad), live.column_type if live else None
-    builder = GraphBuilder(problems, keep_empty=settings.keep_empty, column_type=column_type)
-    known_texts = partial(_known_texts, live) if live else None
+    column_type = live.column_type if live else None
+    builder = GraphBuilder(problems, keep_empty=how.settings.keep_empty, column_type=column_type)
+    known = Known(partial(_known_texts, live), how.no_texts(live)) if live else None
     if isinstance(given, str | Path):
         check_files([Path(given)])
-        read_nodes([Path(given)], builder, settings, known_texts)
+        read_nodes([Path(given)], builder, how.for_file(Path(given)), known)
         return builder.node_table()
     if isinstance(given, Mapping):
         if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
             raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
         given = [{"id": id, "text": text} for id, text in given.items()]
-    table = node_table(given, known_texts)
+    table = node_table(given, known.texts if known else None)
     if not len(table):
         return NO_NODES
     builder.add_table(table)
@@ -164,37 +218,66 @@ def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
     return pa.array([next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string())
 
 
-def _links(given: Links | None, settings: ImportSettings) -> tuple[list[Link], list[Place], list[str]]:
+def _links(given: Links | None, how: _Reading, problems: Problems) -> tuple[list[Link], list[Place], list[str]]:
     """Links, where they stand, and the columns beside them that nobody reads."""
     if given is None:
         return [], [], []
     if isinstance(given, str | Path):
         check_files([Path(given)])
-        collector = _Collector(Problems(strict=not settings.skip_bad))
-        read_edges(Path(given), collector, settings)
-        return collector.links, collector.where, list(collector.problems.unread)
+        problems.unread.clear()
+        collector = _Collector(problems)
+        read_edges(Path(given), collector, how.for_file(Path(given)))
+        return collector.links, collector.where, list(problems.unread)
     links = []
     for entry in given:
         link = entry if isinstance(entry, str) or not hasattr(entry, "__len__") else plain_ids(entry)
         if not isinstance(link, list) or len(link) not in (2, 3) or not all(isinstance(end, str) for end in link[:2]):
             raise GraphFormersError(f"the link {entry!r} given, expected a pair of ids, or (id, id, type)")
-        if len(link) == 3 and not isinstance(link[2], str | None):
-            raise GraphFormersError(f"the link {entry!r}: its type is a {type(link[2]).__name__}, types are strings, or None")
-        links.append((str(link[0]), str(link[1]), (link[2] or None) if len(link) == 3 else None))
+        kind = link[2] if len(link) == 3 else None
+        if not isinstance(kind, str | None):
+            raise GraphFormersError(f"the link {entry!r}: its type is a {type(kind).__name__}, types are strings, or None")
+        if kind is not None and not is_unicode(kind):
+            raise GraphFormersError(f"the link {entry!r}: its type is no Unicode, it holds half of a character")
+        links.append((str(link[0]), str(link[1]), kind or None))
     return links, [], []
 
 
-def _ids(given: str | Path | Iterable[str] | None) -> list[str]:
+def _links_to_remove(given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> list[Link]:
+    """A column that is not understood may be the type of the links that are meant: then more than these would go."""
+    links, _, unread = _links(given, how, problems)
+    if unread and live and live.link_types() - {""} and not any(kind for _, _, kind in links):
+        raise InputError(
+            f"{given}: the column {unread[0]!r} means nothing here, so that all links of a pair would be removed, whatever their "
+            f"type; name their type with --column type={unread[0]}, or leave the column out"
+        )
+    return links
+
+
+def _ids(given: str | Path | Iterable[str] | None, how: _Reading, problems: Problems) -> list[str]:
     if given is None:
         return []
     if isinstance(given, str | Path):
         check_files([Path(given)])
-        return [line for _, line in read_lines(Path(given), Problems(strict=True)) if line]
+        return _ids_in(Path(given), how, problems)
     ids = plain_ids(given)
     strange = next((id for id in ids if not isinstance(id, str)), None)
     if strange is not None:
         raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
     return ids
+
+
+def _ids_in(path: Path, how: _Reading, problems: Problems) -> list[str]:
+    """The column of ids of a table, whose only column may have any name, or none; the lines of any other file, such as .txt."""
+    if file_kind(path) not in set(KINDS) - {"txt"}:
+        return [line for _, line in read_lines(path, problems) if line]
+    settings = how.for_file(path)
+    names = table_columns(path, settings)
+    if len(names) == 1 and guess_column("id", names, settings) is None and is_plain(path):
+        settings = replace(settings, header=False, columns={})
+        names = table_columns(path, settings)
+    name = names[0] if len(names) == 1 else require_column("id", names, settings, path)
+    batches = read_table(path, problems, settings, only=[name], texts=[name], required=[name])
+    return [id for batch in batches for id in as_strings(batch.columns[name]).to_pylist() if id]
 
 
 @dataclass(frozen=True)
@@ -227,9 +310,10 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     numbers = live.find(nodes["id"].to_pylist()).tolist()
     known = [live.fields(node) if node >= 0 else {} for node in numbers]
     nodes = _completed(nodes, known, [live.record(node)[0] for node in numbers if node >= 0])
-    for row, (entry, own) in enumerate(zip(nodes.to_pylist(), known, strict=True)):
-        if any(own.get(name) != value for name, value in entry.items()):
-            different.append((row, own.get("text") == entry["text"]))
+    given = {name: python_values(nodes[name]) for name in nodes.column_names}
+    for row, own in enumerate(known):
+        if any(_differ(own.get(name), values[row]) for name, values in given.items()):
+            different.append((row, own.get("text") == given["text"][row]))
     put = nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
     for node, (_, same_text) in zip(live.put(put), different, strict=True):
         if not same_text:
@@ -252,6 +336,11 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     touched -= {node for _, node in removed}
     arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
     return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether two values are different; what is no number is not different from itself here."""
+    return bool(one != other) and not (one != one and other != other)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Vectors for other programs: NumPy, Parquet, word2vec's text format; written beside their place and put there when whole."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 from graphformers.artifact import check_place
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.files import put_in_place
+from graphformers.files import put_in_place, sync
 
 SUFFIXES = (".npy", ".parquet", ".txt")
 
@@ -19,9 +20,12 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
     """Writes all vectors in the format that the name says."""
     if path.suffix not in SUFFIXES:
         raise GraphFormersError(f"{path}: cannot tell the format from the name, expected one of {', '.join(SUFFIXES)}")
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path  # a link stays one
     written = [path] if path.suffix != ".npy" else [path.with_suffix(".ids.txt"), path]
     for place in written:
-        if place.exists() and (not force or not place.is_file()):
+        if place.is_dir():
+            raise GraphFormersError(f"{place}: a folder, expected the name of a file")
+        if place.exists() and not force:
             raise GraphFormersError(f"{place}: exists already; --force (force=True) replaces it")
     check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,6 +34,10 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
         if beside_ids is not None:
             _ids(store, beside_ids)
         writers[path.suffix](store, beside)
+        if beside_ids is not None:  # a kill between the two leaves no vectors rather than those of other ids
+            sync(beside_ids)
+            sync(beside)
+            path.unlink(missing_ok=True)
 
 
 def _numpy(store: VectorStore, path: Path) -> None:
@@ -43,7 +51,7 @@ def _numpy(store: VectorStore, path: Path) -> None:
 def _ids(store: VectorStore, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for ids, _ in store.blocks():
-            _refuse(ids, "\r\n", "a line break", "a list of ids")
+            _refuse(ids, str.splitlines, "a line break", "a list of ids")
             file.writelines(f"{id}\n" for id in ids)
 
 
@@ -62,13 +70,13 @@ def _word2vec(store: VectorStore, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write(f"{len(store)} {store.size}\n")
         for ids, vectors in store.blocks():
-            _refuse(ids, None, "a blank", "word2vec's format")
+            _refuse(ids, str.split, "a blank", "word2vec's format")
             for id, vector in zip(ids, vectors, strict=True):
                 file.write(f"{id} {' '.join(map(repr, vector.tolist()))}\n")
 
 
-def _refuse(ids: list[str], letters: str | None, what: str, where: str) -> None:
-    """An id that the format would tear apart."""
+def _refuse(ids: list[str], tear: Callable[[str], list[str]], what: str, where: str) -> None:
+    """An id that the format would tear apart, or take something from."""
     for id in ids:
-        if (len(id.split()) != 1) if letters is None else any(letter in id for letter in letters):
+        if tear(id) != [id]:
             raise GraphFormersError(f"the id {id!r} has {what}, which {where} cannot hold; export to .parquet instead")

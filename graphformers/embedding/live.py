@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk, pair_keys
 from graphformers.data.builder import join_times
-from graphformers.data.columns import as_text, join_column
+from graphformers.data.columns import join_column, python_values
 from graphformers.data.graph import TextGraph, plain_ids
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 
@@ -110,7 +110,7 @@ class LiveGraph:
     def fields(self, node: int) -> dict[str, object]:
         """The id, the text and the user's columns of a node."""
         table, row = self.record(node)
-        return {name: table[name][row].as_py() for name in table.column_names}
+        return {name: python_values(table[name].slice(row, 1))[0] for name in table.column_names}
 
     def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Of each node the values of some of its columns, fit for JSON; None where it has none."""
@@ -140,17 +140,14 @@ class LiveGraph:
         base, total = self.base.nodes, self.base.num_nodes + len(self._ids)
         changed = sorted(self._records)
         records = [self._records[node] for node in changed]
-        found = [table[name][row].as_py() if name in table.column_names else None for table, row in records]
-        try:
-            values = pa.array(found)
-        except pa.ArrowException:  # words and numbers, from a time when an update did not look
-            values = pa.array([as_text(value) for value in found], pa.large_string())
+        found = [one_chunk(table[name].slice(row, 1)) if name in table.column_names else None for table, row in records]
+        values = join_column(found, [1] * len(found), [False] * len(found))
         kind = base[name].type if name in base.column_names else values.type
         own = one_chunk(base[name]) if name in base.column_names else pa.nulls(self.base.num_nodes, kind)
         if not changed:
             return own
         try:
-            values = values.cast(kind)
+            values = values.cast(kind) if values.null_count < len(values) else pa.nulls(len(values), kind)
         except pa.ArrowException:  # a new node has words where the others have numbers
             own, values, kind = own.cast(pa.large_string()), values.cast(pa.large_string()), pa.large_string()
         whole, mask = pa.concat_arrays([own, pa.nulls(len(self._ids), kind)]), np.zeros(total, dtype=bool)

@@ -10,22 +10,24 @@ again changes nothing and does no work.
 """
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from graphformers.artifact import find_parent, sweep_drafts
+from graphformers.artifact import check_place, find_parent, sweep_drafts
 from graphformers.data.arrays import Array
+from graphformers.data.problems import told_of_skipping
 from graphformers.data.sampling import Neighborhood
 from graphformers.data.settings import ImportSettings
 from graphformers.data.tokens import TokenCache, tokenize
 from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
 from graphformers.embedding.live import Link, LiveGraph
-from graphformers.embedding.log import Record
+from graphformers.embedding.log import NAME, Record
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
 from graphformers.errors import ArtifactError
@@ -52,6 +54,8 @@ class UpdateReport:
     not_there: tuple[str, ...] = ()  # ids that were to be removed, or were an end of a link that was
     new_columns: tuple[str, ...] = ()  # of nodes, which none had before
     edge_columns_not_kept: tuple[str, ...] = ()  # of a file of links
+    self_links: int = 0  # from a node to itself, which say nothing
+    skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
 
     @property
     def forwards(self) -> int:
@@ -215,6 +219,7 @@ def update(
     model: GraphFormers | str | Path | None = None,
     settings: ImportSettings | None = None,
     device: str | None = None,
+    **reading: Any,
 ) -> UpdateReport:
     """Brings a folder of vectors up to date with changes of its graph, from files or from Python; see `gather_changes`.
 
@@ -223,9 +228,11 @@ def update(
     """
     path = vectors.path if isinstance(vectors, VectorStore) else Path(vectors)
     with locked(path) as lock:
+        check_place(path / NAME)
         sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)
-        changes = gather_changes(nodes, edges, remove, remove_edges, settings, store.live)
+        with told_of_skipping():
+            changes = gather_changes(nodes, edges, remove, remove_edges, settings, store.live, **reading)
         if model is None:
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):
@@ -234,7 +241,14 @@ def update(
         new = tuple(name for name in changes.nodes.column_names if name not in ("id", "text", *known))
         not_there = _not_there(changes, store.live)
         report = Updater(store, model, lock).apply(changes)
-        return replace(report, not_there=not_there, new_columns=new, edge_columns_not_kept=changes.unread)
+        loops = sum(one == other for one, other, _ in changes.links)
+        told: dict[str, Any] = {
+            "not_there": not_there,
+            "new_columns": new,
+            "edge_columns_not_kept": changes.unread,
+            "skipped": changes.skipped,
+        }
+        return replace(report, already_so=report.already_so - loops, self_links=loops, **told)
 
 
 def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:

@@ -238,6 +238,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes a .safetensors file; a disk that is full is an OSError, as everywhere."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        path.chmod(path.parent.stat().st_mode & 0o666)  # as the folder, which the umask decided; else its owner's alone
     except SafetensorError as error:
         code = re.search(r"(?:code: |os error )(\d+)", str(error))
         raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error

@@ -13,9 +13,12 @@ import pyarrow.parquet as parquet
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from graphformers.data.arrays import one_chunk
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
+from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
+from graphformers.embedding import changes as changes_module
 from graphformers.embedding import compaction, shards
 from graphformers.embedding.changes import gather_changes, work_out
 from graphformers.embedding.job import embed
@@ -327,7 +330,7 @@ def test_a_list_of_ids_is_taken_to_the_letter(tmp_path: Path) -> None:
     (tmp_path / "gone.txt").write_bytes(b"caf\xe9\n")
     with pytest.raises(GraphFormersError, match=r"gone.txt:1: byte 0xe9 at position 4 is not UTF-8") as refused:
         update(store, remove=tmp_path / "gone.txt", model=model)
-    assert "--skip-bad" not in str(refused.value)  # which an update does not have
+    assert "--skip-bad leaves such rows out" in str(refused.value)
 
 
 def test_a_link_to_nobody_is_said_with_its_line(tmp_path: Path) -> None:
@@ -825,5 +828,154 @@ def test_columns_alone_leave_texts_and_vectors(tmp_path: Path) -> None:
     with pytest.raises(GraphFormersError, match="nodes with the columns id, year given, 'text' is missing"):
         update(store, nodes=[{"id": "new", "year": 2002}], model=model)
     (tmp_path / "years.csv").write_text("id,year\nnew,2001\n")
-    with pytest.raises(GraphFormersError, match=r"years\.csv:1: no column for text"):
+    with pytest.raises(GraphFormersError, match=r"years\.csv:2: the node 'new' is new and needs a text"):
         update(store, nodes=tmp_path / "years.csv", model=model)
+
+
+def imported_base(folder: Path, table: str, **settings: Any) -> tuple[GraphFormers, VectorStore]:
+    """Vectors of a graph read from a table, links of two types included."""
+    (folder / "nodes.csv").write_text(table)
+    (folder / "links.csv").write_text("src,dst,type\na,b,cites\na,b,likes\n" if settings.get("header", True) else "a,b\n")
+    model, columns = make_model(), settings.pop("columns", {})
+    if not settings.get("header", True):
+        columns |= {"src": "1", "dst": "2"}
+    graph = read_graph(folder / "nodes.csv", folder / "links.csv", columns=columns, **settings)
+    return model, embed(model, graph.save(folder / "some.graph"), folder / "some.vectors", **EXACT)
+
+
+def test_files_are_read_as_those_of_the_graph_were(tmp_path: Path) -> None:
+    """Another column would be taken for the text otherwise, and all texts be changed by the very file they came from."""
+    columns = {"id": "paper", "text": "title, abstract"}
+    model, store = imported_base(tmp_path, "paper,title,abstract,year\na,graph,node,1\nb,text,layer,2\n", columns=columns)
+    assert update(store, nodes=tmp_path / "nodes.csv", model=model).already_so == 2
+    (tmp_path / "new.csv").write_text("paper,title,abstract\na,graph,node\nc,new,words\n")
+    report = update(store, nodes=tmp_path / "new.csv", model=model)
+    assert (report.new_nodes, report.changed_nodes, report.already_so) == (1, 0, 1)
+    assert VectorStore.load(store.path).text("c") == "new. words"
+    (tmp_path / "half.csv").write_text("paper,title\na,other\n")  # one of the two texts is none
+    assert update(store, nodes=tmp_path / "half.csv", model=model).new_columns == ("title",)
+    assert VectorStore.load(store.path).text("a") == "graph. node"
+    (tmp_path / "half.csv").write_text("paper,title\nd,other\n")
+    with pytest.raises(GraphFormersError, match=r"half.csv:2: the node 'd' is new and needs a text"):
+        update(store, nodes=tmp_path / "half.csv", model=model)
+    (tmp_path / "plain.csv").write_text("id,text\nd,other\n")  # as anybody would write it
+    assert update(store, nodes=tmp_path / "plain.csv", model=model).new_nodes == 1
+    (tmp_path / "told.csv").write_text("paper,title\ne,other\n")
+    assert update(store, nodes=tmp_path / "told.csv", model=model, columns={"text": "title"}).new_nodes == 1
+    assert VectorStore.load(store.path).text("e") == "other"
+
+
+def test_a_column_that_the_graph_has_is_not_taken_for_the_text(tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,title,abstract\na,graph,node\nb,text,layer\n")
+    (tmp_path / "new.csv").write_text("id,abstract\na,other\n")
+    assert update(store, nodes=tmp_path / "new.csv", model=model).forwards == 0
+    found = VectorStore.load(store.path)
+    assert (found.text("a"), found.live.fields(0)["abstract"]) == ("graph", "other")
+
+
+def test_files_without_a_header_and_nodes_without_a_text(tmp_path: Path) -> None:
+    columns = {"id": "1", "text": "2"}
+    model, store = imported_base(tmp_path, "a,graph\nb,\n", header=False, keep_empty=True, columns=columns)
+    (tmp_path / "new.csv").write_text("b,\nc,\nd,text\n")
+    report = update(store, nodes=tmp_path / "new.csv", model=model)
+    assert (report.new_nodes, report.already_so) == (2, 1)
+    found = VectorStore.load(store.path)
+    assert [found.text(id) for id in "abcd"] == ["graph", "", "", "text"]
+    assert farthest(found, model, found.graph()) <= 1e-5
+    (tmp_path / "new.csv").write_text("id,text\ne,words\n")
+    with pytest.raises(GraphFormersError, match="no column for text"):
+        update(store, nodes=tmp_path / "new.csv", model=model, header=True, columns={"text": "words"})
+    assert update(store, nodes=tmp_path / "new.csv", model=model, header=True).new_nodes == 1
+
+
+def test_rows_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    (tmp_path / "new.csv").write_text("id,text\nc,\nd,words\n")
+    with pytest.raises(GraphFormersError, match=r"new.csv:2: the text of node 'c' is empty.*--skip-bad leaves such rows out"):
+        update(store, nodes=tmp_path / "new.csv", model=model)
+    report = update(store, nodes=tmp_path / "new.csv", model=model, skip_bad=True, edges=[("a", "a"), ("d", "a")])
+    assert (report.new_nodes, dict(report.skipped), report.self_links, report.already_so) == (1, {"empty text": 1}, 1, 0)
+    print_update(report, store.path, as_json=False)
+    shown = capsys.readouterr().out
+    assert "skipped: empty text 1" in shown
+    assert "left out: 1 links from a node to itself" in shown
+
+
+def test_a_column_that_may_be_the_type_of_links_to_remove_is_not_passed_over(tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    (tmp_path / "gone.csv").write_text("source,target,kind\na,b,likes\n")
+    with pytest.raises(GraphFormersError, match=r"gone.csv: the column 'kind' means nothing here.*--column type=kind"):
+        update(store, remove_edges=tmp_path / "gone.csv", model=model)
+    assert update(store, remove_edges=tmp_path / "gone.csv", model=model, columns={"type": "kind"}).removed_links == 1
+    assert VectorStore.load(store.path).live.links_between([(0, 1)]) == [[("a", "b", "cites")]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ids.txt", b"b\n"),
+        ("ids.csv", b"b\n"),
+        ("ids.csv", b'id\n"b"\n'),
+        ("ids.csv", b'"b"\n'),
+        ("ids.csv", b"text,id\nsome words,b\n"),
+        ("ids.jsonl", b'{"id": "b"}\n'),
+        ("ids.parquet", None),
+    ],
+)
+def test_ids_to_remove_are_lines_or_a_column(name: str, content: bytes | None, tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    if content is None:
+        parquet.write_table(pa.table({"paper": ["b"]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(content)
+    report = update(store, remove=tmp_path / name, model=model)
+    assert (report.removed_nodes, report.not_there) == (1, ())
+    assert list(VectorStore.load(store.path)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"src": "x"}, "'x' for src given, but no file holds links"),
+        ({"text": "x"}, "'x' for text given, but no file holds nodes"),
+    ],
+)
+def test_columns_for_files_that_are_not_given_are_refused(columns: dict[str, str], message: str, tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    (tmp_path / "gone.txt").write_text("a\n")
+    with pytest.raises(GraphFormersError, match=message):
+        update(store, remove=tmp_path / "gone.txt", model=model, columns=columns)
+
+
+def test_more_types_of_links_than_a_graph_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    monkeypatch.setattr(changes_module, "MOST_TYPES", 4)
+    update(store, edges=[("a", "b", "x"), ("a", "b", "y")], model=model)
+    with pytest.raises(GraphFormersError, match="more than 4 types of links"):
+        update(store, edges=[("a", "b", "z")], model=model)
+    with pytest.raises(GraphFormersError, match="half of a character"):
+        update(store, edges=[("a", "b", "\ud800")], model=model)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, 1234567890123456789, None], pa.timestamp("ns")),
+        pa.array([1, 12345, None], pa.time64("ns")),
+        pa.array([1, 400_000_000_000, None], pa.timestamp("s")),
+        pa.array([[1], [1234567890123456789], None], pa.list_(pa.timestamp("ns"))),
+        pa.array([float("nan"), 1.0, None]),
+    ],
+    ids=["nanoseconds", "times", "years after 9999", "lists", "no numbers"],
+)
+def test_values_that_python_does_not_have(values: pa.Array, tmp_path: Path) -> None:
+    model = make_model()
+    store = typed_base(tmp_path, model, odd=values)
+    nodes = pa.table({"id": ["a", "b", "d"], "text": ["other", "text", "new"], "odd": values.take([0, 1, 1])})
+    report = update(store, nodes=nodes, model=model)
+    assert (report.new_nodes, report.changed_nodes, report.already_so) == (1, 1, 1)
+    assert update(store, nodes=nodes, model=model).already_so == 3
+    found = VectorStore.load(store.path)
+    expected = pa.concat_arrays([values, values.slice(1, 1)])
+    for column in (found.live.column("odd"), one_chunk(compact_now(found).graph().column("odd"))):
+        assert column.cast(expected.type).to_string() == expected.to_string()  # which knows no equality of NaN

@@ -1,5 +1,6 @@
 """VectorStore: vectors by id, and as other programs want them."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,65 @@ def test_exports_that_cannot_be_are_said(store: VectorStore, tmp_path: Path) -> 
     with pytest.raises(GraphFormersError, match="file is not a folder"):
         odd.export(tmp_path / "file" / "out.parquet")
     assert not list(tmp_path.glob("out.txt"))
+
+
+@pytest.mark.parametrize("id", [" a", "a ", "\na", "a\u2028b", "a\x0b"])
+def test_exports_refuse_ids_that_they_would_change(id: str, store: VectorStore, tmp_path: Path) -> None:
+    update(store, nodes={id: "graph"}, model=make_model())
+    odd = VectorStore.load(store.path)
+    with pytest.raises(GraphFormersError, match="has a blank"):
+        odd.export(tmp_path / "out.txt")
+    if len(id.splitlines()) > 1 or "\x0b" in id:
+        with pytest.raises(GraphFormersError, match="has a line break"):
+            odd.export(tmp_path / "out.npy")
+    else:
+        odd.export(tmp_path / "out.npy")
+        assert (tmp_path / "out.ids.txt").read_text().splitlines() == odd.ids.to_pylist()
+
+
+def test_an_export_killed_between_ids_and_vectors_leaves_no_wrong_pair(
+    store: VectorStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.export(tmp_path / "out.npy")
+    update(store, nodes={"new": "graph"}, model=make_model())
+    replace = os.replace
+
+    def kill(beside: Path, path: Path) -> None:
+        if Path(path).suffix == ".npy":
+            raise KeyboardInterrupt
+        replace(beside, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            VectorStore.load(store.path).export(tmp_path / "out.npy", force=True)
+    assert not (tmp_path / "out.npy").exists()
+    VectorStore.load(store.path).export(tmp_path / "out.npy", force=True)
+    assert (
+        len(np.load(tmp_path / "out.npy"))
+        == len((tmp_path / "out.ids.txt").read_text().splitlines())
+        == len(VectorStore.load(store.path))
+    )
+
+
+def test_an_export_to_a_link_or_a_folder(store: VectorStore, tmp_path: Path) -> None:
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    store.export(tmp_path / "link.txt", force=True)
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real.txt").is_file()
+    (tmp_path / "out.npy").mkdir()
+    with pytest.raises(GraphFormersError, match=r"out.npy: a folder, expected the name of a file"):
+        store.export(tmp_path / "out.npy", force=True)
+
+
+def test_a_log_of_nothing_but_zeros_is_an_unfinished_one(tmp_path: Path) -> None:
+    """As a power failure may leave one that was just begun."""
+    log = ChangeLog(tmp_path, "f" * 64)
+    log.path.write_bytes(bytes(500))
+    assert list(log.read()) == []
+    assert log.unfinished == 500
+    log.append(Record({"number": 1}, {}))
+    assert [record.content for record in ChangeLog(tmp_path, "f" * 64).read()] == [{"number": 1}]
 
 
 def test_int8_is_within_half_a_step() -> None:

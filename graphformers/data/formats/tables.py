@@ -1,7 +1,7 @@
 """Node and edge tables: .csv .tsv .jsonl .parquet, several files per side, column names guessed or given."""
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
@@ -13,13 +13,19 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
-from graphformers.data.problems import Locate, Problems, told_of_skipping
+from graphformers.data.problems import Locate, Problems, told_of_skipping, words_for
 from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 
-KnownTexts = Callable[[pa.Array], pa.Array]  # ids -> their texts, null where there is no such node
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of nodes that a file may be about."""
+
+    texts: Callable[[pa.Array], pa.Array]  # ids -> their texts, null where there is no such node
+    columns: Collection[str]  # names that do not mean a text here, whatever they mean elsewhere
 
 
 def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
@@ -53,14 +59,14 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
     return nodes, edges
 
 
-def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known_texts: KnownTexts | None = None) -> None:
-    """Reads the files of nodes, all of them: the builder is told so. Where a file has no texts, `known_texts` gives them."""
+def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known: Known | None = None) -> None:
+    """Reads the files of nodes, all of them: the builder is told so. Where a file has no texts, they may be `known`."""
     columns = {path: table_columns(path, settings) for path in paths}
     names = ColumnNames(name for found in columns.values() for name in found)
     if all(map(names_all_columns, paths)):
         _check_kept(names, settings)
     for path, found in columns.items():
-        _read_node_file(path, found, names, builder, settings, known_texts)
+        _read_node_file(path, found, names, builder, settings, known)
     _check_kept(names, settings)
     builder.seal_nodes()
 
@@ -71,13 +77,14 @@ def _read_node_file(
     names: ColumnNames,
     builder: GraphBuilder,
     settings: ImportSettings,
-    known_texts: KnownTexts | None,
+    known: Known | None,
 ) -> None:
     """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full stop."""
-    if known_texts is not None and "text" not in settings.columns and guess_column("text", found, settings) is None:
+    guessed = found if known is None else [name for name in found if name not in known.columns]
+    if known is not None and "text" not in settings.columns and guess_column("text", guessed, settings) is None:
         id_name, texts = require_column("id", found, settings, path), list[str]()
     else:
-        id_name, texts = _id_and_texts(found, settings, path)
+        id_name, texts = _id_and_texts(found if "text" in settings.columns else guessed, settings, path)
         if "text" not in settings.columns:
             others = [name for name in meaning("text", found, settings) if name not in (id_name, *texts)]
             if others:
@@ -85,8 +92,8 @@ def _read_node_file(
     roles = list(dict.fromkeys([id_name, *texts]))
     only = None
     if settings.keep is not None:
-        known = found if names_all_columns(path) else settings.keep
-        only = [*roles, *(name for name in known if name in settings.keep and name not in roles)]
+        there = found if names_all_columns(path) else settings.keep
+        only = [*roles, *(name for name in there if name in settings.keep and name not in roles)]
     required = roles if len(texts) == 1 else [id_name]  # of several texts one is enough
     for batch in read_table(path, builder.problems, settings, only=only, texts=roles, required=required):
         # A column asked for that the records of a .jsonl lack comes as nulls without a type.
@@ -94,9 +101,13 @@ def _read_node_file(
         others = [name for name in batch.columns if name not in roles] + also
         columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
         ids, given = batch.columns[id_name], [batch.columns[name] for name in texts]
-        text = known_texts(ids) if known_texts and not given else _join(given)
-        if not given and text.null_count:  # a new node, which needs a text
-            require_column("text", found, settings, path)
+        text = known.texts(ids) if known is not None and not given else _join(given)
+        if not given and text.null_count:
+            row = next(row for row in range(len(ids)) if not text[row].is_valid)
+            raise InputError(
+                f"{words_for(batch.locate(row))}: the node {ids[row].as_py()!r} is new and needs a text, but there is no column "
+                f"for it among: {', '.join(found)}; name one with --column text=NAME"
+            )
         builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
 
 
