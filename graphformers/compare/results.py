@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Run
+from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, UNTRAINED, Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
 from graphformers.data.split import LinkSplit
@@ -195,7 +195,7 @@ def caution(one: System, other: System) -> str:
 def verdict(results: Results) -> list[str]:
     """What the numbers say, one sentence each. Which method is best is decided on the valid questions, not on the asked ones."""
     reader, text, best = results.best_reader(), results.text_only(), results.best()
-    found = []
+    found = _learned_nothing(results)
     if reader and text:
         found.append(_does_the_graph_help(reader, text))
     if reader:
@@ -206,6 +206,21 @@ def verdict(results: Results) -> list[str]:
     if reader and text and results.is_one_device:
         found.append(_cost(reader, text))
     return found
+
+
+def _learned_nothing(results: Results) -> list[str]:
+    """Where all methods are behind the backbone that they began with, their differences say nothing of them."""
+    start = next((each for each in results.untrained if each.title.endswith(UNTRAINED)), None)
+    if start is None or not results.trained:
+        return []
+    behind = [ahead(each, start) for each in results.trained]
+    if not all(difference.value < 0 and difference.p_value < SURE for difference in behind):
+        return []
+    best = max(each.mean() for each in results.trained)
+    return [
+        f"Nothing is learned yet: every method finds fewer links than {start.title} ({start.mean():.3f}; the best {best:.3f}). "
+        "Train longer, or otherwise, before you believe what follows."
+    ]
 
 
 def _does_the_graph_help(reader: System, text: System) -> str:

@@ -45,6 +45,7 @@ BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
 ASKED = "asked"  # the condition under which the model is meant to work
 ALONE = "no neighbours"
 SHUFFLED = "shuffled neighbours"
+UNTRAINED = ", untrained"  # behind the name of a backbone
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def _untrained(plan: Plan) -> dict[str, Ranks]:
     nodes = asked_nodes(split.test)
     systems: dict[str, Scorer] = dict(simple_scores(split, count))
     vectors = sentence_vectors(plan.source, split.graph, nodes, max_tokens, plan.device)
-    systems[f"{Path(plan.source).name}, untrained"] = VectorScores(vectors, nodes, cosine=True)
+    systems[f"{Path(plan.source).name}{UNTRAINED}"] = VectorScores(vectors, nodes, cosine=True)
     ranks = {name: rank_listed(scorer, split.test) for name, scorer in systems.items()}
     save_ranks(place, ranks, {})
     return ranks

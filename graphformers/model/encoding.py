@@ -6,7 +6,7 @@ One class serves GraphFormers and every baseline; `config.method` says which net
 import copy
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -159,6 +159,8 @@ class GraphFormers(nn.Module):
                 around = [neighbors]
             vector: Array = self.encode([texts], around, normalize=normalize)[0]
             return vector
+        if not isinstance(texts, Iterable):
+            raise GraphFormersError(f"a {type(texts).__name__} given, expected a text or a list of texts")
         texts = list(texts)
         strange = [around for around in neighbors or () if not isinstance(around, list | tuple | np.ndarray)]
         if strange:

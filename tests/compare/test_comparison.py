@@ -392,6 +392,17 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     assert [row[0] for row in overall_table(fake_results(folder, {"plm": good, "max": bad})).rows] == ["PLM", "PLM+Max"]
 
 
+def test_the_verdict_on_models_that_are_worse_than_where_they_began(folder: Path) -> None:
+    runs = (fake_run("plm", share(0.3)), fake_run("graphformers", share(0.1)))
+    words = words_of(folder, *runs, **{"minilm, untrained": share(0.5)})[0]
+    assert words.startswith(
+        "Nothing is learned yet: every method finds fewer links than minilm, untrained (0.500; the best 0.300)"
+    )
+    for start in (share(0.2), share(0.3)):  # one of the two has learned, or it cannot be told
+        assert not words_of(folder, *runs, **{"minilm, untrained": start})[0].startswith("Nothing is learned")
+    assert not words_of(folder, *runs, **{"degree alone": share(0.5)})[0].startswith("Nothing is learned")
+
+
 def share(value: float, count: int = 1000) -> list[float]:
     """So many questions, of which this share is answered."""
     return [1.0] * round(value * count) + [0.0] * (count - round(value * count))

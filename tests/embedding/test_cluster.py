@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from graphformers.embedding.job import embed
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from tests.embedding.conftest import EXACT, bytes_of, make_model, some_graph
+from tests.embedding.conftest import EXACT, bytes_of, farthest, make_model, some_graph
 
 SCRIPT = """
 import sys
@@ -88,3 +90,52 @@ def test_workers_need_folders(tmp_path: Path) -> None:
         embed_on_cluster(make_model(), some_graph(), tmp_path / "some.vectors", EmbedSettings(), Cluster())
     with pytest.raises(GraphFormersError, match="workers=0 given"):
         Cluster(workers=0)
+    with pytest.raises(GraphFormersError, match="gpus_per_worker=-1 given, expected 0 or more"):
+        Cluster(gpus_per_worker=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ray", "nowhere"], "no Ray cluster at 'nowhere'"),
+        (["--ray", "local", "--gpus-per-worker", "1"], "no machine of the cluster has a CPU and 1 GPUs, which a worker needs"),
+        (["--ray", "local", "--device", "cpu"], "with --ray, --gpus-per-worker says what is used"),
+        (["--ray", "local", "--dry-run"], "leave --ray out to try it"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_made(options: list[str], message: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    make_model().save_pretrained(tmp_path / "start.model")
+    some_graph().save(tmp_path / "some.graph")
+    words = ["embed", str(tmp_path / "start.model"), str(tmp_path / "some.graph"), "-o", str(tmp_path / "some.vectors")]
+    command = [sys.executable, "-m", "graphformers", *words, *options]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode != 0
+    assert "Traceback" not in found.stderr
+    assert message in " ".join(found.stderr.replace("│", "").split())
+    assert not list(tmp_path.glob("*.embedding"))
+
+
+@pytest.mark.slow
+def test_a_worker_without_room_is_not_waited_for(tmp_path: Path) -> None:
+    """A cluster with one processor, where two workers are asked for; and somebody else has it for a while."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster as RayCluster
+
+    model, graph = make_model(), some_graph()
+    model.save_pretrained(tmp_path / "start.model")
+    graph.save(tmp_path / "some.graph")
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        script = SCRIPT.replace('Cluster("local", 2, threads=1)', f"Cluster({cluster.address!r}, 2, threads=1)")
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
+        )
+    finally:
+        cluster.shutdown()
+        ray.shutdown()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "the cluster has room for 1 of 2 workers" in done.stderr
+    assert farthest(VectorStore.load(tmp_path / "ray.vectors"), model, graph) <= 1e-5

@@ -1,6 +1,7 @@
 """Anybody's weights: parity with transformers, files that are wrong, our own folders, and the checkpoints of 2021."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -409,6 +410,16 @@ def test_a_saved_model_is_the_same(tmp_path: Path, method: str) -> None:
 def test_a_device_that_is_not_there_is_said(name: str) -> None:
     with pytest.raises(GraphFormersError, match=rf"device='{name}' given, this machine has: cpu"):
         chosen_device(name)
+
+
+def test_who_may_read_weights_is_for_the_umask_to_say(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        make_model().save_pretrained(tmp_path / "some.model")
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "some.model").iterdir()}
+    assert set(modes.values()) == {0o640}, modes
 
 
 def test_an_unknown_setting_in_a_saved_model_is_refused(tmp_path: Path) -> None:
