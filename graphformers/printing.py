@@ -59,7 +59,8 @@ def print_graph(graph: TextGraph, as_json: bool) -> None:
         print(json.dumps(found, ensure_ascii=False))
         return
     facts: dict[str, Any] = {name: f"{found[name]:,}" for name in ("nodes", "pairs", "edges", "isolated", "mean_degree")}
-    facts |= {what: f"{number:,}" for what, number in (found["left_aside"] | found["skipped"]).items()}
+    facts |= {what: f"{number:,}" for what, number in found["left_aside"].items()}
+    facts |= {f"skipped: {what}": f"{number:,}" for what, number in found["skipped"].items()}
     if found["edge_columns_not_kept"]:
         facts["not kept of the edges"] = ", ".join(found["edge_columns_not_kept"])
     facts["node columns"] = ", ".join(f"{name} ({type})" for name, type in found["columns"].items()) or "none"
@@ -229,7 +230,7 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
     if report.self_links:
         print(f"left out: {report.self_links:,} links from a node to itself")
     for what, number in report.skipped.items():
-        print(f"skipped: {what} {number:,}")
+        print(f"skipped: {number:,} × {what}")
     for name in report.new_columns:
         print(f"a new column: {name!r}, which no node had before")
     if report.edge_columns_not_kept:

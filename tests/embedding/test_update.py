@@ -897,7 +897,7 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.Captu
     assert (report.new_nodes, dict(report.skipped), report.self_links, report.already_so) == (1, {"empty text": 1}, 1, 0)
     print_update(report, store.path, as_json=False)
     shown = capsys.readouterr().out
-    assert "skipped: empty text 1" in shown
+    assert "skipped: 1 × empty text" in shown
     assert "left out: 1 links from a node to itself" in shown
 
 
