@@ -50,6 +50,8 @@ def as_text(value: Any) -> str | None:
         return None
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, pa.Scalar):  # Python has none of the kind
+        return str(pc.cast(value, pa.large_string()).as_py()) if pa.types.is_temporal(value.type) else repr(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     try:
@@ -143,7 +145,7 @@ def is_text(kind: pa.DataType) -> bool:
 def _as_text_column(chunk: pa.Array) -> pa.Array:
     if is_text(chunk.type):
         return as_strings(chunk)
-    return text_column(chunk.to_pylist())
+    return text_column(python_values(chunk))
 
 
 def _common_type(kinds: list[pa.DataType]) -> pa.DataType | None:

@@ -83,7 +83,7 @@ def _typed(nodes: pa.Table, live: LiveGraph) -> pa.Table:
             column = column.cast(kind)
         except pa.ArrowException as error:
             row = next(row for row in range(len(nodes)) if not _fits(column.slice(row, 1), kind))
-            id, value = nodes["id"][row].as_py(), column[row].as_py()
+            id, value = nodes["id"][row].as_py(), python_values(column.slice(row, 1))[0]
             raise InputError(f"the node {id!r}: {value!r} is no {kind}, which the column {name!r} holds") from error
         nodes = nodes.set_column(place, name, column)
     return nodes
@@ -142,13 +142,16 @@ class _Reading:
 
     def no_texts(self, live: LiveGraph) -> set[str]:
         """Columns that are not to be taken for texts: the graph has them beside its texts, or its texts are made of several."""
-        return {*live.column_names(), *_parts("text", self.remembered.get("text", ""))}
+        columns = live.column_names()
+        return {*columns, *_parts("text", self.remembered.get("text", "")), *({"text"} if "text_" in columns else ())}
 
     def check(self, *, nodes: bool, edges: bool, ids: bool) -> None:
         """Refuses what was asked for where no file can have it."""
         for role, name in self.settings.columns.items():
             if role == "time":
                 words = "but an update does not keep the times of links; import them instead"
+            elif role in ("user", "item"):
+                words = "which means nothing in an update"
             elif role in ("src", "dst", "type") and not edges:
                 words = "but no file holds links"
             elif (role == "text" and not nodes) or (role == "id" and not nodes and not ids):
@@ -180,13 +183,27 @@ def gather_changes(
     """
     how = _Reading.of(settings, live, reading)
     is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
-    how.check(nodes=is_file[0], edges=is_file[1] or is_file[3], ids=is_file[2])
+    how.check(nodes=is_file[0], edges=is_file[1] or is_file[3], ids=is_file[2] and _is_table(Path(str(remove))))
     problems = Problems(strict=not how.settings.skip_bad)
     links, where, unread = _links(edges, how, problems)
     unlinked = _links_to_remove(remove_edges, how, problems, live)
     removed = tuple(dict.fromkeys(_ids(remove, how, problems)))
     table = _nodes(nodes, how, problems, live)
+    if live and how.settings.skip_bad and where:
+        links, where = _known_links(links, where, live, {*table["id"].to_pylist()}, set(removed), problems)
     return Changes(table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts))
+
+
+def _known_links(
+    links: list[Link], where: list[Place], live: LiveGraph, new: set[str], removed: set[str], problems: Problems
+) -> tuple[list[Link], list[Place]]:
+    """Those of a file whose ends will be there; the others are counted."""
+    ends = [end for link in links for end in link[:2]]
+    there = [end in new or (node >= 0 and end not in removed) for end, node in zip(ends, live.find(ends).tolist(), strict=True)]
+    kept = [i for i in range(len(links)) if there[2 * i] and there[2 * i + 1]]
+    if len(kept) < len(links):
+        problems.count("edge to an unknown node", len(links) - len(kept))
+    return [links[i] for i in kept], [where[i] for i in kept]
 
 
 def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> pa.Table:
@@ -245,7 +262,10 @@ def _links(given: Links | None, how: _Reading, problems: Problems) -> tuple[list
 def _links_to_remove(given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> list[Link]:
     """A column that is not understood may be the type of the links that are meant: then more than these would go."""
     links, _, unread = _links(given, how, problems)
-    if unread and live and live.link_types() - {""} and not any(kind for _, _, kind in links):
+    if not unread or not live or not live.link_types() - {""}:
+        return links
+    settings = how.for_file(Path(str(given)))
+    if guess_column("type", table_columns(Path(str(given)), settings), settings) is None:
         raise InputError(
             f"{given}: the column {unread[0]!r} means nothing here, so that all links of a pair would be removed, whatever their "
             f"type; name their type with --column type={unread[0]}, or leave the column out"
@@ -266,16 +286,24 @@ def _ids(given: str | Path | Iterable[str] | None, how: _Reading, problems: Prob
     return ids
 
 
+def _is_table(path: Path) -> bool:
+    """Whether ids come from a column; a .txt is a list."""
+    return file_kind(path) in set(KINDS) - {"txt"}
+
+
 def _ids_in(path: Path, how: _Reading, problems: Problems) -> list[str]:
     """The column of ids of a table, whose only column may have any name, or none; the lines of any other file, such as .txt."""
-    if file_kind(path) not in set(KINDS) - {"txt"}:
+    if not _is_table(path):
         return [line for _, line in read_lines(path, problems) if line]
+    if not path.stat().st_size:
+        return []
     settings = how.for_file(path)
     names = table_columns(path, settings)
-    if len(names) == 1 and guess_column("id", names, settings) is None and is_plain(path):
-        settings = replace(settings, header=False, columns={})
+    is_only = len(names) == 1 and "id" not in settings.columns
+    if is_only and guess_column("id", names, settings) is None and is_plain(path):
+        settings = replace(settings, header=False)
         names = table_columns(path, settings)
-    name = names[0] if len(names) == 1 else require_column("id", names, settings, path)
+    name = names[0] if is_only else require_column("id", names, settings, path)
     batches = read_table(path, problems, settings, only=[name], texts=[name], required=[name])
     return [id for batch in batches for id in as_strings(batch.columns[name]).to_pylist() if id]
 
@@ -339,8 +367,8 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Whether two values are different; what is no number is not different from itself here."""
-    return bool(one != other) and not (one != one and other != other)
+    """Whether two values are different; what is no number is not different from itself here, also inside of lists."""
+    return bool(one != other) and repr(one) != repr(other)
 
 
 @dataclass

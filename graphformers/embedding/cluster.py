@@ -48,6 +48,8 @@ class Cluster:
             raise GraphFormersError(f"workers={self.workers} given, expected at least 1")
         if not 0 <= self.gpus_per_worker < math.inf:
             raise GraphFormersError(f"gpus_per_worker={self.gpus_per_worker} given, expected 0 or more")
+        if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
+            raise GraphFormersError(f"gpus_per_worker={self.gpus_per_worker} given, expected whole GPUs, or a part of one")
 
 
 class Worker:
@@ -116,7 +118,7 @@ def embed_on_cluster(
 
 
 class _Actors:
-    """As many workers as asked for, as far as the cluster has room for them; replaced when they die."""
+    """As many workers as asked for, as soon as the cluster has room for them; replaced when they die."""
 
     def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace], states: str) -> None:
         try:
@@ -128,7 +130,6 @@ class _Actors:
         model, graph, self._work = where
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
         self._pieces = 1  # in how many a worker had to read its batches
-        self._count = cluster.workers
         self._starting: dict[Any, Any] = {}  # workers, by what answers when they are ready
 
     def __enter__(self) -> "_Actors":
@@ -138,13 +139,12 @@ class _Actors:
             self._ray.init(address=address, include_dashboard=False, log_to_driver=False, **options)
         except Exception as error:  # of many kinds, for what is no address and for one where nobody answers
             raise GraphFormersError(f"no Ray cluster at {address!r}: {error}") from error
-        try:
-            self._count = min(workers, self._room())
-        except BaseException:
+        room = self._room()
+        if not room and address == "local":
             self._ray.shutdown()
-            raise
-        if self._count < workers:
-            say(f"the cluster has room for {self._count} of {workers} workers")
+            raise GraphFormersError(f"this machine has not {self._needed()}, which a worker needs")
+        if room < workers:  # which may change: others come when there is room, and shards go to those that are there
+            say(f"the cluster has room for {room} of {workers} workers, each with {self._needed()}")
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -156,10 +156,11 @@ class _Actors:
         for machine in self._ray.nodes():
             has = machine["Resources"] if machine["Alive"] else {}
             room += int(min(has.get("CPU", 0), has.get("GPU", 0) / gpus if gpus else math.inf))
-        if not room:
-            needed = f"a CPU and {gpus:g} GPUs" if gpus else "a CPU"
-            raise GraphFormersError(f"no machine of the cluster has {needed}, which a worker needs")
         return room
+
+    def _needed(self) -> str:
+        gpus = self._cluster.gpus_per_worker
+        return f"a CPU and {gpus:g} GPUs" if gpus else "a CPU"
 
     def _start(self) -> None:
         """Asks for a worker; where the cluster is in use, it comes when there is room."""
@@ -174,7 +175,7 @@ class _Actors:
         deaths: dict[str, int] = {}
         running: dict[Any, tuple[Any, int]] = {}
         idle: list[Any] = []
-        for _ in range(min(self._count, len(left))):
+        for _ in range(min(self._cluster.workers, len(left))):
             self._start()
         with progress(title, plan.num_nodes, "nodes") as task:
             task.skip(plan.num_nodes - num_nodes(plan, shards))
@@ -187,7 +188,7 @@ class _Actors:
                         actor, number = self._starting.pop(reference), -1
                     else:
                         actor, number = running.pop(reference)
-                    if self._is_done(reference, f"at shard {number}" if number >= 0 else "before it was ready", deaths):
+                    if self._is_done(reference, f"at shard {number}" if number >= 0 else "on starting", deaths):
                         task.advance(num_nodes(plan, [number]) if number >= 0 else 0)
                         idle.append(actor)
                     else:
@@ -201,7 +202,7 @@ class _Actors:
         """What is done of this, when something is; it is said when no worker comes for a while."""
         done, _ = self._ray.wait(awaited, timeout=PATIENCE)
         if not done and len(awaited) == len(self._starting):
-            say("waiting for a worker: others may be using the cluster")
+            say("waiting for a worker: the cluster has no room for one now")
             done, _ = self._ray.wait(awaited)
         return list(done)
 
@@ -220,6 +221,7 @@ class _Actors:
             return False
         except self._ray.exceptions.RayTaskError as error:
             raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
+        deaths.pop(where, None)
         if pieces > self._pieces:
             self._pieces = pieces
             say(f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which takes longer")

@@ -20,8 +20,9 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
     """Writes all vectors in the format that the name says."""
     if path.suffix not in SUFFIXES:
         raise GraphFormersError(f"{path}: cannot tell the format from the name, expected one of {', '.join(SUFFIXES)}")
-    path = Path(os.path.realpath(path)) if path.is_symlink() else path  # a link stays one
-    written = [path] if path.suffix != ".npy" else [path.with_suffix(".ids.txt"), path]
+    suffix, written = path.suffix, [path] if path.suffix != ".npy" else [path.with_suffix(".ids.txt"), path]
+    written = [Path(os.path.realpath(place)) if place.is_symlink() else place for place in written]  # a link stays one
+    path = written[-1]
     for place in written:
         if place.is_dir():
             raise GraphFormersError(f"{place}: a folder, expected the name of a file")
@@ -30,10 +31,10 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
     check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
-    with put_in_place(path) as beside, put_in_place(written[0]) if path.suffix == ".npy" else nullcontext() as beside_ids:
+    with put_in_place(path) as beside, put_in_place(written[0]) if suffix == ".npy" else nullcontext() as beside_ids:
         if beside_ids is not None:
             _ids(store, beside_ids)
-        writers[path.suffix](store, beside)
+        writers[suffix](store, beside)
         if beside_ids is not None:  # a kill between the two leaves no vectors rather than those of other ids
             sync(beside_ids)
             sync(beside)

@@ -72,6 +72,10 @@ class Workplace:
             self._check_plan(force)
             self.sweep()
             yield
+        except BaseException:
+            if (self.path / MARK).is_file() and not self.is_begun:
+                remove_work(self.path)
+            raise
         finally:
             os.close(handle)
 
@@ -154,6 +158,10 @@ class Workplace:
             return
         if place.exists():
             return
+        if not graph.artifact.path.is_dir():
+            raise ArtifactError(
+                f"{graph.artifact.path}: is no longer there, and the vectors are to hold it; save the graph again"
+            )
         beside, stood_there = self.folder / ".graph", which_folder(graph.artifact.path)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
@@ -298,8 +306,10 @@ def remove_work(path: Path) -> None:
 def check_space(work: Workplace, *, in_memory: bool) -> None:
     """Says early that the disk will not hold the result; `in_memory`: states need not lie there between the two passes."""
     plan = work.plan
-    done = sum(file.stat().st_size for kind in KINDS for file in (work.path / kind).glob("*.npy"))
-    needed = plan.bytes_of_vectors() + plan.bytes_of_states() * (plan.keep_states or not in_memory) - done
+    is_written = plan.keep_states or not in_memory
+    kinds = [kind for kind in KINDS if is_written or not kind.endswith("states")]
+    done = sum(file.stat().st_size for kind in kinds for file in (work.path / kind).glob("*.npy"))
+    needed = plan.bytes_of_vectors() + plan.bytes_of_states() * is_written - done
     require_space(work.path, needed, "; --no-keep-states needs less" if plan.keep_states and in_memory else "")
 
 

@@ -59,7 +59,7 @@ class ChangeLog:
             return
         with self.path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if not any(data[: len(self._head)]):  # room on disk that a power failure left unwritten
+        if not any(data[: len(self._head)]) and data.find(END) < 0:  # left unwritten by a power failure; nothing was whole
             self.unfinished = size
             return
         if data[: len(self._head)] != self._head:

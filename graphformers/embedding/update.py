@@ -77,7 +77,7 @@ class Updater:
         store = self.store
         effect = work_out(changes, store.live)
         if effect.is_nothing:
-            record, report = None, UpdateReport(already_so=_asked(changes))
+            report = UpdateReport(already_so=_asked(changes), linked_otherwise=tuple(effect.unlinked.otherwise))
         else:
             record, report = self._compute(changes, effect)
             self._lock.check()

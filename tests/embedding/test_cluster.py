@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,8 @@ def test_workers_need_folders(tmp_path: Path) -> None:
         Cluster(workers=0)
     with pytest.raises(GraphFormersError, match="gpus_per_worker=-1 given, expected 0 or more"):
         Cluster(gpus_per_worker=-1)
+    with pytest.raises(GraphFormersError, match="expected whole GPUs, or a part of one"):
+        Cluster(gpus_per_worker=1.5)
 
 
 @pytest.mark.slow
@@ -98,7 +101,7 @@ def test_workers_need_folders(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--ray", "nowhere"], "no Ray cluster at 'nowhere'"),
-        (["--ray", "local", "--gpus-per-worker", "1"], "no machine of the cluster has a CPU and 1 GPUs, which a worker needs"),
+        (["--ray", "local", "--gpus-per-worker", "1"], "this machine has not a CPU and 1 GPUs, which a worker needs"),
         (["--ray", "local", "--device", "cpu"], "with --ray, --gpus-per-worker says what is used"),
         (["--ray", "local", "--dry-run"], "leave --ray out to try it"),
     ],
@@ -116,6 +119,10 @@ def test_what_cannot_be_is_said_before_anything_is_made(options: list[str], mess
     assert not list(tmp_path.glob("*.embedding"))
 
 
+def wait(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 @pytest.mark.slow
 def test_a_worker_without_room_is_not_waited_for(tmp_path: Path) -> None:
     """A cluster with one processor, where two workers are asked for; and somebody else has it for a while."""
@@ -128,12 +135,16 @@ def test_a_worker_without_room_is_not_waited_for(tmp_path: Path) -> None:
     cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         script = SCRIPT.replace('Cluster("local", 2, threads=1)', f"Cluster({cluster.address!r}, 2, threads=1)")
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
-        )
+        script = script.replace("folder = ", "import graphformers.embedding.cluster as module\nmodule.PATIENCE = 0.5\nfolder = ")
+        ray.init(address=cluster.address, include_dashboard=False, log_to_driver=False)
+        busy = ray.remote(num_cpus=1)(wait).remote(15)
+        command = [sys.executable, "-c", script, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        ray.get(busy)
     finally:
-        cluster.shutdown()
         ray.shutdown()
+        cluster.shutdown()
     assert done.returncode == 0, done.stderr[-3000:]
     assert "the cluster has room for 1 of 2 workers" in done.stderr
+    assert "waiting for a worker" in done.stderr
     assert farthest(VectorStore.load(tmp_path / "ray.vectors"), model, graph) <= 1e-5

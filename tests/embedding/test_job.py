@@ -313,6 +313,7 @@ def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
     some_graph(1).save(tmp_path / "some.graph", force=True)
     with pytest.raises(GraphFormersError, match=r"some.graph: another graph was put there since this one was loaded"):
         embed(model, old, tmp_path / "some.vectors")
+    assert not (tmp_path / "some.vectors.embedding").exists()  # nothing was begun
     assert np.abs(model.encode_nodes(old) - model.encode_nodes(some_graph())).max() <= 1e-5
     assert not (tmp_path / "some.graph" / "tokens").exists()
     new = TextGraph.load(tmp_path / "some.graph")

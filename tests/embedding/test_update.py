@@ -865,6 +865,18 @@ def test_files_are_read_as_those_of_the_graph_were(tmp_path: Path) -> None:
     assert VectorStore.load(store.path).text("e") == "other"
 
 
+def test_columns_that_are_called_like_ours(tmp_path: Path) -> None:
+    table = "id,text,abstract,doi\na,short,graph,x\nb,short,text,y\n"
+    model, store = imported_base(tmp_path, table, columns={"text": "abstract"})
+    (tmp_path / "new.csv").write_text("id,text\na,brief\n")  # the text that the graph has beside its own
+    assert update(store, nodes=tmp_path / "new.csv", model=model).forwards == 0
+    fields = VectorStore.load(store.path).live.fields(0)
+    assert (fields["text"], fields["text_"]) == ("graph", "brief")
+    (tmp_path / "new.csv").write_text("doi,abstract\na,other\n")  # a column of the graph may be the id of a file
+    assert update(store, nodes=tmp_path / "new.csv", model=model, columns={"id": "doi"}).changed_nodes == 1
+    assert VectorStore.load(store.path).text("a") == "other"
+
+
 def test_a_column_that_the_graph_has_is_not_taken_for_the_text(tmp_path: Path) -> None:
     model, store = imported_base(tmp_path, "id,title,abstract\na,graph,node\nb,text,layer\n")
     (tmp_path / "new.csv").write_text("id,abstract\na,other\n")
@@ -893,8 +905,12 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "new.csv").write_text("id,text\nc,\nd,words\n")
     with pytest.raises(GraphFormersError, match=r"new.csv:2: the text of node 'c' is empty.*--skip-bad leaves such rows out"):
         update(store, nodes=tmp_path / "new.csv", model=model)
-    report = update(store, nodes=tmp_path / "new.csv", model=model, skip_bad=True, edges=[("a", "a"), ("d", "a")])
-    assert (report.new_nodes, dict(report.skipped), report.self_links, report.already_so) == (1, {"empty text": 1}, 1, 0)
+    (tmp_path / "links.csv").write_text("src,dst\na,a\nd,a\nnobody,a\n")
+    with pytest.raises(GraphFormersError, match=r"links.csv:4: a link to 'nobody', expected the id of a node"):
+        update(store, nodes={"d": "words"}, model=model, edges=tmp_path / "links.csv")
+    report = update(store, nodes=tmp_path / "new.csv", model=model, skip_bad=True, edges=tmp_path / "links.csv")
+    assert dict(report.skipped) == {"empty text": 1, "edge to an unknown node": 1}
+    assert (report.new_nodes, report.new_links, report.self_links, report.already_so) == (1, 1, 1, 0)
     print_update(report, store.path, as_json=False)
     shown = capsys.readouterr().out
     assert "skipped: 1 × empty text" in shown
@@ -903,6 +919,8 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_column_that_may_be_the_type_of_links_to_remove_is_not_passed_over(tmp_path: Path) -> None:
     model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    (tmp_path / "gone.csv").write_text("source,target,type,weight\na,b,none,1\n")  # types are told: the rest means nothing
+    assert update(store, remove_edges=tmp_path / "gone.csv", model=model).linked_otherwise == (("a", "b", "none"),)
     (tmp_path / "gone.csv").write_text("source,target,kind\na,b,likes\n")
     with pytest.raises(GraphFormersError, match=r"gone.csv: the column 'kind' means nothing here.*--column type=kind"):
         update(store, remove_edges=tmp_path / "gone.csv", model=model)
@@ -936,6 +954,8 @@ def test_ids_to_remove_are_lines_or_a_column(name: str, content: bytes | None, t
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
+        ({"user": "x"}, "means nothing in an update"),
+        ({"id": "x"}, "'x' for id given, but no file holds nodes"),
         ({"src": "x"}, "'x' for src given, but no file holds links"),
         ({"text": "x"}, "'x' for text given, but no file holds nodes"),
     ],
@@ -965,8 +985,9 @@ def test_more_types_of_links_than_a_graph_holds_are_refused(tmp_path: Path, monk
         pa.array([1, 400_000_000_000, None], pa.timestamp("s")),
         pa.array([[1], [1234567890123456789], None], pa.list_(pa.timestamp("ns"))),
         pa.array([float("nan"), 1.0, None]),
+        pa.array([[float("nan")], [1.0], None]),
     ],
-    ids=["nanoseconds", "times", "years after 9999", "lists", "no numbers"],
+    ids=["nanoseconds", "times", "years after 9999", "lists", "no numbers", "lists of no numbers"],
 )
 def test_values_that_python_does_not_have(values: pa.Array, tmp_path: Path) -> None:
     model = make_model()
@@ -979,3 +1000,24 @@ def test_values_that_python_does_not_have(values: pa.Array, tmp_path: Path) -> N
     expected = pa.concat_arrays([values, values.slice(1, 1)])
     for column in (found.live.column("odd"), one_chunk(compact_now(found).graph().column("odd"))):
         assert column.cast(expected.type).to_string() == expected.to_string()  # which knows no equality of NaN
+
+
+def test_empty_files_of_ids_and_ids_of_another_column(tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    for name in ("none.csv", "none.txt"):
+        (tmp_path / name).write_text("")
+        assert update(store, remove=tmp_path / name, model=model).removed_nodes == 0
+    (tmp_path / "gone.csv").write_text("id\na\n")
+    with pytest.raises(GraphFormersError, match=r"no column for id \(looked for paper\)"):
+        update(store, remove=tmp_path / "gone.csv", model=model, columns={"id": "paper"})
+
+
+def test_nanoseconds_where_words_or_numbers_are(tmp_path: Path) -> None:
+    model, times = make_model(), pa.array([1234567890123456789], pa.timestamp("ns"))
+    store = typed_base(tmp_path, model, odd=pa.array([1.5, 2.5, None]))
+    with pytest.raises(GraphFormersError, match="is no double, which the column 'odd' holds"):
+        update(store, nodes=pa.table({"id": ["a"], "text": ["graph"], "odd": times}), model=model)
+    parquet.write_table(pa.table({"id": ["a"], "text": ["graph"], "odd": times}), tmp_path / "one.parquet")
+    (tmp_path / "two.csv").write_text("id,text,odd\nb,text,yesterday\n")
+    graph = read_graph([tmp_path / "one.parquet", tmp_path / "two.csv"])
+    assert graph.column("odd").to_pylist() == ["2009-02-13 23:31:30.123456789", "yesterday"]

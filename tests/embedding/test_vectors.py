@@ -129,6 +129,10 @@ def test_an_export_to_a_link_or_a_folder(store: VectorStore, tmp_path: Path) -> 
     store.export(tmp_path / "link.txt", force=True)
     assert (tmp_path / "link.txt").is_symlink()
     assert (tmp_path / "real.txt").is_file()
+    (tmp_path / "away").mkdir()
+    (tmp_path / "data.npy").symlink_to(tmp_path / "away" / "blob")  # its own name says what it is
+    store.export(tmp_path / "data.npy")
+    assert len(np.load(tmp_path / "away" / "blob")) == len((tmp_path / "data.ids.txt").read_text().splitlines()) == len(store)
     (tmp_path / "out.npy").mkdir()
     with pytest.raises(GraphFormersError, match=r"out.npy: a folder, expected the name of a file"):
         store.export(tmp_path / "out.npy", force=True)
@@ -142,6 +146,10 @@ def test_a_log_of_nothing_but_zeros_is_an_unfinished_one(tmp_path: Path) -> None
     assert log.unfinished == 500
     log.append(Record({"number": 1}, {}))
     assert [record.content for record in ChangeLog(tmp_path, "f" * 64).read()] == [{"number": 1}]
+    for count in (40, 100):  # a part of the head, and all of it: what follows was whole
+        log.path.write_bytes(bytes(count) + log.path.read_bytes()[count:])
+        with pytest.raises(GraphFormersError, match="damaged at byte 0"):
+            list(ChangeLog(tmp_path, "f" * 64).read())
 
 
 def test_int8_is_within_half_a_step() -> None:

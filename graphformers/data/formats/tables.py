@@ -80,11 +80,12 @@ def _read_node_file(
     known: Known | None,
 ) -> None:
     """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full stop."""
-    guessed = found if known is None else [name for name in found if name not in known.columns]
+    no_texts = () if known is None or "text" in settings.columns else known.columns
+    guessed = [name for name in found if name not in no_texts]
     if known is not None and "text" not in settings.columns and guess_column("text", guessed, settings) is None:
         id_name, texts = require_column("id", found, settings, path), list[str]()
     else:
-        id_name, texts = _id_and_texts(found if "text" in settings.columns else guessed, settings, path)
+        id_name, texts = _id_and_texts(found, settings, path, no_texts)
         if "text" not in settings.columns:
             others = [name for name in meaning("text", found, settings) if name not in (id_name, *texts)]
             if others:
@@ -111,20 +112,23 @@ def _read_node_file(
         builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
 
 
-def _id_and_texts(found: list[str], settings: ImportSettings, path: Path) -> tuple[str, list[str]]:
+def _id_and_texts(
+    found: list[str], settings: ImportSettings, path: Path, no_texts: Collection[str] = ()
+) -> tuple[str, list[str]]:
     """Which columns hold the id and the text. What the user named comes first; "name" may be either."""
     parts = settings.columns.get("text", "").split(",")
     if len(parts) > 1:
         texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
     else:
-        others = [name for name in found if name != settings.columns.get("id")]
+        others = [name for name in found if name != settings.columns.get("id") and name not in no_texts]
         texts = [guess_column("text", others, settings) or require_column("text", found, settings, path)]
     if settings.columns.get("id") in texts:
         return require_column("id", found, settings, path), texts
     id_name = guess_column("id", [name for name in found if name not in texts] or found, settings)
     if id_name is None and "text" not in settings.columns:
         id_name = require_column("id", found, settings, path)
-        texts = [guess_column("text", [name for name in found if name != id_name], settings) or texts[0]]
+        others = [name for name in found if name != id_name and name not in no_texts]
+        texts = [guess_column("text", others, settings) or texts[0]]
     return id_name or require_column("id", found, settings, path), texts
 
 
