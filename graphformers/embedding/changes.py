@@ -54,14 +54,19 @@ class Changes:
         types = {kind for _, _, kind in self.links if kind is not None} - set(live.base.type_names)
         if types and len(types | live.link_types()) > MOST_TYPES:
             raise InputError(f"more than {MOST_TYPES:,} types of links; is the right column used as the type?")
-        known, removed = set(given), set(self.removed)
-        ends = [end for link in self.links for end in link[:2]]
-        numbers = live.find(ends)
-        for i, end in enumerate(ends):
-            if end in removed or (numbers[i] < 0 and end not in known):
-                place = self.where[i // 2] if self.where else (Path("links"), f"row {i // 2 + 1}")
-                gone = ", which is to be removed" if end in removed else ""
-                raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
+        lost = lost_ends(self.links, live, set(given), set(self.removed))
+        if lost:
+            i, end = lost[0]
+            place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
+            gone = ", which is to be removed" if end in self.removed else ""
+            raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
+
+
+def lost_ends(links: Sequence[Link], live: LiveGraph, given: set[str], removed: set[str]) -> list[tuple[int, str]]:
+    """The ends of links that will be no nodes: the number of the link, and the id."""
+    ends = [end for link in links for end in link[:2]]
+    numbers = live.find(ends).tolist()
+    return [(i // 2, end) for i, end in enumerate(ends) if end in removed or (numbers[i] < 0 and end not in given)]
 
 
 def _meet(kinds: set[str | None], kind: str | None) -> bool:
@@ -198,11 +203,10 @@ def _known_links(
     links: list[Link], where: list[Place], live: LiveGraph, new: set[str], removed: set[str], problems: Problems
 ) -> tuple[list[Link], list[Place]]:
     """Those of a file whose ends will be there; the others are counted."""
-    ends = [end for link in links for end in link[:2]]
-    there = [end in new or (node >= 0 and end not in removed) for end, node in zip(ends, live.find(ends).tolist(), strict=True)]
-    kept = [i for i in range(len(links)) if there[2 * i] and there[2 * i + 1]]
-    if len(kept) < len(links):
-        problems.count("edge to an unknown node", len(links) - len(kept))
+    lost = {i for i, _ in lost_ends(links, live, new, removed)}
+    if lost:
+        problems.count("edge to an unknown node", len(lost))
+    kept = [i for i in range(len(links)) if i not in lost]
     return [links[i] for i in kept], [where[i] for i in kept]
 
 

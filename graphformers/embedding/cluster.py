@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphformers.artifact import check_writable
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embedding.job import Workplace, check_output, check_space, num_nodes, told_tokens
+from graphformers.embedding.job import Workplace, check_output, num_nodes, told_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
 from graphformers.embedding.states import StatesKey, model_fingerprint
-from graphformers.embedding.vectors import KIND, VectorStore
+from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import full_disk
 from graphformers.model.encoding import GraphFormers
@@ -104,13 +103,11 @@ def embed_on_cluster(
     work = Workplace.beside(output, plan)
     try:
         with _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors, work.opened(force=force):
-            check_writable(output, KIND, force=force)  # whoever worked here before may have made it
-            check_space(work, in_memory=False)
-            work.put_graph(graph)
+            work.begin(output, graph, force=force, in_memory=False)
             told_tokens(graph, model)  # made once, before everybody looks for them
-            if plan.num_states and (plan.keep_states or work.unfinished("vectors")):
-                actors.do(1, work.unfinished("states"), "Reading texts")
-            actors.do(2, work.unfinished("vectors"), "Embedding")
+            texts, left = work.missing(in_memory=False)
+            actors.do(1, texts, "Reading texts")
+            actors.do(2, left, "Embedding")
             work.publish(output, {"model": model.source, "graph": graph.artifact.path}, force=force)
     except OSError as error:
         raise full_disk(error, output) from error
@@ -173,7 +170,7 @@ class _Actors:
         """Has all these shards computed."""
         plan, left = self._work.plan, list(reversed(shards))
         deaths: dict[str, int] = {}
-        running: dict[Any, tuple[Any, int]] = {}
+        running: dict[Any, tuple[Any, list[int]]] = {}  # workers and their shards
         idle: list[Any] = []
         for _ in range(min(self._cluster.workers, len(left))):
             self._start()
@@ -182,17 +179,15 @@ class _Actors:
             while left or running:
                 while left and idle:
                     actor, shard = idle.pop(), left.pop()
-                    running[actor.run.remote(phase, shard)] = (actor, shard)
+                    running[actor.run.remote(phase, shard)] = (actor, [shard])
                 for reference in self._next([*self._starting, *running]):
-                    if reference in self._starting:
-                        actor, number = self._starting.pop(reference), -1
-                    else:
-                        actor, number = running.pop(reference)
-                    if self._is_done(reference, f"at shard {number}" if number >= 0 else "on starting", deaths):
-                        task.advance(num_nodes(plan, [number]) if number >= 0 else 0)
+                    is_new = reference in self._starting
+                    actor, own = (self._starting.pop(reference), []) if is_new else running.pop(reference)
+                    if self._is_done(reference, "on starting" if is_new else f"at shard {own[0]}", deaths):
+                        task.advance(num_nodes(plan, own))
                         idle.append(actor)
                     else:
-                        left += [number] if number >= 0 else []
+                        left += own
                         self._start()
         for actor in (*idle, *self._starting.values()):
             self._ray.kill(actor)

@@ -27,8 +27,8 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
-from graphformers.embedding.shards import ShardFolder, lock_folder, shard_name
-from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked, which_folder
+from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name, which_folder
+from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.model.encoding import GraphFormers
@@ -84,15 +84,25 @@ class Workplace:
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
             try:
-                handle = os.open(self.path, os.O_RDONLY)
+                handle = locked_handle(self.path)
             except FileNotFoundError:
                 continue
-            is_ours = lock_folder(handle)
-            if is_ours and which_folder(handle) == which_folder(self.path):
-                return handle
-            os.close(handle)
-            if not is_ours:
+            if handle is None:
                 raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it")
+            return handle
+
+    def begin(self, output: Path, graph: TextGraph, *, force: bool, in_memory: bool) -> None:
+        """What comes before the first shard; `in_memory`: states need not lie on disk between the two passes."""
+        check_writable(output, KIND, force=force)  # whoever worked here before may have made it
+        check_space(self, in_memory=in_memory)
+        self.put_graph(graph)
+
+    def missing(self, *, in_memory: bool) -> tuple[list[int], list[int]]:
+        """The shards whose texts are to be read, and those whose nodes are. States that are kept are looked at in any case."""
+        plan, left = self.plan, self.unfinished("vectors")
+        if not plan.num_states or not (left or plan.keep_states):
+            return [], left
+        return self.unfinished("states") if plan.keep_states or not in_memory else list(range(len(plan.shards))), left
 
     def _check_plan(self, force: bool) -> None:
         place = self.path / MARK
@@ -237,10 +247,8 @@ def embed(
     try:
         with work.opened(force=force):
             is_open = True
-            check_writable(output, KIND, force=force)  # whoever worked here before may have made it
             in_memory = stay_in_memory(plan, settings, model.device)
-            check_space(work, in_memory=in_memory)
-            work.put_graph(graph)
+            work.begin(output, graph, force=force, in_memory=in_memory)
             _run(model, graph, work, settings, in_memory=in_memory)
             sources = {"model": model.source, "graph": graph.artifact.path if graph.artifact else None}
             work.publish(output, sources, force=force)
@@ -315,11 +323,8 @@ def check_space(work: Workplace, *, in_memory: bool) -> None:
 
 def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings, *, in_memory: bool) -> None:
     plan, device = work.plan, model.device
-    left = work.unfinished("vectors")
+    texts, left = work.missing(in_memory=in_memory)
     is_written = plan.keep_states or not in_memory
-    texts: list[int] = []  # the shards whose states are missing
-    if plan.num_states and (left or plan.keep_states):
-        texts = work.unfinished("states") if is_written else list(range(len(plan.shards)))
     if not left and not texts:
         return
     on_gpu, in_memory = device.type == "cuda", in_memory and bool(left)

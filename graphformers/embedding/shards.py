@@ -6,6 +6,7 @@ disk. So work that was interrupted goes on behind the last finished shard, and a
 
 import fcntl
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -75,6 +76,30 @@ def lock_folder(handle: int) -> bool:
         except BlockingIOError:
             time.sleep(0.05)
     return False
+
+
+def which_folder(place: str | Path | int) -> tuple[int, int] | None:
+    """Which folder stands at a path, or is open under a handle, whatever its name."""
+    try:
+        found = os.stat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def locked_handle(path: Path) -> int | None:
+    """A handle of the folder that stands at a path, locked; None where another process has it.
+
+    Whoever had it before may have put another folder in its place, or removed it, which is a FileNotFoundError.
+    """
+    while True:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        is_ours = lock_folder(handle)
+        if is_ours and which_folder(handle) == which_folder(path):
+            return handle
+        os.close(handle)
+        if not is_ours:
+            return None
 
 
 def shard_name(kind: str, shard: int) -> str:

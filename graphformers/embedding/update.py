@@ -242,13 +242,15 @@ def update(
         not_there = _not_there(changes, store.live)
         report = Updater(store, model, lock).apply(changes)
         loops = sum(one == other for one, other, _ in changes.links)
-        told: dict[str, Any] = {
-            "not_there": not_there,
-            "new_columns": new,
-            "edge_columns_not_kept": changes.unread,
-            "skipped": changes.skipped,
-        }
-        return replace(report, already_so=report.already_so - loops, self_links=loops, **told)
+        return replace(
+            report,
+            already_so=report.already_so - loops,
+            self_links=loops,
+            not_there=not_there,
+            new_columns=new,
+            edge_columns_not_kept=changes.unread,
+            skipped=changes.skipped,
+        )
 
 
 def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from graphformers.data.arrays import Array, unit_rows
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
-from graphformers.embedding.shards import load_rows, lock_folder
+from graphformers.embedding.shards import load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 from graphformers.progress import say
@@ -67,15 +67,6 @@ def to_precision(vectors: Array, precision: str) -> Raw:
         return Raw(numbers)
     scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(np.float32) / np.float32(127)
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
-
-
-def which_folder(place: str | Path | int) -> tuple[int, int] | None:
-    """Which folder stands at a path, or is open under a handle, whatever its name."""
-    try:
-        found = os.stat(place)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 class VectorStore:
@@ -339,18 +330,13 @@ class FolderLock:
     def take(self) -> None:
         """Takes the lock, or says that another process has it."""
         bring_back(self.path)
-        while True:
-            if not self.path.is_dir():
-                raise ArtifactError(f"{self.path}: no such folder")
-            handle = os.open(self.path, os.O_RDONLY)
-            if not lock_folder(handle):
-                os.close(handle)
-                raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
-            if which_folder(handle) == which_folder(self.path):
-                self.release()
-                self._handle = handle
-                return
-            os.close(handle)  # it was replaced meanwhile
+        try:
+            handle = locked_handle(self.path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ArtifactError(f"{self.path}: no such folder") from error
+        if handle is None:
+            raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
+        self.hand_over(handle)
 
     def hand_over(self, handle: int) -> None:
         """From now on this is the lock of the folder open under `handle`, which stands in the old one's place, locked."""

@@ -20,7 +20,7 @@ from graphformers.cli import main
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
 from graphformers.embedding import forecast as forecast_module
-from graphformers.embedding import job, phases
+from graphformers.embedding import job, phases, shards
 from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
 from graphformers.embedding.phases import Phases
@@ -324,7 +324,7 @@ def test_whoever_waited_for_another_does_not_work_in_a_folder_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
-    lock, others = job.lock_folder, []
+    lock, others = shards.lock_folder, []
 
     def finish_first(handle: int) -> bool:
         if not others:
@@ -332,7 +332,7 @@ def test_whoever_waited_for_another_does_not_work_in_a_folder_that_is_gone(
             embed(model, graph, out, **EXACT)
         return lock(handle)
 
-    monkeypatch.setattr(job, "lock_folder", finish_first)
+    monkeypatch.setattr(shards, "lock_folder", finish_first)
     with pytest.raises(GraphFormersError, match="exists already"):
         embed(model, graph, out, **EXACT)
     assert farthest(VectorStore.load(out), model, graph) <= 1e-5
