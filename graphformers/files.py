@@ -2,12 +2,13 @@
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphformers.errors import ArtifactError, GraphFormersError
@@ -27,9 +28,14 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
 
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
-    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A failure leaves nothing."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A failure leaves nothing.
+
+    A kill leaves what was written, without the lock that it has until then: `sweep_beside` finds it.
+    """
+    beside, handle = path.with_name(f".{path.name}.{secrets.token_hex(4)}"), -1
     try:
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield beside
         sync(beside)
         os.replace(beside, path)
@@ -38,6 +44,20 @@ def put_in_place(path: Path) -> Iterator[Path]:
         raise full_disk(error, path) from error
     finally:
         beside.unlink(missing_ok=True)
+        if handle >= 0:
+            os.close(handle)
+
+
+def sweep_beside(path: Path) -> None:
+    """Removes what killed processes left where they were going to write a file."""
+    for beside in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
+        with suppress(OSError):  # locked, so somebody is writing it; or gone by now
+            handle = os.open(beside, os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                beside.unlink()
+            finally:
+                os.close(handle)
 
 
 @contextmanager

@@ -183,6 +183,8 @@ def print_model(path: Path, as_json: bool) -> None:
 
 def print_vectors(store: "VectorStore", as_json: bool) -> None:
     """What a folder of vectors holds."""
+    from graphformers.embedding.compaction import most_bytes
+
     settings = store.settings
     facts = {
         "vectors": len(store),
@@ -193,6 +195,7 @@ def print_vectors(store: "VectorStore", as_json: bool) -> None:
         "neighbors": settings["num_neighbors"],
         "states": settings["states"]["key"]["precision"] if settings["states"] else None,
         "log_bytes": store.log.end,
+        "compacted_at": most_bytes(store),
         "unfinished_bytes": store.log.unfinished,
         "model": store.key.model[:12],
     }
@@ -203,7 +206,8 @@ def print_vectors(store: "VectorStore", as_json: bool) -> None:
     print(f"{store.path}: {len(store):,} vectors of {store.size} numbers, {store.precision}, {kept}")
     print(f"by {facts['method']}, model {facts['model']}, {facts['neighbors']} neighbours, compared by {facts['similarity']}")
     if store.log.end:
-        print(f"{store.log.end:,} bytes of changes since the last compaction")
+        size, limit = (amount(number, "B") for number in (store.log.end, facts["compacted_at"]))
+        print(f"{size} of changes in its log, which is compacted by itself at {limit}, or when many vectors changed")
 
 
 def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
@@ -233,6 +237,9 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
         print(f"skipped: {number:,} × {what}")
     for name in report.new_columns:
         print(f"a new column: {name!r}, which no node had before")
+    if report.columns_not_kept:
+        left, advice = ", ".join(report.columns_not_kept), f"--keep {','.join(report.columns_not_kept)} keeps them"
+        print(f"not kept of the nodes: {left}, as when the graph was imported; {advice}")
     if report.edge_columns_not_kept:
         print(f"not kept of the edges: {', '.join(report.edge_columns_not_kept)}; links that an update adds have a type at most")
 

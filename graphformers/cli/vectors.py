@@ -110,6 +110,12 @@ def update_command(
             help="Which column is id, text (several: text=title,abstract), src, dst, type; by default as in the graph's own.",
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Node columns to keep, separated by commas, '' for none; by default as in the graph's own."
+        ),
+    ] = None,
     header: Annotated[
         bool | None,
         typer.Option(help="Whether the first line of .csv and .tsv files names the columns; by default as in the graph's own."),
@@ -138,6 +144,7 @@ def update_command(
     columns = dict(parse_column(word) for word in column or [])
     given: dict[str, Any] = {
         "columns": columns,
+        "keep": None if keep is None else tuple(listed(keep)),
         "header": header,
         "quotes": quotes,
         "skip_bad": skip_bad,

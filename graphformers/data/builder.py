@@ -56,6 +56,7 @@ class GraphBuilder:
         self._locates: list[tuple[Locate, Array]] = []  # with each batch's rows that were kept
         self._num_nodes = 0
         self._known: pa.Array | None = None
+        self._kept: Array | None = None  # the nodes that stay, where ids are repeated
         self._waiting: list[_Edges] = []
         self._num_waiting = 0
         self._edges: list[tuple[Array, Array, Array, Array | None]] = []  # sources, targets, type codes (-1: no type), times
@@ -116,8 +117,8 @@ class GraphBuilder:
         hashes = np.concatenate([hash_strings(ids[i : i + HASH_ROWS].to_pylist()) for i in range(0, max(len(ids), 1), HASH_ROWS)])
         repeats = self._find_repeats(ids, hashes)
         if len(repeats):
-            kept = np.setdiff1d(np.arange(len(ids)), repeats)
-            table, hashes = table.take(pa.array(kept)).combine_chunks(), hashes[kept]
+            self._kept = np.setdiff1d(np.arange(len(ids)), repeats)
+            table, hashes = table.take(pa.array(self._kept)).combine_chunks(), hashes[self._kept]
         self._table, self._hashes, self._known = table, hashes, one_chunk(table["id"])
         if len(self._known) >= 2**31:
             raise InputError(f"{len(self._known):,} nodes; a graph holds at most 2,147,483,647")
@@ -126,6 +127,10 @@ class GraphBuilder:
         """Id, text and columns of all nodes, after `seal_nodes`."""
         assert self._known is not None, "nodes were sealed"
         return self._table
+
+    def place_of(self, row: int) -> Place:
+        """Where a row of the `node_table` was read."""
+        return self._where(row if self._kept is None else int(self._kept[row]))
 
     def _find_repeats(self, ids: pa.Array, hashes: Array) -> Array:
         order = np.argsort(hashes, kind="stable")

@@ -38,6 +38,7 @@ class Changes:
     where: tuple[Place, ...] = ()  # of each link, for messages
     unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
     skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
+    dropped: tuple[str, ...] = ()  # columns of a file of nodes that are not kept, as they were not at the import
 
     def check(self, live: LiveGraph) -> None:
         """Refuses what contradicts itself, and links to nodes that will not be there."""
@@ -51,8 +52,7 @@ class Changes:
         again = next((link for link in self.unlinked if _meet(linked.get(frozenset(link[:2]), set()), link[2])), None)
         if again is not None:
             raise InputError(f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make that two updates")
-        types = {kind for _, _, kind in self.links if kind is not None} - set(live.base.type_names)
-        if types and len(types | live.link_types()) > MOST_TYPES:
+        if too_many_types(self.links, live):
             raise InputError(f"more than {MOST_TYPES:,} types of links; is the right column used as the type?")
         lost = lost_ends(self.links, live, set(given), set(self.removed))
         if lost:
@@ -60,6 +60,15 @@ class Changes:
             place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
             gone = ", which is to be removed" if end in self.removed else ""
             raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
+
+
+def too_many_types(links: Iterable[Link], live: LiveGraph) -> bool:
+    """Whether these links bring more types than a graph can number."""
+    given = {kind for _, _, kind in links if kind is not None}
+    if given <= set(live.base.type_names):
+        return False
+    known = live.link_types()
+    return not given <= known and len(given | known) > MOST_TYPES
 
 
 def lost_ends(links: Sequence[Link], live: LiveGraph, given: set[str], removed: set[str]) -> list[tuple[int, str]]:
@@ -74,8 +83,9 @@ def _meet(kinds: set[str | None], kind: str | None) -> bool:
     return bool(kinds) and (kind is None or None in kinds or kind in kinds)
 
 
-def _typed(nodes: pa.Table, live: LiveGraph) -> pa.Table:
-    """Nodes whose columns hold what the same columns hold elsewhere in the graph."""
+def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
+    """Nodes whose columns hold what the same columns hold elsewhere in the graph; rows with other values are bad ones."""
+    nodes, bad = builder.node_table(), np.zeros(len(builder.node_table()), dtype=bool)
     for place, name in enumerate(nodes.column_names):
         kind, column = live.column_type(name), nodes[name]
         if kind is None or column.type == kind:
@@ -84,22 +94,29 @@ def _typed(nodes: pa.Table, live: LiveGraph) -> pa.Table:
             more = next((field.name for field in column.type if kind.get_field_index(field.name) < 0), None)
             if more is not None:
                 raise InputError(f"the column {name!r} holds {kind}, which has no {more!r}: it would be lost")
-        try:
-            column = column.cast(kind)
-        except pa.ArrowException as error:
-            row = next(row for row in range(len(nodes)) if not _fits(column.slice(row, 1), kind))
-            id, value = nodes["id"][row].as_py(), python_values(column.slice(row, 1))[0]
-            raise InputError(f"the node {id!r}: {value!r} is no {kind}, which the column {name!r} holds") from error
-        nodes = nodes.set_column(place, name, column)
-    return nodes
+        found = _cast(column, kind)
+        if found is None:
+            rows = [_cast(column.slice(row, 1), kind) for row in range(len(nodes))]
+            strange = np.array([value is None for value in rows], dtype=bool)
+            builder.problems.report(
+                "value of another kind", strange & ~bad, builder.place_of, partial(_strange_value, nodes, name, kind)
+            )
+            bad |= strange
+            found = pa.chunked_array([pa.nulls(1, kind) if value is None else value.chunk(0) for value in rows], kind)
+        nodes = nodes.set_column(place, name, found)
+    return nodes.filter(pa.array(~bad)).combine_chunks() if bad.any() else nodes
 
 
-def _fits(value: pa.ChunkedArray, kind: pa.DataType) -> bool:
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
     try:
-        value.cast(kind)
+        return column.cast(kind)
     except pa.ArrowException:
-        return False
-    return True
+        return None
+
+
+def _strange_value(nodes: pa.Table, name: str, kind: pa.DataType, row: int) -> str:
+    id, value = nodes["id"][row].as_py(), python_values(nodes[name].slice(row, 1))[0]
+    return f"the node {id!r}: {value!r} is no {kind}, which the column {name!r} holds"
 
 
 class _Collector:
@@ -129,6 +146,7 @@ class _Reading:
 
     settings: ImportSettings  # with the columns that were asked for
     remembered: Mapping[str, str]  # role -> column of the graph's own files
+    is_choosy: bool = False  # the graph was imported with some columns of its files alone, and nobody asks for others
 
     @staticmethod
     def of(given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]) -> "_Reading":
@@ -136,8 +154,8 @@ class _Reading:
             return _Reading(replace(given, **changes), {})
         summary = live.base.summary if live else {}
         usual = dict(summary.get("read_as", {})) | ({"keep_empty": True} if summary.get("empty_texts") else {})
-        remembered = usual.pop("columns", {})
-        return _Reading(ImportSettings(**usual | changes), remembered)
+        remembered, kept = usual.pop("columns", {}), usual.pop("keep", None)
+        return _Reading(ImportSettings(**usual | changes), remembered, kept is not None and changes.get("keep") is None)
 
     def for_file(self, path: Path) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
@@ -193,10 +211,14 @@ def gather_changes(
     links, where, unread = _links(edges, how, problems)
     unlinked = _links_to_remove(remove_edges, how, problems, live)
     removed = tuple(dict.fromkeys(_ids(remove, how, problems)))
-    table = _nodes(nodes, how, problems, live)
+    table, dropped = _nodes(nodes, how, problems, live), tuple[str, ...]()
+    if live and how.is_choosy and is_file[0]:
+        own = {"id", "text", *live.column_names()}
+        dropped = tuple(name for name in table.column_names if name not in own)
+        table = table.drop_columns(list(dropped))
     if live and how.settings.skip_bad and where:
         links, where = _known_links(links, where, live, {*table["id"].to_pylist()}, set(removed), problems)
-    return Changes(table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts))
+    return Changes(table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts), dropped)
 
 
 def _known_links(
@@ -219,7 +241,7 @@ def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGra
     if isinstance(given, str | Path):
         check_files([Path(given)])
         read_nodes([Path(given)], builder, how.for_file(Path(given)), known)
-        return builder.node_table()
+        return _typed(builder, live) if live else builder.node_table()
     if isinstance(given, Mapping):
         if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
             raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
@@ -229,7 +251,7 @@ def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGra
         return NO_NODES
     builder.add_table(table)
     builder.seal_nodes()
-    return builder.node_table()
+    return _typed(builder, live) if live else builder.node_table()
 
 
 def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
@@ -332,8 +354,7 @@ class Effect:
 def work_out(changes: Changes, before: LiveGraph) -> Effect:
     """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then links that come."""
     changes.check(before)
-    nodes = _typed(changes.nodes, before)
-    live = before.fork()
+    nodes, live = changes.nodes, before.fork()
     touched: set[int] = set()
     removed = [(id, node) for id, node in zip(changes.removed, live.find(changes.removed).tolist(), strict=True) if node >= 0]
     for _, node in removed:

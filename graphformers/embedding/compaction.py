@@ -22,8 +22,13 @@ def is_due(store: VectorStore) -> bool:
     """Whether the log has grown too large, in bytes or in vectors."""
     if len(store.changed_nodes()) > max(LEAST_CHANGED, CHANGED_SHARE * store.num_base):
         return True
+    return store.log.end > most_bytes(store)
+
+
+def most_bytes(store: VectorStore) -> int:
+    """Of a log that is not compacted yet."""
     base = sum(int(entry["bytes"]) for name, entry in store.artifact.files.items() if not name.startswith("graph/"))
-    return store.log.end > min(max(LEAST_BYTES, SHARE * base), MOST_BYTES)
+    return min(max(LEAST_BYTES, int(SHARE * base)), MOST_BYTES)
 
 
 def compact(store: VectorStore, lock: FolderLock) -> VectorStore:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from graphformers.artifact import check_place
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.files import put_in_place, sync
+from graphformers.files import put_in_place, sweep_beside, sync
 
 SUFFIXES = (".npy", ".parquet", ".txt")
 
@@ -30,6 +30,8 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
             raise GraphFormersError(f"{place}: exists already; --force (force=True) replaces it")
     check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for place in written:
+        sweep_beside(place)
     writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
     with put_in_place(path) as beside, put_in_place(written[0]) if suffix == ".npy" else nullcontext() as beside_ids:
         if beside_ids is not None:

@@ -54,6 +54,7 @@ class UpdateReport:
     not_there: tuple[str, ...] = ()  # ids that were to be removed, or were an end of a link that was
     new_columns: tuple[str, ...] = ()  # of nodes, which none had before
     edge_columns_not_kept: tuple[str, ...] = ()  # of a file of links
+    columns_not_kept: tuple[str, ...] = ()  # of a file of nodes, as the import did not keep them
     self_links: int = 0  # from a node to itself, which say nothing
     skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
 
@@ -249,6 +250,7 @@ def update(
             not_there=not_there,
             new_columns=new,
             edge_columns_not_kept=changes.unread,
+            columns_not_kept=changes.dropped,
             skipped=changes.skipped,
         )
 

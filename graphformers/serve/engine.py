@@ -29,7 +29,7 @@ from graphformers.retrieval.index import Index, load_index
 from graphformers.serve.batching import Batcher
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.walker import Walker
-from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write, check_types
+from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
 SEARCHERS = min(4, max(2, os.cpu_count() or 1))  # threads that search, each with a process that walks through the index
@@ -160,7 +160,6 @@ class Engine:
         later: list[int] = []
         for i in waiting:
             try:
-                check_types(live, [writes[i]])
                 answer = group.take(writes[i])
             except GraphFormersError as error:
                 answers[i] = error

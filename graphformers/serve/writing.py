@@ -11,12 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphformers.embedding.changes import NO_NODES, Changes
+from graphformers.embedding.changes import NO_NODES, Changes, too_many_types
 from graphformers.embedding.live import Link, LiveGraph
 from graphformers.errors import GraphFormersError
 
 Value = str | int | float | bool | None
-MOST_TYPES = 30_000  # of edges: a graph numbers them with 16 bits
 
 
 class NotFoundError(GraphFormersError):
@@ -109,9 +108,11 @@ class Group:
             return self._unlink(write)
         if any(frozenset(link[:2]) in self._unlinked for link in write.links):
             return None
+        if too_many_types(write.links, self._live):
+            raise RefusedError("more types of links than a graph can hold; is the right field used as the type?")
         self._require(write.ids)
-        added = sum(self._link(link) for link in write.links)
-        return {"added": added, "already_there": len(write.links) - added}
+        added, loops = sum(self._link(link) for link in write.links), sum(one == other for one, other, _ in write.links)
+        return {"added": added, "already_there": len(write.links) - added - loops, "self_links": loops}
 
     def changes(self) -> Changes:
         nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
@@ -198,10 +199,3 @@ class Group:
             return pa.array([value], {str: pa.large_string(), int: pa.int64(), float: pa.float64()}.get(type(value)))
         except (pa.ArrowException, OverflowError) as error:
             raise RefusedError(f"the column {name!r}: {value!r} is no {kind or 'int64'}") from error
-
-
-def check_types(live: LiveGraph, writes: Sequence[Write]) -> None:
-    """Refuses more kinds of links than a graph can number."""
-    given = {link[2] for write in writes if isinstance(write, AddEdges) for link in write.links} - {None}
-    if given and len(given | live.link_types()) > MOST_TYPES:
-        raise RefusedError(f"more than {MOST_TYPES:,} types of links; is the right field used as the type?")

@@ -865,6 +865,41 @@ def test_files_are_read_as_those_of_the_graph_were(tmp_path: Path) -> None:
     assert VectorStore.load(store.path).text("e") == "other"
 
 
+def test_columns_that_the_import_left_out_stay_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = "id,title,note,year\na,graph,x,1\nb,text,y,2\n"
+    model, store = imported_base(tmp_path, table, columns={"text": "title"}, keep=("year",))
+    assert update(store, nodes=tmp_path / "nodes.csv", model=model).already_so == 2
+    (tmp_path / "new.csv").write_text("id,title,note,year\na,graph,z,3\n")
+    report = update(store, nodes=tmp_path / "new.csv", model=model)
+    assert (report.changed_nodes, report.new_columns, report.columns_not_kept) == (1, (), ("note",))
+    print_update(report, store.path, as_json=False)
+    assert "not kept of the nodes: note, as when the graph was imported; --keep note keeps them" in capsys.readouterr().out
+    (tmp_path / "few.csv").write_text("id,title\nc,words\n")  # none of those that are kept
+    assert update(store, nodes=tmp_path / "few.csv", model=model).new_nodes == 1
+    report = update(store, nodes=tmp_path / "new.csv", model=model, keep=("note",))
+    assert (report.new_columns, report.columns_not_kept) == (("note",), ())
+    assert VectorStore.load(store.path).live.fields(0) == {"id": "a", "text": "graph", "year": 3, "note": "z"}
+    assert update(store, nodes=tmp_path / "nodes.csv", model=model).changed_nodes == 2  # it is a column of the graph now
+    with pytest.raises(GraphFormersError, match="--keep colour: no node file has a column of that name"):
+        update(store, nodes=tmp_path / "new.csv", model=model, keep=("colour",))
+
+
+def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,text,year\na,graph,1\nb,text,2\n")
+    (tmp_path / "new.csv").write_text("id,text,year\nc,words,3\nc,again,4\nd,more,soon\ne,last,late\n")
+    with pytest.raises(GraphFormersError, match=r"new.csv:3: the id 'c' stands already"):
+        update(store, nodes=tmp_path / "new.csv", model=model)
+    report = update(store, nodes=tmp_path / "new.csv", model=model, skip_bad=True)
+    assert dict(report.skipped) == {"duplicate id": 1, "value of another kind": 2}
+    assert [VectorStore.load(store.path).live.fields(2)[name] for name in ("id", "text", "year")] == ["c", "words", 3]
+    (tmp_path / "new.csv").write_text("id,text,year\nc,words,3\nd,more,soon\n")
+    expected = r"new.csv:3: the node 'd': 'soon' is no int64, which the column 'year' holds \(--skip-bad leaves"
+    with pytest.raises(GraphFormersError, match=expected):
+        update(store, nodes=tmp_path / "new.csv", model=model)
+    with pytest.raises(GraphFormersError, match="nodes, row 1: the node 'd': 'soon' is no int64"):
+        update(store, nodes=[{"id": "d", "text": "more", "year": "soon"}], model=model)
+
+
 def test_columns_that_are_called_like_ours(tmp_path: Path) -> None:
     table = "id,text,abstract,doi\na,short,graph,x\nb,short,text,y\n"
     model, store = imported_base(tmp_path, table, columns={"text": "abstract"})

@@ -1,6 +1,7 @@
 """VectorStore: vectors by id, and as other programs want them."""
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore, to_precision
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.foreign import read_vectors
+from graphformers.files import put_in_place
 from graphformers.retrieval.searcher import search
 from tests.embedding.conftest import EXACT, make_model, some_graph
+from tests.forked import Forked
 
 
 @pytest.fixture
@@ -122,6 +125,33 @@ def test_an_export_killed_between_ids_and_vectors_leaves_no_wrong_pair(
         == len((tmp_path / "out.ids.txt").read_text().splitlines())
         == len(VectorStore.load(store.path))
     )
+
+
+def stuck_export(target: Path) -> None:
+    """An export that never ends."""
+    with put_in_place(target) as beside:
+        beside.write_bytes(b"half of it")
+        print("begun", flush=True)
+        time.sleep(600)
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(store: VectorStore, tmp_path: Path) -> None:
+    target = tmp_path / "out.[1].txt"
+    processes = [Forked(stuck_export, target) for _ in range(2)]
+    try:
+        assert [process.stdout.readline() for process in processes] == ["begun\n"] * 2
+        processes[0].kill()
+        processes[0].communicate(60)
+        assert len(list(tmp_path.glob(".out*"))) == 2
+        store.export(target)
+        assert len(list(tmp_path.glob(".out*"))) == 1  # another process is writing it
+    finally:
+        for process in processes:
+            process.kill()
+    processes[1].communicate(60)
+    store.export(target, force=True)
+    assert not list(tmp_path.glob(".out*"))
+    assert target.read_text().startswith("60 24")
 
 
 def test_an_export_to_a_link_or_a_folder(store: VectorStore, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from graphformers.embedding import changes as changes_module
 from graphformers.embedding import compaction
 from graphformers.embedding.log import ChangeLog
 from graphformers.embedding.vectors import VectorStore
@@ -45,7 +46,7 @@ def test_waiting_writes_are_one_record(engine: Engine, place: Path) -> None:
     answers = engine._write(writes)
     assert answers[0] == {"id": "new0", "is_new": True, "new_links": 1, "new_columns": []}
     assert answers[3] == {"id": "new3", "is_new": True, "new_links": 2, "new_columns": []}
-    assert answers[8] == {"added": 1, "already_there": 2}
+    assert answers[8] == {"added": 1, "already_there": 1, "self_links": 1}
     assert answers[9] == {"id": ids[50], "is_removed": True}
     assert num_records(place) == 1
     assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
@@ -106,7 +107,7 @@ def test_links_that_come_and_go_at_once(engine: Engine, place: Path) -> None:
         ]
     )
     assert answers[0] == {"source": one, "target": other, "is_removed": True}
-    assert answers[1] == {"added": 1, "already_there": 0}
+    assert answers[1] == {"added": 1, "already_there": 0, "self_links": 0}
     assert answers[5] == {"source": "a", "target": other, "is_removed": True}
     assert all(isinstance(answer, dict) for answer in answers)
     live = engine.view.store.live
@@ -120,11 +121,24 @@ def test_a_linked_pair_takes_links_of_other_types(engine: Engine, place: Path) -
     one, other = graph.ids_of(np.array(graph.pairs()[0]))
     cites, back = (one, other, "newly cites"), (other, one, "newly cites")
     answers = engine._write([AddEdges((cites, cites, (other, one, None))), AddEdges((cites, back))])
-    assert answers == [{"added": 1, "already_there": 2}, {"added": 1, "already_there": 1}]
-    assert engine._write([AddEdges((cites, back))]) == [{"added": 0, "already_there": 2}]
+    assert answers == [{"added": 1, "already_there": 2, "self_links": 0}, {"added": 1, "already_there": 1, "self_links": 0}]
+    assert engine._write([AddEdges((cites, back))]) == [{"added": 0, "already_there": 2, "self_links": 0}]
     after = VectorStore.load(place).graph()
     assert after.edges.shape[1] == graph.edges.shape[1] + 2
     np.testing.assert_array_equal(after.indices, graph.indices)
+
+
+def test_more_types_of_links_than_a_graph_holds_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = engine.view.store.graph()
+    one, other = graph.ids_of(np.array(graph.pairs()[0]))
+    types = len(graph.type_names)
+    monkeypatch.setattr(changes_module, "MOST_TYPES", types + 1)
+    answers = engine._write([AddEdges(((one, other, "x"),)), AddEdges(((one, other, "y"),))])  # one is welcome
+    assert answers[0] == {"added": 1, "already_there": 0, "self_links": 0}
+    assert isinstance(answers[1], RefusedError)
+    assert "more types of links" in str(answers[1])
+    monkeypatch.setattr(changes_module, "MOST_TYPES", types)  # a type that is known is no new one
+    assert engine._write([AddEdges(((other, one, "x"),))]) == [{"added": 1, "already_there": 0, "self_links": 0}]
 
 
 def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:

@@ -130,11 +130,13 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()) == (201, {"id": "new/1", "is_new": True, "new_links": 3, "new_columns": []})
         assert client.put(path(ids[9]), json={"text": "another text", "columns": {"year": 1990}}).status_code == 200
         edges = [{"source": "new/1", "target": ids[5], "type": "cites"}, {"source": ids[0], "target": "new/1"}]
-        assert client.post("/edges", json={"edges": edges}).json() == {"added": 1, "already_there": 1}
+        loop = {"source": ids[0], "target": ids[0]}
+        found = {"added": 1, "already_there": 1, "self_links": 1}
+        assert client.post("/edges", json={"edges": [*edges, loop]}).json() == found
         typed = {"source": ids[5], "target": "new/1", "type": "likes"}
         assert client.delete("/edges", params=typed).json()["error"]["message"].endswith("of type 'likes'")
         assert client.delete("/edges", params=typed | {"type": "cites"}).status_code == 200
-        assert client.post("/edges", json={"edges": edges[:1]}).json() == {"added": 1, "already_there": 0}
+        assert client.post("/edges", json={"edges": edges[:1]}).json() == {"added": 1, "already_there": 0, "self_links": 0}
         assert client.delete(path(ids[20])).status_code == 200
         one, other = (ids[node] for node in next(p for p in graph.pairs().tolist() if not {9, 20} & set(p)))
         gone = client.delete("/edges", params={"source": other, "target": one})
