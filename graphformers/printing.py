@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from graphformers.train.trainer import TrainResult
 
 LONG_SECONDS = 1800.0  # of training on a CPU, from which on there is advice
+JOINERS = "\u200c\u200d"  # of letters, and of emoji that are one picture
 
 
 def print_import(graph: TextGraph, output: Path, as_json: bool) -> None:
@@ -347,8 +348,8 @@ def print_rows(rows: list[tuple[str, ...]], header: list[str] | None = None) -> 
 
 
 def _plain(text: str) -> str:
-    """Without control characters: a text may hold anything, the terminal should not obey it."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    """Without control characters: a text may hold anything, the terminal should not obey it. Joiners are part of words."""
+    return "".join(letter if letter.isprintable() or letter in JOINERS else " " for letter in text)
 
 
 def shorten(text: str, width: int = 100) -> str:

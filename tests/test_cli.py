@@ -218,12 +218,13 @@ def test_what_cannot_be_written_is_said_first(tables: Path) -> None:
 
 
 def test_texts_cannot_command_the_terminal(tables: Path) -> None:
-    (tables / "odd.csv").write_text("id,title,[/bold]\na,\x1b[31mred\x1b[0m [/nonsense],1\nb,blue,2\n")
+    (tables / "odd.csv").write_text("id,title,[/bold]\na,\x1b[31mred\x1b[0m [/nonsense],1\nb,\U0001f469\u200d\U0001f4bb,2\n")
     (tables / "links.csv").write_text("src,dst\na,b\n")
     run("import", "odd.csv", "links.csv", "-o", "odd.graph", cwd=tables)
     shown = run("info", "odd.graph", cwd=tables).stdout
     assert "\x1b" not in shown
     assert "[/bold]" in shown
+    assert "\U0001f469\u200d\U0001f4bb" in shown  # one picture
 
 
 def test_arguments_that_are_no_text(tables: Path) -> None:
