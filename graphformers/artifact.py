@@ -72,10 +72,7 @@ class Artifact:
         """The path of one of its files, whose checksum has been compared with the manifest."""
         if name not in self.files:
             raise ArtifactError(f"{self.path}: no file {name} in this {self.kind}; it holds {', '.join(sorted(self.files))}")
-        if _read_stamps(self.path).get(name) != _stamp(self.path / name):
-            self._compare(name)
-            _remember(self.path, [name])
-        return self.path / name
+        return self.paths([name])[0]
 
     def paths(self, names: list[str]) -> list[Path]:
         """The same for many files, with one look at what was verified before."""

@@ -175,7 +175,10 @@ def info_command(
         from graphformers.embedding.vectors import VectorStore
         from graphformers.printing import print_vectors
 
-        print_vectors(VectorStore.load(artifact), as_json)
+        store = VectorStore.load(artifact)
+        if verify and store.states is not None:
+            store.states.check(store.live.base)
+        print_vectors(store, as_json)
     elif found.kind == "model":
         from graphformers.printing import print_model
 

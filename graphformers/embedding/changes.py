@@ -85,7 +85,9 @@ def _meet(kinds: set[str | None], kind: str | None) -> bool:
 
 def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
     """Nodes whose columns hold what the same columns hold elsewhere in the graph; rows with other values are bad ones."""
-    nodes, bad = builder.node_table(), np.zeros(len(builder.node_table()), dtype=bool)
+    nodes = builder.node_table()
+    silent = [name for name in nodes.column_names if live.column_type(name) is None and nodes[name].null_count == len(nodes)]
+    nodes, bad = nodes.drop_columns(silent), np.zeros(len(nodes), dtype=bool)  # they do not even say what they hold
     for place, name in enumerate(nodes.column_names):
         kind, column = live.column_type(name), nodes[name]
         if kind is None or column.type == kind:

@@ -14,7 +14,7 @@ from typing import Any
 
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embedding.job import Workplace, check_output, num_nodes, told_tokens
+from graphformers.embedding.job import Workplace, check_output, num_nodes, say_cost, told_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
 from graphformers.embedding.states import StatesKey, model_fingerprint
@@ -67,6 +67,8 @@ class Worker:
         place = Workplace(Path(work), self.plan)
         if not place.folder.is_dir():
             raise GraphFormersError(f"{work}: not there on this machine; workers need the folder of the result, shared")
+        if self.plan.compile:
+            loaded.compile_layers()
         self.phases = Phases(loaded, texts, graph_tokens(texts, loaded.tokenizer), self.plan, (place.states, place.vectors))
 
     def ready(self) -> int:
@@ -99,8 +101,13 @@ def embed_on_cluster(
     check_output(output, force=force)
     if model.source is None or graph.artifact is None:
         raise GraphFormersError("a model and a graph in memory given; workers read them from folders, so save both first")
+    if settings.workers is not None:
+        raise GraphFormersError(
+            f"workers={settings.workers} given, which pack batches on this machine; on Ray, workers of Ray do"
+        )
     plan = Plan.of(model, graph, settings, cluster.device)
     work = Workplace.beside(output, plan)
+    say_cost(model, plan)
     try:
         with _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors, work.opened(force=force):
             work.begin(output, graph, force=force, in_memory=False)
@@ -128,6 +135,7 @@ class _Actors:
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
         self._pieces = 1  # in how many a worker had to read its batches
         self._starting: dict[Any, Any] = {}  # workers, by what answers when they are ready
+        self._idle: list[Any] = []  # which stay for the next phase: loading and compiling takes time
 
     def __enter__(self) -> "_Actors":
         address, workers = self._cluster.address, self._cluster.workers
@@ -171,27 +179,23 @@ class _Actors:
         plan, left = self._work.plan, list(reversed(shards))
         deaths: dict[str, int] = {}
         running: dict[Any, tuple[Any, list[int]]] = {}  # workers and their shards
-        idle: list[Any] = []
-        for _ in range(min(self._cluster.workers, len(left))):
+        for _ in range(min(self._cluster.workers, len(left)) - len(self._idle) - len(self._starting)):
             self._start()
         with progress(title, plan.num_nodes, "nodes") as task:
             task.skip(plan.num_nodes - num_nodes(plan, shards))
             while left or running:
-                while left and idle:
-                    actor, shard = idle.pop(), left.pop()
+                while left and self._idle:
+                    actor, shard = self._idle.pop(), left.pop()
                     running[actor.run.remote(phase, shard)] = (actor, [shard])
                 for reference in self._next([*self._starting, *running]):
                     is_new = reference in self._starting
                     actor, own = (self._starting.pop(reference), []) if is_new else running.pop(reference)
                     if self._is_done(reference, "on starting" if is_new else f"at shard {own[0]}", deaths):
                         task.advance(num_nodes(plan, own))
-                        idle.append(actor)
+                        self._idle.append(actor)
                     else:
                         left += own
                         self._start()
-        for actor in (*idle, *self._starting.values()):
-            self._ray.kill(actor)
-        self._starting.clear()
 
     def _next(self, awaited: list[Any]) -> list[Any]:
         """What is done of this, when something is; it is said when no worker comes for a while."""
@@ -205,7 +209,9 @@ class _Actors:
         """False when the worker died; what went wrong in it otherwise is raised."""
         try:
             pieces = self._ray.get(reference)
-        except self._ray.exceptions.RayActorError as error:
+        except self._ray.exceptions.RayTaskError as error:
+            raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
+        except self._ray.exceptions.RayError as error:  # an actor that died; or for want of memory, which is no RayActorError
             inner = getattr(error, "cause", None) or error.__cause__
             if isinstance(inner, GraphFormersError):
                 raise inner from error
@@ -214,8 +220,6 @@ class _Actors:
             if deaths[where] >= MOST_DEATHS:
                 raise GraphFormersError(f"{MOST_DEATHS} workers died {where}, the last with: {error}") from error
             return False
-        except self._ray.exceptions.RayTaskError as error:
-            raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
         deaths.pop(where, None)
         if pieces > self._pieces:
             self._pieces = pieces

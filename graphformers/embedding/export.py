@@ -13,6 +13,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import put_in_place, sweep_beside, sync
 
+IDS = 1 << 20  # at a time
 SUFFIXES = (".npy", ".parquet", ".txt")
 
 
@@ -52,8 +53,10 @@ def _numpy(store: VectorStore, path: Path) -> None:
 
 
 def _ids(store: VectorStore, path: Path) -> None:
+    everyone = store.ids
     with path.open("w", encoding="utf-8") as file:
-        for ids, _ in store.blocks():
+        for start in range(0, len(everyone), IDS):
+            ids = everyone[start : start + IDS].to_pylist()
             _refuse(ids, str.splitlines, "a line break", "a list of ids")
             file.writelines(f"{id}\n" for id in ids)
 

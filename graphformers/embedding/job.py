@@ -14,7 +14,6 @@ manifest is written and `folder` is renamed: nothing is copied.
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -34,7 +33,6 @@ from graphformers.files import foreign_entry, full_disk, require_space, write_wh
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress, say
 
-COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 MARK = "plan.json"  # tells our unfinished folders from other people's
 SEALED = "sealed"  # tells which folder is being put in place
 KINDS = ("folder/states", "folder/vectors", "folder/scales", "dropped/states")  # of shards
@@ -67,14 +65,17 @@ class Workplace:
     @contextmanager
     def opened(self, *, force: bool) -> Iterator[None]:
         """Makes the folder or goes on with it; no other process may do so at the same time."""
-        handle = self._lock()
+        handle, is_open = self._lock(), False
         try:
             self._check_plan(force)
             self.sweep()
+            is_open = True
             yield
         except BaseException:
-            if (self.path / MARK).is_file() and not self.is_begun:
+            if not self.is_begun and (self.path / MARK).is_file():
                 remove_work(self.path)
+            elif is_open and self.is_begun:
+                say(f"{self.path}: finished shards are kept there; the same command goes on from them")
             raise
         finally:
             os.close(handle)
@@ -151,7 +152,7 @@ class Workplace:
                 return False
             if all(map(shards.is_intact, names)):
                 return True
-            print(f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made again", file=sys.stderr)
+            say(f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made again")
             return False
 
         numbers = range(len(self.plan.shards))
@@ -166,8 +167,15 @@ class Workplace:
         if graph.artifact is None:  # it may have other columns than the last time, which change no vector
             graph.save(place, force=True)
             return
-        if place.exists():
-            return
+        if place.exists():  # since an earlier run
+            try:
+                found = open_artifact(place, graph.artifact.kind, None)
+                found.verify()
+                if found.fingerprint == graph.artifact.fingerprint:
+                    return
+            except ArtifactError as error:
+                say(f"{error}; it is put there again")
+            shutil.rmtree(place)
         if not graph.artifact.path.is_dir():
             raise ArtifactError(
                 f"{graph.artifact.path}: is no longer there, and the vectors are to hold it; save the graph again"
@@ -182,19 +190,22 @@ class Workplace:
             except OSError:
                 if source.exists():
                     shutil.copy2(source, beside / name)
-        found = open_artifact(beside, graph.artifact.kind, None).fingerprint
-        if found != graph.artifact.fingerprint or which_folder(graph.artifact.path) != stood_there:
+        found = open_artifact(beside, graph.artifact.kind, None)
+        if found.fingerprint != graph.artifact.fingerprint or which_folder(graph.artifact.path) != stood_there:
             raise ArtifactError(f"{graph.artifact.path}: another graph was put there since this one was loaded; load it again")
         os.rename(beside, place)
 
     def publish(self, output: Path, sources: dict[str, Path | None], *, force: bool) -> None:
-        """Seals the folder and puts it in place."""
+        """Seals the folder and puts it in place. The graph in it is looked at last: sealed, damage would be what was meant."""
         self.sweep()
+        graph = open_artifact(self.folder / "graph", None, None)
+        graph.verify()
         plan, shards = self.plan, range(len(self.plan.shards))
         kinds = {"vectors": self.vectors} | ({"scales": self.vectors} if plan.precision == "int8" else {})
         kinds |= {"states": self.states} if plan.keep_states else {}
         notes = {shard_name(kind, i): place.note(shard_name(kind, i)) or {} for kind, place in kinds.items() for i in shards}
-        draft = Draft(self.folder, checksums={name: note["sha256"] for name, note in notes.items()})
+        known = {f"graph/{name}": entry["sha256"] for name, entry in graph.files.items()}
+        draft = Draft(self.folder, checksums=known | {name: note["sha256"] for name, note in notes.items()})
         hashes = [notes[shard_name("states", i)]["text_hash"] for i in shards] if plan.keep_states else []
         draft.settings = store_settings(plan, hashes)
         draft.summary = {"nodes": plan.num_nodes}
@@ -241,12 +252,9 @@ def embed(
     graph = loaded_graph(graph)
     plan = Plan.of(model, graph, settings)
     work = Workplace.beside(output, plan)
-    if model.is_bidirectional:
-        _say_cost(plan)
-    is_open = False
+    say_cost(model, plan)
     try:
         with work.opened(force=force):
-            is_open = True
             in_memory = stay_in_memory(plan, settings, model.device)
             work.begin(output, graph, force=force, in_memory=in_memory)
             _run(model, graph, work, settings, in_memory=in_memory)
@@ -254,36 +262,49 @@ def embed(
             work.publish(output, sources, force=force)
     except OSError as error:
         raise full_disk(error, output) from error
-    finally:
-        if is_open and work.is_begun:
-            print(f"{work.path}: finished shards are kept there; the same command goes on from them", file=sys.stderr)
     return VectorStore.load(output)
 
 
-def _say_cost(plan: Plan) -> None:
+def say_cost(model: GraphFormers, plan: Plan) -> None:
     """Of a bidirectional model."""
-    print(
-        "a bidirectional model: the states of neighbours depend on who asks and cannot be reused, so every node is read together "
-        f"with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} forwards instead of 2",
-        file=sys.stderr,
-    )
+    if model.is_bidirectional:
+        say(
+            "a bidirectional model: the states of neighbours depend on who asks and cannot be reused, so every node is read "
+            f"together with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} forwards instead of 2"
+        )
 
 
 def check_output(output: Path, *, force: bool) -> None:
     """Raises early what stands in the way of writing `output`."""
     path = work_path(output)
-    is_left = path.is_dir() and foreign_entry(path, MARK) is None
-    if is_left and (output / MANIFEST).is_file() and _is_done(path):
-        remove_work(path)  # left by a kill in the moment after the result was put in place
+    if (output / MANIFEST).is_file() and _is_left(path):
+        _remove_left(path)
     check_writable(output, KIND, force=force)
     with unused(output):
         pass
 
 
-def _is_done(path: Path) -> bool:
+def _is_left(path: Path) -> bool:
     """Whether the result has left an embedding's folder; what it replaced came there instead, which is no unfinished work."""
+    if not path.is_dir() or foreign_entry(path, MARK) is not None:
+        return False
     own = path / "folder"
     return not own.exists() or ((path / SEALED).is_file() and (path / SEALED).read_text() != str(which_folder(own)))
+
+
+def _remove_left(path: Path) -> None:
+    """Removes what a kill left in the moment after the result was put in place; but not from under another process."""
+    try:
+        handle = locked_handle(path)
+    except FileNotFoundError:
+        return
+    if handle is None:
+        return
+    try:
+        if _is_left(path):
+            remove_work(path)
+    finally:
+        os.close(handle)
 
 
 def unused(output: Path) -> AbstractContextManager[Any]:
@@ -328,7 +349,7 @@ def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: Embed
     if not left and not texts:
         return
     on_gpu, in_memory = device.type == "cuda", in_memory and bool(left)
-    if settings.compile or (settings.compile is None and on_gpu and plan.num_nodes >= COMPILE_FROM):
+    if plan.compile:
         model.compile_layers()
     workers = settings.workers if settings.workers is not None else min(4, (os.cpu_count() or 2) - 1) if on_gpu else 0
     tokens = told_tokens(graph, model)

@@ -35,7 +35,7 @@ class LiveGraph:
         self._records: dict[int, tuple[pa.Table, int]] = {}  # where the id, text and columns of new and changed nodes stand
         self._rows: dict[int, Array] = {}  # neighbours of nodes that a change touched
         self._links: dict[Link, None] = {}  # added, in order
-        self._links_of: dict[str, tuple[Link, ...]] = {}  # those that each id has
+        self._links_of: dict[frozenset[str], tuple[Link, ...]] = {}  # those that each pair of ids has
         self._cut: set[tuple[int, int]] = set()  # pairs of the base that were parted: what is linked anew is a new link
         self._cut_types: set[tuple[int, int, str]] = set()  # types of links that pairs of the base lost, which have others
 
@@ -191,7 +191,8 @@ class LiveGraph:
         for other in around:
             self._rows[other] = _without(self.row(other), node)
         id = self.id(node)
-        self._forget(self._links_of.get(id, ()))  # another node may have the id one day
+        for other in around:
+            self._forget(self._own_links(node, other))  # another node may have the id one day
         self._gone.add(node)
         self._rows.pop(node, None)
         self._records.pop(node, None)
@@ -233,14 +234,13 @@ class LiveGraph:
 
     def _own_links(self, one: int, other: int) -> list[Link]:
         """The added ones of two nodes."""
-        ends = {self.id(one), self.id(other)}
-        return [link for link in self._links_of.get(self.id(one), ()) if set(link[:2]) == ends]
+        return list(self._links_of.get(frozenset((self.id(one), self.id(other))), ())) if self._links_of else []
 
     def link(self, one: int, other: int, link: Link) -> None:
         """Links two nodes, not one to itself. To those that are linked it is one more link: `have` tells whether it is new."""
         self._links[link] = None
-        for id in set(link[:2]):
-            self._links_of[id] = (*self._links_of.get(id, ()), link)
+        pair = frozenset(link[:2])
+        self._links_of[pair] = (*self._links_of.get(pair, ()), link)
         if not self.is_linked(one, other):
             self._rows[one] = _with(self.row(one), other)
             self._rows[other] = _with(self.row(other), one)
@@ -263,11 +263,12 @@ class LiveGraph:
             self._cut_types.add((*_pair(one, other), kind))
 
     def _forget(self, links: Sequence[Link]) -> None:
-        gone = set(links)
-        for link in gone:
+        for link in links:
             del self._links[link]
-        for id in {end for link in gone for end in link[:2]}:
-            self._links_of[id] = tuple(link for link in self._links_of[id] if link not in gone)
+            pair = frozenset(link[:2])
+            self._links_of[pair] = tuple(other for other in self._links_of[pair] if other != link)
+            if not self._links_of[pair]:
+                del self._links_of[pair]
 
     def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
         """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and its neighbours alone."""

@@ -5,8 +5,11 @@
 
 A record counts once END stands behind it, which is written after everything before it is on disk. What a killed writer left
 behind the last END is cut off by the next writer and ignored by readers, who are told how much it is. Anything else that does
-not fit, a flipped bit anywhere before, is damage and refused: every checksum covers the one before, so that no record can be lost
-or exchanged in the middle.
+not fit, a flipped bit or a lost sector anywhere before, is damage and refused: every checksum covers the one before, so that no
+record can be lost or exchanged in the middle.
+
+Whole records are read through a map of the file, since they stay as they are. What lies behind them may be cut off at any moment,
+and touching a map there kills the process; so whether a record is whole is read by system calls.
 
 A payload is a JSON object and some arrays.
 """
@@ -15,7 +18,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ MAGIC = b"graphformers changes 1 "
 END = b"\nwhole.\n"
 PREFIX = 48
 ALIGN = 64
+BLOCK = 1 << 20  # bytes read at a time
 
 
 @dataclass(frozen=True)
@@ -53,45 +57,57 @@ class ChangeLog:
 
     def read(self) -> Iterator[Record]:
         """All whole records, in order, each checked; arrays are views of the mapped file."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < len(self._head):
-            self.unfinished = size
+        if not self.path.exists():
             return
         with self.path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if not any(data[: len(self._head)]) and data.find(END) < 0:  # left unwritten by a power failure; nothing was whole
-            self.unfinished = size
-            return
-        if data[: len(self._head)] != self._head:
-            raise self._damaged(0, "its head does not name this folder's base")
-        self.end = len(self._head)
-        view = memoryview(data)
-        while (payload := self._next(view)) is not None:
-            yield unpack(payload)
-        self.unfinished = len(view) - self.end
+            head = os.pread(file.fileno(), len(self._head), 0)
+            if len(head) < len(self._head) or self._is_unwritten(file.fileno(), head, 0):
+                self.unfinished = os.fstat(file.fileno()).st_size
+                return
+            if head != self._head:
+                raise self._damaged(0, "its head does not name this folder's base")
+            self.end = len(self._head)
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            while (payload := self._next(file.fileno(), view)) is not None:
+                yield unpack(payload)
+            self.unfinished = max(0, os.fstat(file.fileno()).st_size - self.end)
 
-    def _next(self, view: memoryview) -> memoryview | None:
-        start, left = self.end, len(view) - self.end
-        if left < PREFIX or not any(view[start : start + 16]):
+    def _next(self, handle: int, view: memoryview) -> memoryview | None:
+        """The payload of the next record, checked; None where there is no whole one any more."""
+        start = self.end
+        prefix = os.pread(handle, PREFIX, start)
+        if len(prefix) < PREFIX or self._is_unwritten(handle, prefix[:16], start):
             return None
-        length = int.from_bytes(view[start : start + 8], "little")
-        if view[start + 8 : start + 16] != self._check(length):
+        length = int.from_bytes(prefix[:8], "little")
+        if prefix[8:16] != self._check(length):
             raise self._damaged(start, "a record's length is not what its check says")
         stop = start + PREFIX + length
-        if len(view) < stop + len(END) or not any(view[stop : stop + len(END)]):
+        end = os.pread(handle, len(END), stop)
+        if len(end) < len(END) or len(view) < stop + len(END) or self._is_unwritten(handle, end, stop):
             return None
         payload = view[start + PREFIX : stop]
-        digest = hashlib.sha256(self._digest + payload).digest()
-        if view[start + 16 : start + PREFIX] != digest or view[stop : stop + len(END)] != END:
+        digest = self._digest_of([payload])
+        if prefix[16:] != digest or end != END:
             raise self._damaged(start, "a record's checksum does not match")
         self._digest, self.end = digest, stop + len(END)
         return payload
 
+    def _is_unwritten(self, handle: int, data: bytes, place: int) -> bool:
+        """Whether these bytes are zeros that a power failure left. Then no whole record is behind them, or it is damage."""
+        if any(data):
+            return False
+        start, before = place, b""
+        while block := os.pread(handle, BLOCK, start):
+            if END in before + block:
+                raise self._damaged(place, "zeros stand there, and whole records behind them")
+            start, before = start + len(block), block[1 - len(END) :]
+        return True
+
     def append(self, record: Record) -> None:
         """Adds a record; when this returns it is on disk. Where it fails, the log is as it was."""
         payload = pack(record)
-        digest = hashlib.sha256(self._digest + payload).digest()
-        prefix = len(payload).to_bytes(8, "little") + self._check(len(payload)) + digest
+        digest, length = self._digest_of(payload), sum(map(len, payload))
+        prefix = length.to_bytes(8, "little") + self._check(length) + digest
         begun = self.end
         if begun and (not self.path.exists() or self.path.stat().st_size < begun):
             raise ArtifactError(f"{self.path}: was removed or cut while it was in use; restore it, nothing more is written")
@@ -101,7 +117,8 @@ class ChangeLog:
                 os.ftruncate(handle, begun)  # what a killed writer left
                 os.lseek(handle, begun, os.SEEK_SET)
                 _write_all(handle, (b"" if begun else self._head) + prefix)
-                _write_all(handle, payload)
+                for piece in payload:
+                    _write_all(handle, piece)
                 os.fsync(handle)
                 _write_all(handle, END)
                 os.fsync(handle)
@@ -117,6 +134,13 @@ class ChangeLog:
             raise full_disk(error, self.path) from error
         self._digest, self.end, self.unfinished = digest, end, 0
 
+    def _digest_of(self, payload: Sequence[bytes | memoryview]) -> bytes:
+        """Of a record, which covers the one before."""
+        digest = hashlib.sha256(self._digest)
+        for piece in payload:
+            digest.update(piece)
+        return digest.digest()
+
     def _check(self, length: int) -> bytes:
         return hashlib.sha256(self._digest + length.to_bytes(8, "little")).digest()[:8]
 
@@ -127,26 +151,25 @@ class ChangeLog:
         )
 
 
-def _write_all(handle: int, data: bytes) -> None:
+def _write_all(handle: int, data: bytes | memoryview) -> None:
     """Past Python's buffers, which would be written after all when a disk is full and the log was cut back."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
 
 
-def pack(record: Record) -> bytes:
-    """A payload: the length of the JSON part, the JSON part, and every array at a multiple of ALIGN bytes behind it."""
+def pack(record: Record) -> list[bytes | memoryview]:
+    """A payload in pieces: the length of the JSON part, the JSON part, and every array at a multiple of ALIGN bytes behind it."""
     places: dict[str, Any] = {}
+    body: list[bytes | memoryview] = []
     end = 0
     for name, array in record.arrays.items():
         places[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "offset": end}
-        end += -(-array.nbytes // ALIGN) * ALIGN
+        gap = -array.nbytes % ALIGN
+        body += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, bytes(gap)]
+        end += array.nbytes + gap
     text = json.dumps({"content": record.content, "arrays": places}, ensure_ascii=False).encode()
-    body = bytearray(end)
-    for name, array in record.arrays.items():
-        offset = places[name]["offset"]
-        body[offset : offset + array.nbytes] = np.ascontiguousarray(array).tobytes()
-    return len(text).to_bytes(8, "little") + text + bytes(body)
+    return [len(text).to_bytes(8, "little"), text, *body]
 
 
 def unpack(payload: memoryview) -> Record:

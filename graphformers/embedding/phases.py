@@ -76,6 +76,7 @@ class Phases:
         self.pieces = Pieces()
         self._num_workers = workers
         self._rows: ShardedRows | None = None
+        self._ordered: tuple[int, Array] | None = None  # the last shard that was put in order
 
     def read_texts(self, shards: Sequence[int], task: Progress, *, is_written: bool = True) -> None:
         """Phase 1: the states of these shards, on disk unless told otherwise, and in the table where there is one."""
@@ -149,8 +150,12 @@ class Phases:
 
     def _nodes(self, phase: int, shard: int) -> Array:
         """The nodes of a shard in the order in which the phase takes them."""
-        nodes = np.arange(*self.plan.shards[shard])
-        return nodes if phase == 1 or self.passes.is_joint else self.plan.by_neighbors(self.graph, nodes)
+        if phase == 1 or self.passes.is_joint:
+            return np.arange(*self.plan.shards[shard])
+        last = self._ordered
+        if last is None or last[0] != shard:
+            self._ordered = last = shard, self.plan.by_neighbors(self.graph, np.arange(*self.plan.shards[shard]))
+        return last[1]
 
     def _run(
         self,

@@ -21,6 +21,7 @@ GPU_ROWS = 64  # rows of a batch are a multiple of this: cuDNN plans attention a
 FEW_NEIGHBORS = 8  # neighbourhoods of up to so many have one width on a GPU
 WIDTHS = 4  # and larger ones so many
 GPU_TOKENS = 64_512  # 504 full rows of 128: packed, that is nearly always 512
+COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
 PLACES = ("auto", "memory", "disk")
 
 
@@ -73,6 +74,7 @@ class Plan:
     row_multiple: int
     most_places: int  # centres times neighbours of a batch
     compute: str  # the type in which the network computes
+    compile: bool  # whether layers are compiled, which rounds otherwise
 
     @staticmethod
     def of(model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None) -> "Plan":
@@ -103,6 +105,7 @@ class Plan:
             row_multiple=GPU_ROWS if on_gpu else 1,
             most_places=4 * MOST_PLACES if on_gpu else MOST_PLACES,
             compute=str(compute).removeprefix("torch."),
+            compile=on_gpu and graph.num_nodes >= COMPILE_FROM if settings.compile is None else settings.compile,
         )
 
     def passes(self, model: GraphFormers) -> Passes:

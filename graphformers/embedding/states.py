@@ -1,8 +1,9 @@
 """LayerStates: what every node contributes to its neighbours' vectors, on disk.
 
 z^1..z^{L-1} of every node (the text vector in a baseline), (N, S, D), float16 unless told otherwise, in memory-mapped shards; all
-layers of a node are one read. They depend on the weights, the tokenizer, max_tokens and the text, on
-nothing else; the key names all four, and states under another key are never used.
+layers of a node are one read. They depend on the weights, the tokenizer, max_tokens and the text, on nothing else. The key names
+the first three, and states under another key are never used; the texts are those of the graph in the same folder, under the same
+checksums, and `info --verify` compares them with the hashes that each shard was made with.
 """
 
 import hashlib

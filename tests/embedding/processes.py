@@ -71,6 +71,7 @@ def main(what: str, folder: Path) -> None:
     begin(folder / "whole.vectors")
     _, seconds = run(lambda: work(folder / "whole.vectors"))
     expected = bytes_of(folder / "whole.vectors")
+    assert ("changes.log" in expected) == (what == "update"), "an update is logged, or compacted"
     kills, rounds = 0, 0
     while kills < KILLS:
         rounds += 1

@@ -320,6 +320,78 @@ def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
     assert farthest(embed(model, new, tmp_path / "some.vectors", **EXACT), model, new) <= 1e-5
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_damaged_graph_in_unfinished_work_is_not_published(
+    older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sealed with the checksum that it then has, it would be what was meant, and the work be gone."""
+    model, graph, place = make_model(), some_graph().save(tmp_path / "some.graph"), tmp_path / "some.vectors"
+    whole = embed(model, graph, tmp_path / "whole.vectors", **EXACT)
+    before = bytes_of(embed(model, some_graph(1), place, **EXACT).path) if older else {}
+    inside = tmp_path / "some.vectors.embedding" / "folder" / "graph" / "nodes.arrow"
+
+    def elsewhere(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    monkeypatch.setattr(job.os, "link", elsewhere)  # so the graph is copied
+    read_centers = Phases.read_centers
+    with monkeypatch.context() as patch:
+        patch.setattr(Phases, "read_centers", killed)
+        with pytest.raises(KilledError):
+            embed(model, graph, place, force=older, **EXACT)
+    flip(inside, 700)
+    with monkeypatch.context() as patch:
+
+        def harmed(*given: Any) -> None:
+            read_centers(*given)
+            assert "damaged, its checksum" in capsys.readouterr().err
+            flip(inside, 700)
+
+        patch.setattr(Phases, "read_centers", harmed)
+        with pytest.raises(GraphFormersError, match=r"nodes.arrow: damaged"):
+            embed(model, graph, place, force=older, **EXACT)
+    assert bytes_of(place) == before if older else not place.exists()
+    assert "finished shards are kept there" in capsys.readouterr().err
+    assert bytes_of(embed(model, graph, place, force=older, **EXACT).path) == bytes_of(whole.path)
+
+
+def test_work_is_not_removed_from_under_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its plan and its first shard, and while it removes the folder that it replaced."""
+    model, place = make_model(), tmp_path / "some.vectors"
+    embed(model, some_graph(), place, **EXACT)
+    monkeypatch.setattr(shards, "LOCK_TRIES", 2)
+    refused = []
+
+    def meanwhile() -> None:
+        with pytest.raises(GraphFormersError, match="exists already"):
+            embed(model, some_graph(3), place, **EXACT)
+        refused.append(1)
+
+    begin, rmtree = job.Workplace.begin, shutil.rmtree
+
+    def begin_later(*given: Any, **named: Any) -> None:
+        meanwhile()
+        begin(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job.Workplace, "begin", begin_later)
+        embed(model, some_graph(1), place, force=True, **EXACT)
+
+    def remove_later(path: Path, *given: Any, **named: Any) -> None:
+        if Path(path).name == "folder" and len(refused) == 1:
+            meanwhile()
+        rmtree(path, *given, **named)
+
+    monkeypatch.setattr(job.shutil, "rmtree", remove_later)
+    store = embed(model, some_graph(2), place, force=True, **EXACT)
+    assert len(refused) == 2
+    assert farthest(store, model, some_graph(2)) <= 1e-5
+    assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
+
+
 def test_whoever_waited_for_another_does_not_work_in_a_folder_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -382,6 +382,69 @@ def test_a_flipped_bit_in_the_log_is_refused_wherever_it_is(tmp_path: Path) -> N
     assert len(VectorStore.load(store.path)) == 62
 
 
+def test_zeros_before_whole_records_are_damage(tmp_path: Path) -> None:
+    """A lost sector; taken for the end of the log, the next update would cut the records behind it off."""
+    model = make_model()
+    store, ends = make_base(tmp_path, model), []
+    log = store.path / "changes.log"
+    for i in range(3):
+        update(store, nodes={f"new {i}": "graph"}, model=model)
+        ends.append(log.stat().st_size)
+    whole = log.read_bytes()
+    for start, stop in [
+        (0, 100),
+        (ends[0], ends[0] + 16),
+        (ends[0], ends[0] + 512),
+        (ends[1] - 8, ends[1]),
+        (ends[0] - 8, ends[0]),
+    ]:
+        log.write_bytes(whole[:start] + bytes(stop - start) + whole[stop:])
+        damaged = log.read_bytes()
+        for touch in (lambda: VectorStore.load(store.path), lambda: update(store, nodes={"y": "graph"}, model=model)):
+            with pytest.raises(GraphFormersError, match=r"changes.log: damaged at byte"):
+                touch()
+        assert log.read_bytes() == damaged
+    log.write_bytes(whole[:-8] + bytes(8))  # as a power cut leaves the last one
+    assert len(VectorStore.load(store.path)) == 62
+    update(store, nodes={"new 2": "graph"}, model=model)
+    assert log.read_bytes() == whole
+
+
+def test_a_log_whose_torn_end_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read through a map of the file, its end would be none of the file any more: that kills a process."""
+    model = make_model()
+    store = make_base(tmp_path, model)
+    log = store.path / "changes.log"
+    update(store, nodes={"a": "graph"}, model=model)
+    first = log.stat().st_size
+    update(store, nodes={f"n{i}": "graph" for i in range(100)}, model=model)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-8] + bytes(8))
+    absorb = VectorStore.absorb
+
+    def meanwhile(self: VectorStore, *given: Any) -> None:
+        absorb(self, *given)
+        log.write_bytes(whole[: first + 48])  # a writer cuts it, and has just begun
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorStore, "absorb", meanwhile)
+        assert len(VectorStore.load(store.path)) == 61
+    assert len(VectorStore.load(store.path)) == 61
+
+
+def test_a_new_column_without_values_is_none(tmp_path: Path) -> None:
+    """It does not say what it holds: numbers that come later would be texts."""
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
+    assert update(store, nodes=[{"id": "a", "text": "graph", "pages": None}], model=model).already_so == 1
+    (tmp_path / "new.csv").write_text("id,text,pages\nc,words,\n")
+    assert update(store, nodes=tmp_path / "new.csv", model=model).new_columns == ()
+    assert update(store, nodes=[{"id": "b", "text": "text", "pages": 5}], model=model).new_columns == ("pages",)
+    assert VectorStore.load(store.path).live.fields(1)["pages"] == 5
+    (tmp_path / "new.csv").write_text("id,text,pages\nc,words,\nd,more,7\n")
+    update(store, nodes=tmp_path / "new.csv", model=model)
+    assert VectorStore.load(store.path).graph().nodes["pages"].to_pylist() == [None, 5, None, 7]
+
+
 def test_a_log_cut_anywhere_is_what_was_whole_before(tmp_path: Path) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
