@@ -103,7 +103,7 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
 
     `kind` and `version` are what the caller can read; None takes any.
     """
-    path = Path(path)
+    path = named(path)
     bring_back(path)
     manifest = _read_manifest(path)
     if kind is not None and manifest["kind"] != kind:
@@ -159,9 +159,15 @@ def publish_artifact(draft: Draft, path: str | Path, kind: str, version: int, *,
     _publish(draft.folder, target, kind, force)
 
 
+def named(path: str | Path) -> Path:
+    """A path that says where a folder is when another was put in its place: from within the old one, `.` and `..` would not."""
+    path = Path(path)
+    return Path(os.path.realpath(path)) if not path.name or ".." in path.parts else path
+
+
 def _behind_links(path: str | Path) -> Path:
     """A link stays a link; what it points to is written."""
-    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    return Path(os.path.realpath(path)) if os.path.islink(path) else named(path)
 
 
 def _make_draft(folder: Path, target: Path) -> int:

@@ -26,7 +26,10 @@ Recipe = Annotated[
 ]
 Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")]
 MovedModel = Annotated[
-    Path | None, typer.Option("--model", metavar="MODEL", help="The model folder, if it is no longer where it was.")
+    Path | None,
+    typer.Option(
+        "--model", metavar="MODEL", help="The model folder, if it no longer lies where it did, as seen from the vectors."
+    ),
 ]
 Neighbors = Annotated[
     int | None,

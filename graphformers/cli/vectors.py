@@ -99,7 +99,7 @@ def update_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table of links to remove: all links of a pair, or those of one type, where it has a column for that.",
+            help="A table of links to remove: all of a pair; with a column of types those of one, or of none where it is empty.",
         ),
     ] = None,
     model: MovedModel = None,

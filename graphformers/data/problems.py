@@ -12,6 +12,7 @@ import numpy as np
 from graphformers.data.arrays import Array
 from graphformers.errors import BadRowError, InputError
 
+SKIPPING = "--skip-bad leaves such rows out and counts them"
 EXAMPLES = 5  # listed of each reason
 ELSEWHERE = "\0"  # in a detail: where a second place comes in
 
@@ -103,7 +104,7 @@ def told_of_skipping() -> Iterator[None]:
     try:
         yield
     except BadRowError as error:
-        advice = "; ".join(filter(None, ["--skip-bad leaves such rows out and counts them", error.advice]))
+        advice = "; ".join(filter(None, [SKIPPING, error.advice]))
         raise InputError(f"{error} ({advice})") from error
 
 

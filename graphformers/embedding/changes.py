@@ -1,30 +1,32 @@
 """Changes: what an update is given. New and changed nodes, new links, nodes and links to remove; from files or from Python."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, is_unicode
+from graphformers.data.arrays import Array, is_unicode, one_chunk
 from graphformers.data.builder import MOST_TYPES, GraphBuilder, node_table
-from graphformers.data.columns import as_strings, python_values
+from graphformers.data.columns import as_strings, make_column, python_values
 from graphformers.data.formats.tables import Known, read_edges, read_nodes
 from graphformers.data.graph import plain_ids
-from graphformers.data.problems import Locate, Place, Problems, words_for
-from graphformers.data.settings import ImportSettings, guess_column, require_column
+from graphformers.data.problems import SKIPPING, Locate, Place, Problems, words_for
+from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
 from graphformers.data.sources import check_files, file_kind, read_lines
 from graphformers.data.tables import KINDS, is_plain, read_table, table_columns
-from graphformers.embedding.live import Link, LiveGraph
+from graphformers.embedding.live import UNTYPED, Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 
 NO_NODES = pa.table({"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())})
+READING = ("columns", "keep", "header", "quotes", "skip_bad", "keep_empty")  # what can be said of how files are read
 Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
-Links = str | Path | Sequence[Sequence[str | None]]
+Links = str | Path | Sequence[Sequence[str | None]] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Changes:
     nodes: pa.Table = field(default_factory=lambda: NO_NODES)  # id, text and other columns: new nodes and changed ones
     links: tuple[Link, ...] = ()
     removed: tuple[str, ...] = ()  # ids
-    unlinked: tuple[Link, ...] = ()  # to be removed, either way: of that type, or whatever links a pair has
+    unlinked: tuple[Link, ...] = ()  # to be removed, either way: of that type, UNTYPED, or (None) whatever links a pair has
     where: tuple[Place, ...] = ()  # of each link, for messages
     unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
     skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
@@ -59,7 +61,8 @@ class Changes:
             i, end = lost[0]
             place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
             gone = ", which is to be removed" if end in self.removed else ""
-            raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node")
+            advice = f" ({SKIPPING})" if self.where else ""
+            raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node{advice}")
 
 
 def too_many_types(links: Iterable[Link], live: LiveGraph) -> bool:
@@ -122,12 +125,13 @@ def _strange_value(nodes: pa.Table, name: str, kind: pa.DataType, row: int) -> s
 
 
 class _Collector:
-    """Takes edges from the readers of tables, as a GraphBuilder does."""
+    """Takes edges from the readers of tables, as a GraphBuilder does. `untyped` is what an empty type means."""
 
-    def __init__(self, problems: Problems) -> None:
+    def __init__(self, problems: Problems, untyped: str | None) -> None:
         self.problems = problems
         self.links: list[Link] = []
         self.where: list[Place] = []
+        self._untyped = untyped
 
     def add_edges(
         self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
@@ -138,7 +142,7 @@ class _Collector:
         ends = zip(sources.to_pylist(), targets.to_pylist(), kinds, strict=True)
         for i, (one, other, kind) in enumerate(ends):
             if not empty[i]:
-                self.links.append((str(one), str(other), str(kind) if kind else None))
+                self.links.append((str(one), str(other), None if types is None else str(kind) if kind else self._untyped))
                 self.where.append(locate(i))
 
 
@@ -152,6 +156,9 @@ class _Reading:
 
     @staticmethod
     def of(given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]) -> "_Reading":
+        strange = next((name for name in changes if name not in READING), None)
+        if strange is not None:
+            raise GraphFormersError(f"no setting {strange!r} of an update; there are: {', '.join(READING)}")
         if given is not None:
             return _Reading(replace(given, **changes), {})
         summary = live.base.summary if live else {}
@@ -169,6 +176,16 @@ class _Reading:
         """Columns that are not to be taken for texts: the graph has them beside its texts, or its texts are made of several."""
         columns = live.column_names()
         return {*columns, *_parts("text", self.remembered.get("text", "")), *({"text"} if "text_" in columns else ())}
+
+    def refuse_other_texts(self, names: Sequence[str], live: LiveGraph) -> None:
+        """Nodes in memory without a column `text`, but with one that would be it in a file: it would be kept beside the text."""
+        own, strange = _parts("text", self.remembered.get("text", "")), self.no_texts(live)
+        rest = [name for name in names if name not in strange]
+        if found := own if set(own) <= set(names) else meaning("text", rest, self.settings):
+            raise GraphFormersError(
+                f"nodes with {', '.join(names)} given: in Python the text of a node is called 'text', and {found[0]!r} is a "
+                "column beside it; rename it, or give 'text', too, to have such a column"
+            )
 
     def check(self, *, nodes: bool, edges: bool, ids: bool) -> None:
         """Refuses what was asked for where no file can have it."""
@@ -202,15 +219,22 @@ def gather_changes(
 ) -> Changes:
     """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
 
-    `remove` as a file is a table with a column of ids, or holds one id a line. `live` is what is changed: it tells how its own
-    files were read, what its columns hold, and the texts of nodes of which only columns are given. `reading` are settings of
-    ImportSettings that differ from how the graph was read; `settings` are used as they are.
+    Nodes have an id and a text: {id: text}, a list of dicts or a table; with other columns, which may come without a text for
+    nodes that are there. Links are (id, id) or (id, id, type), a list of dicts or a table. To be removed, a pair loses all its
+    links, a link with a type those of that type, and one whose type is empty or None those without a type. `remove` as a file
+    is a table with a column of ids, or holds one id a line.
+
+    `live` is what is changed: it tells how its own files were read, what its columns hold, and the texts of nodes of which only
+    columns are given. `reading` are settings of ImportSettings that differ from how the graph was read, such as columns, keep,
+    header, quotes, skip_bad and keep_empty; `settings` are used as they are.
     """
     how = _Reading.of(settings, live, reading)
     is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
-    how.check(nodes=is_file[0], edges=is_file[1] or is_file[3], ids=is_file[2] and _is_table(Path(str(remove))))
+    how.check(
+        nodes=is_file[0], edges=_has_columns(edges) or _has_columns(remove_edges), ids=is_file[2] and _is_table(Path(str(remove)))
+    )
     problems = Problems(strict=not how.settings.skip_bad)
-    links, where, unread = _links(edges, how, problems)
+    links, where, unread, _ = _links(edges, how, problems)
     unlinked = _links_to_remove(remove_edges, how, problems, live)
     removed = tuple(dict.fromkeys(_ids(remove, how, problems)))
     table, dropped = _nodes(nodes, how, problems, live), tuple[str, ...]()
@@ -248,7 +272,15 @@ def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGra
         if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
             raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
         given = [{"id": id, "text": text} for id, text in given.items()]
-    table = node_table(given, known.texts if known else None)
+    had_texts = [True]
+
+    def known_texts(ids: pa.Array) -> pa.Array:  # asked for where there is no column of them
+        had_texts[0] = False
+        return known.texts(ids) if known else pa.nulls(len(ids), pa.large_string())
+
+    table = node_table(given, known_texts)
+    if live and not had_texts[0]:
+        how.refuse_other_texts([name for name in table.column_names if name != "text"], live)
     if not len(table):
         return NO_NODES
     builder.add_table(table)
@@ -263,42 +295,82 @@ def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
     return pa.array([next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string())
 
 
-def _links(given: Links | None, how: _Reading, problems: Problems) -> tuple[list[Link], list[Place], list[str]]:
-    """Links, where they stand, and the columns beside them that nobody reads."""
+def _has_columns(links: Links | None) -> bool:
+    """Whether links come from a file or a table, and not as pairs."""
+    is_dicts = isinstance(links, list) and bool(links) and isinstance(links[0], Mapping)
+    return is_dicts or isinstance(links, str | Path) or hasattr(links, "__arrow_c_stream__")
+
+
+class _Links(NamedTuple):
+    """Links as they were given."""
+
+    links: list[Link]
+    where: list[Place]  # each of them stands, in a file
+    unread: list[str]  # columns beside them that nobody reads
+    has_types: bool  # a column for them
+
+
+def _links(given: Links | None, how: _Reading, problems: Problems, untyped: str | None = None) -> _Links:
+    """`untyped` is what an empty type means, where types are told."""
     if given is None:
-        return [], [], []
+        return _Links([], [], [], False)
     if isinstance(given, str | Path):
         check_files([Path(given)])
         problems.unread.clear()
-        collector = _Collector(problems)
-        read_edges(Path(given), collector, how.for_file(Path(given)))
-        return collector.links, collector.where, list(problems.unread)
-    links = []
-    for entry in given:
-        link = entry if isinstance(entry, str) or not hasattr(entry, "__len__") else plain_ids(entry)
-        if not isinstance(link, list) or len(link) not in (2, 3) or not all(isinstance(end, str) for end in link[:2]):
-            raise GraphFormersError(f"the link {entry!r} given, expected a pair of ids, or (id, id, type)")
-        kind = link[2] if len(link) == 3 else None
-        if not isinstance(kind, str | None):
-            raise GraphFormersError(f"the link {entry!r}: its type is a {type(kind).__name__}, types are strings, or None")
-        if kind is not None and not is_unicode(kind):
-            raise GraphFormersError(f"the link {entry!r}: its type is no Unicode, it holds half of a character")
-        links.append((str(link[0]), str(link[1]), kind or None))
-    return links, [], []
+        collector, settings = _Collector(problems, untyped), how.for_file(Path(given))
+        read_edges(Path(given), collector, settings)
+        has_types = guess_column("type", table_columns(Path(given), settings), settings) is not None
+        return _Links(collector.links, collector.where, list(problems.unread), has_types)
+    if hasattr(given, "__arrow_c_stream__"):
+        return _links_of_table(pa.table(given), how, problems, untyped)
+    given = list(given)
+    if given and all(isinstance(entry, Mapping) for entry in given):
+        names = dict.fromkeys(name for entry in given for name in entry)
+        table = pa.table({name: make_column([entry.get(name) for entry in given]) for name in names})
+        return _links_of_table(table, how, problems, untyped)
+    return _Links([_link(entry, untyped) for entry in given], [], [], False)
+
+
+def _links_of_table(table: pa.Table, how: _Reading, problems: Problems, untyped: str | None) -> _Links:
+    """Links in memory, with their columns guessed as those of files."""
+    names, place = table.column_names, Path("links")
+    source, target = (require_column(role, names, how.settings, place) for role in ("src", "dst"))
+    kind = guess_column("type", names, how.settings)
+    found = [as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None]
+    collector = _Collector(problems, untyped)
+    collector.add_edges(found[0], found[1], found[2] if kind else None, lambda row: (place, f"row {row + 1}"))
+    unread = [name for name in names if name not in (source, target, kind)]
+    return _Links(collector.links, collector.where, unread, kind is not None)
+
+
+def _link(entry: Any, untyped: str | None) -> Link:
+    """A pair of ids, or one with a type."""
+    link = entry if isinstance(entry, str | Mapping) or not hasattr(entry, "__len__") else plain_ids(entry)
+    if not isinstance(link, list) or len(link) not in (2, 3):
+        raise GraphFormersError(f"the link {entry!r} given, expected a pair of ids, or (id, id, type)")
+    strange = next((end for end in link[:2] if not isinstance(end, str)), None)
+    if strange is not None or not all(isinstance(end, str) for end in link[:2]):
+        raise GraphFormersError(f"the link {entry!r}: {strange!r} is a {type(strange).__name__}, ids are strings")
+    if len(link) == 2:
+        return link[0], link[1], None
+    kind = link[2]
+    if not isinstance(kind, str | None):
+        raise GraphFormersError(f"the link {entry!r}: its type is a {type(kind).__name__}, types are strings, or None")
+    if kind is not None and not is_unicode(kind):
+        raise GraphFormersError(f"the link {entry!r}: its type is no Unicode, it holds half of a character")
+    return link[0], link[1], kind or untyped
 
 
 def _links_to_remove(given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> list[Link]:
     """A column that is not understood may be the type of the links that are meant: then more than these would go."""
-    links, _, unread = _links(given, how, problems)
-    if not unread or not live or not live.link_types() - {""}:
-        return links
-    settings = how.for_file(Path(str(given)))
-    if guess_column("type", table_columns(Path(str(given)), settings), settings) is None:
+    found = _links(given, how, problems, UNTYPED)
+    if found.unread and not found.has_types and live and live.link_types() - {UNTYPED}:
+        place = given if isinstance(given, str | Path) else "links"
         raise InputError(
-            f"{given}: the column {unread[0]!r} means nothing here, so that all links of a pair would be removed, whatever their "
-            f"type; name their type with --column type={unread[0]}, or leave the column out"
+            f"{place}: the column {found.unread[0]!r} means nothing here, so that all links of a pair would be removed, whatever "
+            f"their type; name their type with --column type={found.unread[0]}, or leave the column out"
         )
-    return links
+    return found.links
 
 
 def _ids(given: str | Path | Iterable[str] | None, how: _Reading, problems: Problems) -> list[str]:
@@ -350,7 +422,7 @@ class Effect:
 
     @property
     def is_nothing(self) -> bool:
-        return not (len(self.put) or self.linked or self.unlinked.number or self.removed)
+        return not (len(self.put) or self.linked or self.unlinked.fulfilled or self.removed)
 
 
 def work_out(changes: Changes, before: LiveGraph) -> Effect:
@@ -404,7 +476,8 @@ class Unlinked:
 
     parted: list[tuple[str, str]] = field(default_factory=list)  # pairs that have no links any more
     cut: list[Link] = field(default_factory=list)  # of pairs that have others: all of that type go, either way
-    number: int = 0  # of what was asked for, and was there
+    fulfilled: int = 0  # of what was asked for, and was there
+    number: int = 0  # of links that are gone
     otherwise: list[Link] = field(default_factory=list)  # asked for, of pairs that are linked, but not in that way
 
 
@@ -415,19 +488,20 @@ def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlink
     for link, (one, other) in zip(asked, _pairs(live, asked), strict=True):
         if min(one, other) >= 0 and live.is_linked(one, other):
             by_pair.setdefault((min(one, other), max(one, other)), []).append(link)
-    with_types = [pair for pair, links in by_pair.items() if any(link[2] is not None for link in links)]
-    have = dict(zip(with_types, live.links_between(with_types), strict=True))
-    for (one, other), links in by_pair.items():
-        there = {kind for _, _, kind in have.get((one, other), ())}
-        gone = {link[2] for link in links if link[2] is None or link[2] in there}
-        found.number += sum(link[2] in gone for link in links)
-        found.otherwise += [link for link in links if link[2] not in gone]
-        if gone and (None in gone or gone >= there):
+    have = live.links_between(list(by_pair))
+    for ((one, other), links), own in zip(by_pair.items(), have, strict=True):
+        there = Counter(kind or UNTYPED for _, _, kind in own)
+        met = [link for link in links if link[2] is None or link[2] in there]
+        found.fulfilled += len(met)
+        found.otherwise += [link for link in links if link not in met]
+        gone = set(there) if any(link[2] is None for link in met) else {link[2] or UNTYPED for link in met}
+        found.number += sum(there[kind] for kind in gone)
+        if met and gone == set(there):
             live.unlink(one, other)
             found.parted.append((live.id(one), live.id(other)))
             touched.update((one, other))
             continue
-        for kind in sorted(kind for kind in gone if kind is not None):
+        for kind in sorted(gone):
             live.cut_type(one, other, kind)
             found.cut.append((live.id(one), live.id(other), kind))
     return found

@@ -21,6 +21,7 @@ from graphformers.data.graph import TextGraph, plain_ids
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 
 Link = tuple[str, str, str | None]  # from, to, type
+UNTYPED = ""  # where links of one type are asked for: those that have none
 
 
 class LiveGraph:
@@ -257,8 +258,8 @@ class LiveGraph:
         return True
 
     def cut_type(self, one: int, other: int, kind: str) -> None:
-        """Removes the links of one type from two nodes, which have others and stay neighbours."""
-        self._forget([link for link in self._own_links(one, other) if link[2] == kind])
+        """Removes the links of one type, or without one, from two nodes, which have others and stay neighbours."""
+        self._forget([link for link in self._own_links(one, other) if (link[2] or UNTYPED) == kind])
         if max(one, other) < self.base.num_nodes:
             self._cut_types.add((*_pair(one, other), kind))
 
@@ -355,10 +356,10 @@ class LiveGraph:
         def among(pairs: Iterable[tuple[int, int]]) -> Array:
             return np.isin(keys, pair_keys(*np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T))
 
-        found = among(self._cut)
-        for kind in {kind for _, _, kind in self._cut_types} & set(self.base.type_names):
+        found, codes = among(self._cut), {UNTYPED: -1} | {name: code for code, name in enumerate(self.base.type_names)}
+        for kind in {kind for _, _, kind in self._cut_types} & set(codes):
             pairs = ((one, other) for one, other, own in self._cut_types if own == kind)
-            found |= (types == self.base.type_names.index(kind)) & among(pairs)
+            found |= (types == codes[kind]) & among(pairs)
         return found
 
     def _table(self, nodes: Array) -> pa.Table:

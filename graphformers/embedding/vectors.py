@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphformers.artifact import Artifact, bring_back, open_artifact
+from graphformers.artifact import Artifact, bring_back, named, open_artifact
 from graphformers.data.arrays import Array, unit_rows
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.live import LiveGraph
@@ -100,6 +100,7 @@ class VectorStore:
         A compaction may put another folder in its place meanwhile: then what was opened belongs to both, and is opened again.
         What is ignored of the log is said: it may be a change that somebody counts on.
         """
+        path = named(path)
         for _ in range(TRIES):
             before = which_folder(path)
             try:
@@ -324,7 +325,7 @@ class FolderLock:
     """The right to write to a folder of vectors. The lock is on the folder itself, which a compaction replaces."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = named(path)
         self._handle = -1
 
     def take(self) -> None:

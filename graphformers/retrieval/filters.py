@@ -58,6 +58,8 @@ def _one(live: LiveGraph, filter: str) -> Array:
         mark = _contains(column, text, where) if sign in CONTAINS else _compare(column, name, sign, text, where)
     except pa.ArrowException as error:
         raise GraphFormersError(f"{where}: the column holds {column.type}, which cannot be compared") from error
+    if pa.types.is_floating(column.type):  # what is no number is no value, as where it is shown
+        mark = pc.and_kleene(mark, pc.invert(pc.is_nan(column)))
     return np.asarray(pc.fill_null(mark, False), dtype=bool)
 
 

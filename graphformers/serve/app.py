@@ -305,11 +305,15 @@ def _add_writing(app: FastAPI, state: State) -> None:
     async def post_edges(body: EdgesBody) -> Response:
         return as_json(await write(AddEdges(tuple((edge.source, edge.target, edge.type or None) for edge in body.edges))))
 
-    @app.delete("/edges", summary="Remove all links of two nodes, or those of one type", response_class=Response)
+    @app.delete(
+        "/edges",
+        summary="Remove all links of two nodes, or those of one type; an empty type means those without",
+        response_class=Response,
+    )
     async def delete_edge(
         source: Annotated[Id, Query()], target: Annotated[Id, Query()], type: Annotated[str | None, Query()] = None
     ) -> Response:
-        return as_json(await write(RemoveEdge(source, target, type or None)))
+        return as_json(await write(RemoveEdge(source, target, type)))
 
     @app.delete("/nodes/{id}", summary="Remove a node and its links", response_class=Response)
     async def delete_node(id: NodeId) -> Response:

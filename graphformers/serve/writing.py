@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from graphformers.embedding.changes import NO_NODES, Changes, too_many_types
-from graphformers.embedding.live import Link, LiveGraph
+from graphformers.embedding.live import UNTYPED, Link, LiveGraph
 from graphformers.errors import GraphFormersError
 
 Value = str | int | float | bool | None
@@ -53,7 +53,7 @@ class AddEdges:
 
 @dataclass(frozen=True)
 class RemoveEdge:
-    """Links of two nodes that go, whichever way they were given; all, or those of one type."""
+    """Links of two nodes that go, whichever way they were given; all, or those of one type, which may be UNTYPED."""
 
     one: str
     other: str
@@ -152,7 +152,7 @@ class Group:
             raise NotFoundError(f"no link of {write.one!r} and {write.other!r}")
         if write.type is not None:
             (links,) = self._live.links_between([(self._known[write.one], self._known[write.other])])
-            if write.type not in {link[2] for link in links}:
+            if write.type not in {link[2] or UNTYPED for link in links}:
                 raise NotFoundError(f"no link of {write.one!r} and {write.other!r} of type {write.type!r}")
         self._unlinked[pair] = write.type
         self._ends.update(pair)

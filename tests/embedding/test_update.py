@@ -651,6 +651,72 @@ def test_a_linked_pair_takes_links_of_other_types(tmp_path: Path) -> None:
     assert farthest(found, model, found.graph()) <= 1e-5
 
 
+def test_an_empty_type_means_links_without_one(tmp_path: Path) -> None:
+    """Where types are told; all links of the pair would be more than was said."""
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n", links="a,b,\nb,a,likes\n")
+    (tmp_path / "gone.csv").write_text("src,dst,type\nb,a,\n")
+    report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
+    assert (report.removed_links, report.forwards) == (1, 0)
+    assert links_of(store) == [("b", "a", "likes")]
+    report = update(store, remove_edges=[("a", "b", None)], model=model)
+    assert (report.removed_links, report.linked_otherwise) == (0, (("a", "b", ""),))
+    compact_now(VectorStore.load(store.path))
+    assert links_of(store) == [("b", "a", "likes")]
+    assert update(store, edges=[("a", "b", "cites")], remove_edges=[("a", "b", "likes")], model=model).removed_links == 1
+    assert update(store, edges=[("b", "a", "cites"), ("a", "b", "likes")], model=model).new_links == 2
+    assert update(store, remove_edges=[("a", "b")], model=model).removed_links == 3
+
+
+def test_links_from_tables_in_memory(tmp_path: Path) -> None:
+    model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\nc,node\n")
+    table = pa.table({"source": ["a", "b"], "target": ["c", "c"], "type": ["cites", None]})
+    assert update(store, edges=table, model=model).new_links == 2
+    assert update(store, edges=[{"source": "c", "target": "b", "relation": "likes"}], model=model).new_links == 1
+    assert update(store, remove_edges=table, model=model).removed_links == 2
+    assert links_of(store) == [("a", "b", "cites"), ("a", "b", "likes"), ("c", "b", "likes")]
+    own = [{"one": "a", "two": "c"}]
+    with pytest.raises(GraphFormersError, match="links:1: no column for src"):
+        update(store, edges=own, model=model)
+    assert update(store, edges=own, model=model, columns={"src": "one", "dst": "two"}).new_links == 1
+    with pytest.raises(GraphFormersError, match="links: the column 'kind' means nothing here"):
+        update(store, remove_edges=[{"source": "a", "target": "c", "kind": "likes"}], model=model)
+    with pytest.raises(GraphFormersError, match=r"the link \(11, 'a'\): 11 is a int, ids are strings"):
+        update(store, edges=[(11, "a")], model=model)
+    with pytest.raises(GraphFormersError, match="no setting 'bogus' of an update; there are: columns"):
+        update(store, edges=table, model=model, bogus=1)
+
+
+def test_nodes_in_memory_whose_text_has_another_name_are_refused(tmp_path: Path) -> None:
+    """A file with these columns would change the text; this would leave it, and make a column of it."""
+    (tmp_path / "1").mkdir()
+    model, store = imported_base(tmp_path / "1", "id,title,year\na,graph,1\nb,text,2\n")
+    with pytest.raises(
+        GraphFormersError, match="in Python the text of a node is called 'text', and 'title' is a column beside it"
+    ):
+        update(store, nodes=[{"id": "a", "title": "other"}], model=model)
+    assert update(store, nodes=[{"id": "a", "year": 5}], model=model).changed_nodes == 1
+    (tmp_path / "2").mkdir()
+    model, store = imported_base(tmp_path / "2", "id,words\na,graph\nb,text\n", columns={"text": "words"})
+    with pytest.raises(GraphFormersError, match="and 'words' is a column beside it"):
+        update(store, nodes=pa.table({"id": ["a"], "words": ["other"]}), model=model)
+
+
+@pytest.mark.parametrize("place", [".", "../some.vectors/."])
+def test_a_folder_can_be_changed_from_within(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a path has no name, the folder around it would be itself; and a compaction puts another folder in its place."""
+    model = make_model()
+    store = make_base(tmp_path, model)
+    monkeypatch.chdir(store.path)
+    monkeypatch.setattr(compaction, "LEAST_BYTES", 1)
+    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    for i in range(2):
+        assert update(place if not i else store.path, nodes={f"new {i}": "graph"}, model=model).is_compacted
+    monkeypatch.chdir(store.path)
+    assert len(VectorStore.load(".")) == 62
+    assert update(".", nodes={"one more": "graph"}, model=model).nodes == 63
+    assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
+
+
 def test_links_of_one_type_can_be_removed(tmp_path: Path) -> None:
     """Either way; a pair that stays linked by others stays a neighbour, and nothing is computed."""
     model = make_model()
@@ -668,7 +734,7 @@ def test_links_of_one_type_can_be_removed(tmp_path: Path) -> None:
     exchanged = {"remove_edges": [("a", "b", "extends")], "edges": [("a", "b", "cites")]}
     report = update(store, **exchanged, model=model)
     assert (report.removed_links, report.new_links, report.forwards) == (1, 1, 0)
-    report = update(store, remove_edges=[("a", "b", "cites"), ("b", "c", "cites"), ("b", "c", "")], model=model)
+    report = update(store, remove_edges=[("a", "b", "cites"), ("b", "c", "cites"), ("b", "c")], model=model)
     assert (report.removed_links, report.already_so, report.center_forwards) == (2, 1, 3)
     found = VectorStore.load(store.path)
     assert found.graph().num_pairs == 0
@@ -685,13 +751,16 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
     columns = [list(column) for column in zip(*some, strict=True)] if some else [[], [], []]
     live = LiveGraph(build_graph(table, *columns[:2], columns[2] if any(columns[2]) else None))
     plain = {(one, other, kind or "") for one, other, kind in some}
+    pair = st.tuples(st.sampled_from(ids), st.sampled_from(ids)).filter(lambda pair: pair[0] != pair[1])
     for _ in range(data.draw(st.integers(1, 4))):
-        removed = data.draw(st.lists(link, max_size=3))
+        removed = data.draw(st.lists(st.one_of(link, pair), max_size=3))
         pairs = {frozenset(each[:2]) for each in removed}
         added = [each for each in data.draw(st.lists(link, max_size=3)) if frozenset(each[:2]) not in pairs]
-        live = work_out(gather_changes(edges=added, remove_edges=removed), live).live
-        for one, other, kind in removed:
-            plain = {own for own in plain if {one, other} != {*own[:2]} or (kind and own[2] != kind)}
+        effect, before = work_out(gather_changes(edges=added, remove_edges=removed), live), plain
+        for one, other, *kind in removed:
+            plain = {own for own in plain if {one, other} != {*own[:2]} or (kind and own[2] != (kind[0] or ""))}
+        assert effect.unlinked.number == len(before) - len(plain)
+        live = effect.live
         for one, other, kind in added:
             if kind or not any({one, other} == {*own[:2]} for own in plain):
                 plain.add((one, other, kind or ""))
@@ -898,7 +967,8 @@ def test_columns_alone_leave_texts_and_vectors(tmp_path: Path) -> None:
 def imported_base(folder: Path, table: str, **settings: Any) -> tuple[GraphFormers, VectorStore]:
     """Vectors of a graph read from a table, links of two types included."""
     (folder / "nodes.csv").write_text(table)
-    (folder / "links.csv").write_text("src,dst,type\na,b,cites\na,b,likes\n" if settings.get("header", True) else "a,b\n")
+    links = settings.pop("links", "a,b,cites\na,b,likes\n")
+    (folder / "links.csv").write_text(f"src,dst,type\n{links}" if settings.get("header", True) else "a,b\n")
     model, columns = make_model(), settings.pop("columns", {})
     if not settings.get("header", True):
         columns |= {"src": "1", "dst": "2"}

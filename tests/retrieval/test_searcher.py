@@ -99,6 +99,8 @@ def test_values_that_python_does_not_have(tmp_path: Path) -> None:
     assert found.id == "a"
     assert found.columns["day"] == "2020-01-01 00:00:00.123456789"
     assert (found.columns["span"], found.columns["x"]) == (5, None)
+    for where, expected in [("x!=3", ["b"]), ("x=2", ["b"]), ("x in 2,nan", ["b"])]:  # what is shown as no value is none
+        assert [match.id for match in searcher.text("graph", where=[where])] == expected
 
 
 def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

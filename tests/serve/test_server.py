@@ -135,6 +135,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
         assert client.post("/edges", json={"edges": [*edges, loop]}).json() == found
         typed = {"source": ids[5], "target": "new/1", "type": "likes"}
         assert client.delete("/edges", params=typed).json()["error"]["message"].endswith("of type 'likes'")
+        assert client.delete("/edges", params=typed | {"type": ""}).status_code == 404  # those without a type: there are none
         assert client.delete("/edges", params=typed | {"type": "cites"}).status_code == 200
         assert client.post("/edges", json={"edges": edges[:1]}).json() == {"added": 1, "already_there": 0, "self_links": 0}
         assert client.delete(path(ids[20])).status_code == 200
