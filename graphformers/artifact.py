@@ -133,8 +133,8 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
 
     `force` replaces an artifact of the same kind; nothing else is ever replaced, also not what appeared in the meantime.
     """
+    check_writable(path, kind, force=force)
     target = _behind_links(path)
-    check_writable(target, kind, force=force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
@@ -162,7 +162,12 @@ def publish_artifact(draft: Draft, path: str | Path, kind: str, version: int, *,
 def named(path: str | Path) -> Path:
     """A path that says where a folder is when another was put in its place: from within the old one, `.` and `..` would not."""
     path = Path(path)
-    return Path(os.path.realpath(path)) if not path.name or ".." in path.parts else path
+    if path.name and ".." not in path.parts:
+        return path
+    try:
+        return Path(os.path.realpath(path))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path}: the current folder is gone, or another was put in its place; cd into it again") from error
 
 
 def _behind_links(path: str | Path) -> Path:
@@ -193,8 +198,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     """Raises early, before hours of work, what `write_artifact` would raise."""
+    check_name(Path(path))
     path = _behind_links(path)
-    check_name(path)
     bring_back(path)
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         check_place(path)

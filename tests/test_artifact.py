@@ -65,6 +65,16 @@ def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "new"
 
 
+@pytest.mark.parametrize("place", [".", "..", "inner/.."])
+def test_a_place_without_a_name_is_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder around it would have to be ours, too; and where we stand would be another folder afterwards."""
+    (tmp_path / "some" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "some")
+    with pytest.raises(ArtifactError, match="a folder that is there already, expected the name of one to be made"):
+        write(Path(place))
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["some", "inner"]
+
+
 def test_what_is_not_ours_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")

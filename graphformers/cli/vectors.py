@@ -113,7 +113,9 @@ def update_command(
     keep: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="Node columns to keep, separated by commas, '' for none; by default as in the graph's own."
+            metavar="NAMES",
+            help="Columns to take that no node has yet, separated by commas, '' for none; by default all, or none where the"
+            " import left some out.",
         ),
     ] = None,
     header: Annotated[

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, is_unicode, one_chunk
 from graphformers.data.builder import MOST_TYPES, GraphBuilder, node_table
-from graphformers.data.columns import as_strings, make_column, python_values
+from graphformers.data.columns import as_strings, make_column, python_values, repeated
 from graphformers.data.formats.tables import Known, read_edges, read_nodes
 from graphformers.data.graph import plain_ids
 from graphformers.data.problems import SKIPPING, Locate, Place, Problems, words_for
@@ -101,18 +101,20 @@ def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
                 raise InputError(f"the column {name!r} holds {kind}, which has no {more!r}: it would be lost")
         found = _cast(column, kind)
         if found is None:
-            rows = [_cast(column.slice(row, 1), kind) for row in range(len(nodes))]
+            whole = one_chunk(column)  # rows are taken out of it: the cast of a slice of lists looks at all of them
+            rows = [_cast(whole.take(pa.array([i])), kind) if whole[i].is_valid else pa.nulls(1, kind) for i in range(len(whole))]
             strange = np.array([value is None for value in rows], dtype=bool)
             builder.problems.report(
                 "value of another kind", strange & ~bad, builder.place_of, partial(_strange_value, nodes, name, kind)
             )
             bad |= strange
-            found = pa.chunked_array([pa.nulls(1, kind) if value is None else value.chunk(0) for value in rows], kind)
+            found = pa.chunked_array([pa.nulls(1, kind) if value is None else value for value in rows], kind)
         nodes = nodes.set_column(place, name, found)
     return nodes.filter(pa.array(~bad)).combine_chunks() if bad.any() else nodes
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def _cast(column: Any, kind: pa.DataType) -> Any:
+    """An array as another kind of values; None where one of them is none."""
     try:
         return column.cast(kind)
     except pa.ArrowException:
@@ -152,7 +154,7 @@ class _Reading:
 
     settings: ImportSettings  # with the columns that were asked for
     remembered: Mapping[str, str]  # role -> column of the graph's own files
-    is_choosy: bool = False  # the graph was imported with some columns of its files alone, and nobody asks for others
+    taken: Sequence[str] | None = None  # columns of a file that become new ones of the graph; None for all
 
     @staticmethod
     def of(given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]) -> "_Reading":
@@ -163,8 +165,11 @@ class _Reading:
             return _Reading(replace(given, **changes), {})
         summary = live.base.summary if live else {}
         usual = dict(summary.get("read_as", {})) | ({"keep_empty": True} if summary.get("empty_texts") else {})
-        remembered, kept = usual.pop("columns", {}), usual.pop("keep", None)
-        return _Reading(ImportSettings(**usual | changes), remembered, kept is not None and changes.get("keep") is None)
+        remembered, kept, asked = usual.pop("columns", {}), usual.pop("keep", None), changes.pop("keep", None)
+        if isinstance(asked, str):
+            raise GraphFormersError(f"keep={asked!r} given, expected a list of columns: keep=[{asked!r}]")
+        taken = asked if asked is not None or kept is None else ()  # what the import left out stays out
+        return _Reading(ImportSettings(**usual | changes), remembered, taken)
 
     def for_file(self, path: Path) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
@@ -176,6 +181,13 @@ class _Reading:
         """Columns that are not to be taken for texts: the graph has them beside its texts, or its texts are made of several."""
         columns = live.column_names()
         return {*columns, *_parts("text", self.remembered.get("text", "")), *({"text"} if "text_" in columns else ())}
+
+    def not_taken(self, nodes: pa.Table, path: Path, live: LiveGraph) -> list[str]:
+        """The columns of a file of nodes that the graph does not have and that are not to be new ones of it."""
+        taken, there = self.taken or (), {*nodes.column_names, *table_columns(path, self.settings)}
+        if missing := [name for name in taken if name not in there]:
+            raise InputError(f"--keep {missing[0]}: {path} has no column of that name; there are: {', '.join(sorted(there))}")
+        return [name for name in nodes.column_names if name not in {"id", "text", *live.column_names(), *taken}]
 
     def refuse_other_texts(self, names: Sequence[str], live: LiveGraph) -> None:
         """Nodes in memory without a column `text`, but with one that would be it in a file: it would be kept beside the text."""
@@ -189,6 +201,8 @@ class _Reading:
 
     def check(self, *, nodes: bool, edges: bool, ids: bool) -> None:
         """Refuses what was asked for where no file can have it."""
+        if self.taken and not nodes:
+            raise GraphFormersError(f"the column {self.taken[0]!r} to keep given, but no file holds nodes")
         for role, name in self.settings.columns.items():
             if role == "time":
                 words = "but an update does not keep the times of links; import them instead"
@@ -229,6 +243,7 @@ def gather_changes(
     header, quotes, skip_bad and keep_empty; `settings` are used as they are.
     """
     how = _Reading.of(settings, live, reading)
+    edges, remove_edges = _listed(edges), _listed(remove_edges)
     is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
     how.check(
         nodes=is_file[0], edges=_has_columns(edges) or _has_columns(remove_edges), ids=is_file[2] and _is_table(Path(str(remove)))
@@ -237,14 +252,15 @@ def gather_changes(
     links, where, unread, _ = _links(edges, how, problems)
     unlinked = _links_to_remove(remove_edges, how, problems, live)
     removed = tuple(dict.fromkeys(_ids(remove, how, problems)))
-    table, dropped = _nodes(nodes, how, problems, live), tuple[str, ...]()
-    if live and how.is_choosy and is_file[0]:
-        own = {"id", "text", *live.column_names()}
-        dropped = tuple(name for name in table.column_names if name not in own)
-        table = table.drop_columns(list(dropped))
+    table, dropped = _nodes(nodes, how, problems, live), list[str]()
+    if live and is_file[0] and how.taken is not None:
+        dropped = how.not_taken(table, Path(str(nodes)), live)
+        table = table.drop_columns(dropped)
     if live and how.settings.skip_bad and where:
         links, where = _known_links(links, where, live, {*table["id"].to_pylist()}, set(removed), problems)
-    return Changes(table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts), dropped)
+    return Changes(
+        table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts), tuple(dropped)
+    )
 
 
 def _known_links(
@@ -297,8 +313,13 @@ def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
 
 def _has_columns(links: Links | None) -> bool:
     """Whether links come from a file or a table, and not as pairs."""
-    is_dicts = isinstance(links, list) and bool(links) and isinstance(links[0], Mapping)
+    is_dicts = isinstance(links, list) and bool(links) and all(isinstance(entry, Mapping) for entry in links)
     return is_dicts or isinstance(links, str | Path) or hasattr(links, "__arrow_c_stream__")
+
+
+def _listed(links: Links | None) -> Links | None:
+    """What can be looked at more than once."""
+    return links if links is None or isinstance(links, str | Path) or hasattr(links, "__arrow_c_stream__") else list(links)
 
 
 class _Links(NamedTuple):
@@ -321,21 +342,33 @@ def _links(given: Links | None, how: _Reading, problems: Problems, untyped: str 
         read_edges(Path(given), collector, settings)
         has_types = guess_column("type", table_columns(Path(given), settings), settings) is not None
         return _Links(collector.links, collector.where, list(problems.unread), has_types)
-    if hasattr(given, "__arrow_c_stream__"):
-        return _links_of_table(pa.table(given), how, problems, untyped)
-    given = list(given)
-    if given and all(isinstance(entry, Mapping) for entry in given):
-        names = dict.fromkeys(name for entry in given for name in entry)
-        table = pa.table({name: make_column([entry.get(name) for entry in given]) for name in names})
-        return _links_of_table(table, how, problems, untyped)
+    if _has_columns(given):
+        return _links_of_table(_link_table(given), how, problems, untyped)
     return _Links([_link(entry, untyped) for entry in given], [], [], False)
+
+
+def _link_table(given: Any) -> pa.Table:
+    """Links in memory as an Arrow table of ids and types as text."""
+    try:
+        if hasattr(given, "__arrow_c_stream__"):
+            table = pa.table(given)
+        else:
+            seen = dict.fromkeys(name for entry in given for name in entry)
+            table = pa.table({name: make_column([entry.get(name) for entry in given]) for name in seen})
+    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise InputError(f"links that are no table given ({error}); expected a table, dicts or pairs of ids") from error
+    twice = repeated(table.column_names)
+    if twice is not None:
+        raise InputError(f"the column {twice!r} stands twice in the links given")
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])  # of pandas
 
 
 def _links_of_table(table: pa.Table, how: _Reading, problems: Problems, untyped: str | None) -> _Links:
     """Links in memory, with their columns guessed as those of files."""
     names, place = table.column_names, Path("links")
     source, target = (require_column(role, names, how.settings, place) for role in ("src", "dst"))
-    kind = guess_column("type", names, how.settings)
+    is_named = "type" in how.settings.columns
+    kind = (require_column("type", names, how.settings, place) if is_named else guess_column("type", names, how.settings)) or None
     found = [as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None]
     collector = _Collector(problems, untyped)
     collector.add_edges(found[0], found[1], found[2] if kind else None, lambda row: (place, f"row {row + 1}"))
@@ -351,14 +384,15 @@ def _link(entry: Any, untyped: str | None) -> Link:
     strange = next((end for end in link[:2] if not isinstance(end, str)), None)
     if strange is not None or not all(isinstance(end, str) for end in link[:2]):
         raise GraphFormersError(f"the link {entry!r}: {strange!r} is a {type(strange).__name__}, ids are strings")
+    one, other = str(link[0]), str(link[1])
     if len(link) == 2:
-        return link[0], link[1], None
+        return one, other, None
     kind = link[2]
     if not isinstance(kind, str | None):
         raise GraphFormersError(f"the link {entry!r}: its type is a {type(kind).__name__}, types are strings, or None")
     if kind is not None and not is_unicode(kind):
         raise GraphFormersError(f"the link {entry!r}: its type is no Unicode, it holds half of a character")
-    return link[0], link[1], kind or untyped
+    return one, other, kind or untyped
 
 
 def _links_to_remove(given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> list[Link]:

@@ -179,7 +179,10 @@ class _Actors:
         plan, left = self._work.plan, list(reversed(shards))
         deaths: dict[str, int] = {}
         running: dict[Any, tuple[Any, list[int]]] = {}  # workers and their shards
-        for _ in range(min(self._cluster.workers, len(left)) - len(self._idle) - len(self._starting)):
+        waited = {actor.ready.remote(): actor for actor in self._idle}  # some may have died since
+        self._idle = []
+        self._starting |= waited
+        for _ in range(min(self._cluster.workers, len(left)) - len(self._starting)):
             self._start()
         with progress(title, plan.num_nodes, "nodes") as task:
             task.skip(plan.num_nodes - num_nodes(plan, shards))
@@ -190,12 +193,14 @@ class _Actors:
                 for reference in self._next([*self._starting, *running]):
                     is_new = reference in self._starting
                     actor, own = (self._starting.pop(reference), []) if is_new else running.pop(reference)
-                    if self._is_done(reference, "on starting" if is_new else f"at shard {own[0]}", deaths):
+                    where = "while it waited" if reference in waited else "on starting" if is_new else f"at shard {own[0]}"
+                    if self._is_done(reference, where, {} if reference in waited else deaths):
                         task.advance(num_nodes(plan, own))
                         self._idle.append(actor)
                     else:
                         left += own
-                        self._start()
+                        if len(self._starting) + len(self._idle) < len(left):
+                            self._start()
 
     def _next(self, awaited: list[Any]) -> list[Any]:
         """What is done of this, when something is; it is said when no worker comes for a while."""

@@ -70,7 +70,7 @@ class ChangeLog:
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             while (payload := self._next(file.fileno(), view)) is not None:
                 yield unpack(payload)
-            self.unfinished = max(0, os.fstat(file.fileno()).st_size - self.end)
+            self.unfinished = max(0, min(len(view), os.fstat(file.fileno()).st_size) - self.end)
 
     def _next(self, handle: int, view: memoryview) -> memoryview | None:
         """The payload of the next record, checked; None where there is no whole one any more."""

@@ -147,7 +147,7 @@ class Plan:
     def differences(self, other: dict[str, Any]) -> list[str]:
         """In words, what another plan says otherwise."""
         own = _flat(self.to_json())
-        theirs = _flat(other)
+        theirs = {"compile": False} | _flat(other)  # which older ones do not say
         return [f"{name} {_short(theirs.get(name))}, now {_short(own[name])}" for name in own if theirs.get(name) != own[name]]
 
 

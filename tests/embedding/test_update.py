@@ -678,6 +678,12 @@ def test_links_from_tables_in_memory(tmp_path: Path) -> None:
     with pytest.raises(GraphFormersError, match="links:1: no column for src"):
         update(store, edges=own, model=model)
     assert update(store, edges=own, model=model, columns={"src": "one", "dst": "two"}).new_links == 1
+    with pytest.raises(GraphFormersError, match="links:1: no column for type"):
+        update(store, remove_edges=({"src": a, "dst": b} for a, b in ["ab"]), model=model, columns={"type": "kind"})
+    with pytest.raises(GraphFormersError, match=r"half of a character|surrogates not allowed"):
+        update(store, edges=[{"src": "a", "dst": "b", "type": "\ud800"}], model=model)
+    labelled = pa.table({"src": ["b"], "dst": ["c"], "__index_level_0__": [5]})  # as pandas has them
+    assert update(store, remove_edges=labelled, model=model).removed_links == 1
     with pytest.raises(GraphFormersError, match="links: the column 'kind' means nothing here"):
         update(store, remove_edges=[{"source": "a", "target": "c", "kind": "likes"}], model=model)
     with pytest.raises(GraphFormersError, match=r"the link \(11, 'a'\): 11 is a int, ids are strings"):
@@ -714,6 +720,9 @@ def test_a_folder_can_be_changed_from_within(place: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(store.path)
     assert len(VectorStore.load(".")) == 62
     assert update(".", nodes={"one more": "graph"}, model=model).nodes == 63
+    with pytest.raises(GraphFormersError, match="the current folder is gone, or another was put in its place; cd into it again"):
+        VectorStore.load(".")  # since that was compacted
+    monkeypatch.chdir(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
 
 
@@ -1013,8 +1022,13 @@ def test_columns_that_the_import_left_out_stay_out(tmp_path: Path, capsys: pytes
     assert (report.new_columns, report.columns_not_kept) == (("note",), ())
     assert VectorStore.load(store.path).live.fields(0) == {"id": "a", "text": "graph", "year": 3, "note": "z"}
     assert update(store, nodes=tmp_path / "nodes.csv", model=model).changed_nodes == 2  # it is a column of the graph now
-    with pytest.raises(GraphFormersError, match="--keep colour: no node file has a column of that name"):
+    with pytest.raises(GraphFormersError, match=r"--keep colour: .*new.csv has no column of that name; there are: id, note"):
         update(store, nodes=tmp_path / "new.csv", model=model, keep=("colour",))
+    with pytest.raises(GraphFormersError, match="the column 'colour' to keep given, but no file holds nodes"):
+        update(store, nodes={"a": "graph"}, model=model, keep=("colour",))
+    (tmp_path / "new.csv").write_text("id,title,year,colour,size\nd,more,7,red,\n")  # beside those that the graph has
+    assert update(store, nodes=tmp_path / "new.csv", model=model, keep=["colour", "size"]).new_columns == ("colour",)
+    assert VectorStore.load(store.path).live.fields(3) == {"id": "d", "text": "more", "year": 7, "colour": "red"}
 
 
 def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Path) -> None:
@@ -1029,6 +1043,15 @@ def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Pa
     expected = r"new.csv:3: the node 'd': 'soon' is no int64, which the column 'year' holds \(--skip-bad leaves"
     with pytest.raises(GraphFormersError, match=expected):
         update(store, nodes=tmp_path / "new.csv", model=model)
+    records = ['"c", "tags": ["1"]', '"d", "tags": ["z"]', '"e", "tags": ["2"]', '"f"']
+    (tmp_path / "new.jsonl").write_text("".join(f'{{"text": "some", "id": {record}}}\n' for record in records))
+    tagged = update(store, nodes=[{"id": "a", "text": "graph", "tags": [1]}], model=model)
+    assert tagged.new_columns == ("tags",)
+    with pytest.raises(GraphFormersError, match=r"new.jsonl:2: the node 'd': \['z'\] is no"):
+        update(store, nodes=tmp_path / "new.jsonl", model=model)
+    assert update(store, nodes=tmp_path / "new.jsonl", model=model, skip_bad=True).skipped == {"value of another kind": 1}
+    live = VectorStore.load(store.path).live
+    assert [live.fields(int(node))["tags"] for node in live.find(["a", "c", "e", "f"])] == [[1], [1], [2], None]
     with pytest.raises(GraphFormersError, match="nodes, row 1: the node 'd': 'soon' is no int64"):
         update(store, nodes=[{"id": "d", "text": "more", "year": "soon"}], model=model)
 
