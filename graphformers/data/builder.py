@@ -5,7 +5,7 @@ appear twice, texts that are empty, edges to nodes that do not exist.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
-from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, repeated, text_column
+from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, table_in_memory, text_column
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.data.times import TimeColumn
@@ -22,6 +22,7 @@ from graphformers.errors import InputError
 
 RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
 HASH_ROWS = 1_000_000
+NODE = "{'id': 'p1', 'text': 'a title'}"  # for messages
 OUTSIDE = "edges to nodes outside the graph"
 MOST_TYPES = 32_000  # of edges, which are numbered with 16 bits
 
@@ -342,24 +343,8 @@ def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = 
 
     Where they have no texts, `known_texts` gives them by id.
     """
-    try:
-        if hasattr(nodes, "__arrow_c_stream__"):
-            table = pa.table(nodes)
-        elif isinstance(nodes, Mapping):
-            table = pa.table({name: make_column(values) for name, values in nodes.items()})
-        else:
-            rows = list(nodes)
-            strange = next((row for row in rows if not isinstance(row, Mapping)), None)
-            if strange is not None:
-                raise InputError(f"the node {strange!r} given, expected a dict such as {{'id': 'p1', 'text': 'a title'}}")
-            seen = dict.fromkeys(name for row in rows for name in row)
-            table = pa.table({name: make_column([row.get(name) for row in rows]) for name in seen})
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        raise InputError(
-            f"nodes that are no table given ({error}); expected a table, a list of dicts or a dict of lists"
-        ) from error
-    names = [name for name in table.column_names if not name.startswith("__index_level_")]  # the row labels of pandas
-    table = table.select(names) if len(names) < len(table.column_names) else table
+    table = table_in_memory(nodes, "nodes", NODE)
+    names = table.column_names
     if known_texts is not None and "id" in names and "text" not in names:
         texts = known_texts(one_chunk(table["id"]))
         if not texts.null_count:
@@ -367,9 +352,6 @@ def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = 
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
         raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")
-    twice = repeated(names)
-    if twice is not None:
-        raise InputError(f"the column {twice!r} stands twice in the nodes given")
     return table if not missing else pa.table({name: pa.array([], pa.large_string()) for name in OURS})
 
 

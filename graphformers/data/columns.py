@@ -3,7 +3,7 @@
 import json
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import one_chunk
+from graphformers.errors import InputError
 
 OURS = ("id", "text")
 # A number as programs write it: no leading zero, no trailing one but in "1.0".
@@ -89,6 +90,30 @@ def _python_value(value: pa.Scalar) -> Any:
         return value.as_py()
     except (ValueError, OverflowError):
         return value
+
+
+def table_in_memory(rows: Any, what: str, example: str) -> pa.Table:
+    """Rows in any of the forms that Python has for tables, as an Arrow table; `what` they are, and an `example`, for messages."""
+    try:
+        if hasattr(rows, "__arrow_c_stream__"):
+            table = pa.table(rows)
+        elif isinstance(rows, Mapping):
+            table = pa.table({name: make_column(values) for name, values in rows.items()})
+        else:
+            rows = list(rows)
+            strange = next((row for row in rows if not isinstance(row, Mapping)), None)
+            if strange is not None:
+                raise InputError(f"the {what.removesuffix('s')} {strange!r} given, expected a dict such as {example}")
+            seen = dict.fromkeys(name for row in rows for name in row)
+            table = pa.table({name: make_column([row.get(name) for row in rows]) for name in seen})
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(
+            f"{what} that are no table given ({error}); expected a table, a list of dicts or a dict of lists"
+        ) from error
+    twice = repeated(table.column_names)
+    if twice is not None:
+        raise InputError(f"the column {twice!r} stands twice in the {what} given")
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])  # pandas' row labels
 
 
 def repeated(names: list[str]) -> str | None:

@@ -72,8 +72,13 @@ class ImportSettings:
     def remembered(self) -> dict[str, Any]:
         """What a graph notes of how its tables were read, so that an update reads its own in the same way."""
         columns = {role: name for role, name in self.columns.items() if role in ("id", "text", "src", "dst", "type")}
-        kept = None if self.keep is None else list(self.keep)
-        found = {"columns": columns, "keep": kept, "header": self.header, "quotes": self.quotes, "keep_empty": self.keep_empty}
+        found = {
+            "columns": columns,
+            "keep": self.keep,
+            "header": self.header,
+            "quotes": self.quotes,
+            "keep_empty": self.keep_empty,
+        }
         usual = ImportSettings()
         return {name: value for name, value in found.items() if value != getattr(usual, name)}
 

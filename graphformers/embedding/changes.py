@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, is_unicode, one_chunk
-from graphformers.data.builder import MOST_TYPES, GraphBuilder, node_table
-from graphformers.data.columns import as_strings, make_column, python_values, repeated
-from graphformers.data.formats.tables import Known, read_edges, read_nodes
+from graphformers.data.builder import MOST_TYPES, NODE, GraphBuilder, node_table
+from graphformers.data.columns import as_strings, python_values, table_in_memory
+from graphformers.data.formats.tables import Known, edge_columns, read_edges, read_nodes
 from graphformers.data.graph import plain_ids
 from graphformers.data.problems import SKIPPING, Locate, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
@@ -165,11 +165,10 @@ class _Reading:
             return _Reading(replace(given, **changes), {})
         summary = live.base.summary if live else {}
         usual = dict(summary.get("read_as", {})) | ({"keep_empty": True} if summary.get("empty_texts") else {})
-        remembered, kept, asked = usual.pop("columns", {}), usual.pop("keep", None), changes.pop("keep", None)
-        if isinstance(asked, str):
-            raise GraphFormersError(f"keep={asked!r} given, expected a list of columns: keep=[{asked!r}]")
-        taken = asked if asked is not None or kept is None else ()  # what the import left out stays out
-        return _Reading(ImportSettings(**usual | changes), remembered, taken)
+        remembered, kept = usual.pop("columns", {}), usual.pop("keep", None)
+        settings = ImportSettings(**usual | changes)
+        taken = settings.keep if settings.keep is not None or kept is None else ()  # what the import left out stays out
+        return _Reading(replace(settings, keep=None), remembered, taken)  # all are read: the graph's own are known later
 
     def for_file(self, path: Path) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
@@ -184,7 +183,9 @@ class _Reading:
 
     def not_taken(self, nodes: pa.Table, path: Path, live: LiveGraph) -> list[str]:
         """The columns of a file of nodes that the graph does not have and that are not to be new ones of it."""
-        taken, there = self.taken or (), {*nodes.column_names, *table_columns(path, self.settings)}
+        taken, there = self.taken or (), set(nodes.column_names)
+        if not there.issuperset(taken):  # perhaps one without a value
+            there |= set(table_columns(path, self.settings))
         if missing := [name for name in taken if name not in there]:
             raise InputError(f"--keep {missing[0]}: {path} has no column of that name; there are: {', '.join(sorted(there))}")
         return [name for name in nodes.column_names if name not in {"id", "text", *live.column_names(), *taken}]
@@ -283,24 +284,20 @@ def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGra
     if isinstance(given, str | Path):
         check_files([Path(given)])
         read_nodes([Path(given)], builder, how.for_file(Path(given)), known)
-        return _typed(builder, live) if live else builder.node_table()
-    if isinstance(given, Mapping):
-        if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
-            raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
-        given = [{"id": id, "text": text} for id, text in given.items()]
-    had_texts = [True]
-
-    def known_texts(ids: pa.Array) -> pa.Array:  # asked for where there is no column of them
-        had_texts[0] = False
-        return known.texts(ids) if known else pa.nulls(len(ids), pa.large_string())
-
-    table = node_table(given, known_texts)
-    if live and not had_texts[0]:
-        how.refuse_other_texts([name for name in table.column_names if name != "text"], live)
-    if not len(table):
-        return NO_NODES
-    builder.add_table(table)
-    builder.seal_nodes()
+    else:
+        if isinstance(given, Mapping):
+            if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
+                raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
+            given = [{"id": id, "text": text} for id, text in given.items()]
+        table = table_in_memory(given, "nodes", NODE)
+        names = table.column_names
+        table = node_table(table, known.texts if known else None)
+        if live and "id" in names and "text" not in names:
+            how.refuse_other_texts(names, live)
+        if not len(table):
+            return NO_NODES
+        builder.add_table(table)
+        builder.seal_nodes()
     return _typed(builder, live) if live else builder.node_table()
 
 
@@ -313,8 +310,9 @@ def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
 
 def _has_columns(links: Links | None) -> bool:
     """Whether links come from a file or a table, and not as pairs."""
-    is_dicts = isinstance(links, list) and bool(links) and all(isinstance(entry, Mapping) for entry in links)
-    return is_dicts or isinstance(links, str | Path) or hasattr(links, "__arrow_c_stream__")
+    if isinstance(links, list):
+        return bool(links) and all(isinstance(entry, Mapping) for entry in links)
+    return links is not None
 
 
 def _listed(links: Links | None) -> Links | None:
@@ -338,37 +336,19 @@ def _links(given: Links | None, how: _Reading, problems: Problems, untyped: str 
     if isinstance(given, str | Path):
         check_files([Path(given)])
         problems.unread.clear()
-        collector, settings = _Collector(problems, untyped), how.for_file(Path(given))
-        read_edges(Path(given), collector, settings)
-        has_types = guess_column("type", table_columns(Path(given), settings), settings) is not None
+        collector = _Collector(problems, untyped)
+        has_types = read_edges(Path(given), collector, how.for_file(Path(given)))
         return _Links(collector.links, collector.where, list(problems.unread), has_types)
     if _has_columns(given):
-        return _links_of_table(_link_table(given), how, problems, untyped)
+        table = table_in_memory(given, "links", "{'source': 'p1', 'target': 'p2'}")
+        return _links_of_table(table, how, problems, untyped)
     return _Links([_link(entry, untyped) for entry in given], [], [], False)
-
-
-def _link_table(given: Any) -> pa.Table:
-    """Links in memory as an Arrow table of ids and types as text."""
-    try:
-        if hasattr(given, "__arrow_c_stream__"):
-            table = pa.table(given)
-        else:
-            seen = dict.fromkeys(name for entry in given for name in entry)
-            table = pa.table({name: make_column([entry.get(name) for entry in given]) for name in seen})
-    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        raise InputError(f"links that are no table given ({error}); expected a table, dicts or pairs of ids") from error
-    twice = repeated(table.column_names)
-    if twice is not None:
-        raise InputError(f"the column {twice!r} stands twice in the links given")
-    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])  # of pandas
 
 
 def _links_of_table(table: pa.Table, how: _Reading, problems: Problems, untyped: str | None) -> _Links:
     """Links in memory, with their columns guessed as those of files."""
     names, place = table.column_names, Path("links")
-    source, target = (require_column(role, names, how.settings, place) for role in ("src", "dst"))
-    is_named = "type" in how.settings.columns
-    kind = (require_column("type", names, how.settings, place) if is_named else guess_column("type", names, how.settings)) or None
+    source, target, kind = edge_columns(names, how.settings, place)
     found = [as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None]
     collector = _Collector(problems, untyped)
     collector.add_edges(found[0], found[1], found[2] if kind else None, lambda row: (place, f"row {row + 1}"))
@@ -381,9 +361,9 @@ def _link(entry: Any, untyped: str | None) -> Link:
     link = entry if isinstance(entry, str | Mapping) or not hasattr(entry, "__len__") else plain_ids(entry)
     if not isinstance(link, list) or len(link) not in (2, 3):
         raise GraphFormersError(f"the link {entry!r} given, expected a pair of ids, or (id, id, type)")
-    strange = next((end for end in link[:2] if not isinstance(end, str)), None)
-    if strange is not None or not all(isinstance(end, str) for end in link[:2]):
-        raise GraphFormersError(f"the link {entry!r}: {strange!r} is a {type(strange).__name__}, ids are strings")
+    for end in link[:2]:
+        if not isinstance(end, str):
+            raise GraphFormersError(f"the link {entry!r}: {end!r} is a {type(end).__name__}, ids are strings")
     one, other = str(link[0]), str(link[1])
     if len(link) == 2:
         return one, other, None

@@ -191,9 +191,8 @@ class LiveGraph:
         around: list[int] = self.row(node).tolist()
         for other in around:
             self._rows[other] = _without(self.row(other), node)
-        id = self.id(node)
-        for other in around:
             self._forget(self._own_links(node, other))  # another node may have the id one day
+        id = self.id(node)
         self._gone.add(node)
         self._rows.pop(node, None)
         self._records.pop(node, None)

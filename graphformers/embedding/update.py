@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.artifact import check_place, find_parent, named, sweep_drafts
+from graphformers.artifact import check_place, find_parent, sweep_drafts
 from graphformers.data.arrays import Array
 from graphformers.data.problems import told_of_skipping
 from graphformers.data.sampling import Neighborhood
@@ -227,8 +227,8 @@ def update(
     `model` is found where it lay when the vectors were made, unless it is given. A store that was loaded before does not change;
     load it again.
     """
-    path = vectors.path if isinstance(vectors, VectorStore) else named(vectors)
-    with locked(path) as lock:
+    with locked(vectors.path if isinstance(vectors, VectorStore) else vectors) as lock:
+        path = lock.path
         check_place(path / NAME)
         sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)

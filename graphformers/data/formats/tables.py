@@ -152,13 +152,18 @@ class EdgeTaker(Protocol):
         """Takes a batch of edges between ids."""
 
 
-def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None) -> None:
-    """Reads one file of edges, with `times` where they are to be kept."""
-    names = table_columns(path, settings)
+def edge_columns(names: list[str], settings: ImportSettings, path: Path) -> tuple[str, str, str | None]:
+    """Which columns hold the sources of edges, their targets, and their types, if any does."""
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
-    type_name = guess_column("type", names, settings)
     if "type" in settings.columns:
-        type_name = require_column("type", names, settings, path)
+        return source, target, require_column("type", names, settings, path)
+    return source, target, guess_column("type", names, settings)
+
+
+def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None) -> bool:
+    """Reads one file of edges, with `times` where they are to be kept; whether it has a column of types."""
+    names = table_columns(path, settings)
+    source, target, type_name = edge_columns(names, settings, path)
     time_name = require_column("time", names, settings, path) if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])
@@ -172,6 +177,7 @@ def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, times: 
                 columns, moments, locate = _without(bad, columns, moments, locate)
         sources, targets, types = (*columns, None)[:3]
         builder.add_edges(sources, targets, types, locate, moments)
+    return type_name is not None
 
 
 def _without(bad: Array, columns: list[pa.Array], times: Array, locate: Locate) -> tuple[list[pa.Array], Array, Locate]:
