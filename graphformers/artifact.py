@@ -10,6 +10,9 @@ any moment leaves the old folder or the new one, never half of either; abandoned
 Reading checks the manifest and all sizes at once. A file's checksum is compared when the file is first asked for; once it
 matched, `.verified.json` remembers the file's identity (size, modification time, inode), so that only a file that was
 copied or touched since is read through again. `verify()` reads everything regardless.
+
+A folder may come from somebody else. No name in its manifest and no link in it may lead out of it;
+places.py has the rule.
 """
 
 import ctypes
@@ -29,6 +32,13 @@ from typing import Any
 
 from graphformers.errors import ArtifactError
 from graphformers.files import checksum, full_disk, sync
+from graphformers.places import (
+    ELSEWHERE,
+    check_inner_name,
+    read_object,
+    refuse_links_out,
+    shown,
+)
 
 COMPARISON = ".comparison"  # tells folders of `compare`, which hold many artifacts, from other people's
 MANIFEST = "manifest.json"
@@ -39,6 +49,18 @@ NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from
 GROWING = ("changes.log", "index.usearch", "index.json")
 NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
 DRAFTS = (".index.",)  # what a killed writer of them leaves
+# what a manifest holds
+FIELDS = {
+    "kind": str,
+    "format": int,
+    "fingerprint": str,
+    "written_by": str,
+    "parents": dict,
+    "settings": dict,
+    "summary": dict,
+    "files": dict,
+}
+WORDS = {str: "a text", int: "a whole number", dict: "an object"}
 
 
 @dataclass
@@ -117,7 +139,7 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
         )
     for name, entry in manifest["files"].items():
         file = path / name
-        size = file.stat().st_size if file.is_file() else None
+        size = file.stat().st_size if os.path.isfile(file) else None
         if size != entry["bytes"]:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise ArtifactError(
@@ -248,9 +270,20 @@ def parent_entry(parent: Artifact, target: str | Path) -> dict[str, str]:
     return {"fingerprint": parent.fingerprint, "path": os.path.relpath(parent.path.resolve(), Path(target).resolve())}
 
 
+def parent_of(child: Artifact, role: str) -> dict[str, str]:
+    """What the manifest of `child` says of a parent: its fingerprint and its path."""
+    if role not in child.parents:
+        words = f"does not say which {role} it was made from; make it again"
+        raise ArtifactError(f"{child.path}: {words}")
+    return child.parents[role]
+
+
 def find_parent(child: Artifact, role: str) -> Path:
-    """Where the parent of `child` lay when the child was written, following the child if both were moved together."""
-    place = Path(os.path.normpath(child.path.resolve() / child.parents[role]["path"]))
+    """Where the parent of `child` lay when the child was written, also if both were moved together.
+
+    It may lie anywhere, so it is no more than a folder for `open_artifact`, which says what it is.
+    """
+    place = Path(os.path.normpath(child.path.resolve() / parent_of(child, role)["path"]))
     if not place.is_dir():
         advice = "put it or a link to it there" + (", or say where it is with --model" if role == "model" else "")
         raise ArtifactError(f"{child.path}: the {role} it was made from is not there, looked for at {place}; {advice}")
@@ -259,7 +292,7 @@ def find_parent(child: Artifact, role: str) -> Path:
 
 def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
     """Refuses a mix: `child` must have been made from exactly this `parent`."""
-    expected = child.parents[role]["fingerprint"]
+    expected = parent_of(child, role)["fingerprint"]
     if parent.fingerprint != expected:
         raise ArtifactError(
             f"{child.path} was made from another {role} than {parent.path}: fingerprint {expected[:12]}, found "
@@ -319,14 +352,53 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             words = "use that" if (made / MANIFEST).is_file() else "use that when it is finished"
             raise ArtifactError(f"{path}: kept by what makes {made}, or made it; {words}")
         raise ArtifactError(f"{path}: not one of our folders, it has no {MANIFEST}")
+    refuse_links_out(path)
+    place = path / MANIFEST
+    manifest = read_object(place)
+    stated = manifest.pop("manifest_sha256", None)
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        stated = manifest.pop("manifest_sha256", None)
-    except (ValueError, AttributeError) as error:
-        raise ArtifactError(f"{path / MANIFEST}: damaged ({error}); make the folder again") from error
-    if _digest(manifest) != stated:
-        raise ArtifactError(f"{path / MANIFEST}: damaged or edited, its own checksum does not match; make the folder again")
-    return dict(manifest)
+        found = _digest(manifest)
+    except (ValueError, RecursionError) as error:
+        # half of a character, which has no bytes; or too deep for the writer alone
+        raise ArtifactError(f"{place}: damaged ({error}); make the folder again") from error
+    if found != stated:
+        words = "damaged or edited, its own checksum does not match; make the folder again"
+        raise ArtifactError(f"{place}: {words}")
+    _check_manifest(place, manifest)
+    return manifest
+
+
+def _check_manifest(place: Path, manifest: dict[str, Any]) -> None:
+    """Its checksum says that a manifest is whole, not that we wrote it: so it is looked at."""
+    for name, kind in FIELDS.items():
+        _require(place, name, manifest.get(name), kind)
+    for role, entry in manifest["parents"].items():
+        what = f"the parent {shown(role)}"
+        _require(place, what, entry, dict)
+        _require(place, f"the fingerprint of {what}", entry.get("fingerprint"), str)
+        _require(place, f"the path of {what}", entry.get("path"), str)
+        if "\0" in entry["path"]:
+            raise _forged(place, f"the path of {what}", entry["path"], "a path")
+    for name, entry in manifest["files"].items():
+        check_inner_name(place, name)
+        if name in (MANIFEST, VERIFIED):
+            raise _forged(place, "a file", name, "all others but that")
+        _require(place, f"the entry of {name}", entry, dict)
+        _require(place, f"the size of {name}", entry.get("bytes"), int)
+        _require(place, f"the checksum of {name}", entry.get("sha256"), str)
+        if entry["bytes"] < 0:
+            raise _forged(place, f"the size of {name}", entry["bytes"], "0 or more")
+
+
+def _require(place: Path, what: str, value: Any, kind: type) -> None:
+    """Refuses a value of another type; true and false are no numbers here."""
+    if type(value) is not kind:
+        raise _forged(place, what, value, WORDS[kind])
+
+
+def _forged(place: Path, what: str, value: Any, expected: str) -> ArtifactError:
+    words = f"{what} is {shown(value)}, expected {expected}"
+    return ArtifactError(f"{place}: {words}; {ELSEWHERE}")
 
 
 def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
@@ -406,7 +478,7 @@ def _stamp(path: Path) -> list[int]:
 def _read_stamps(folder: Path) -> dict[str, list[int]]:
     try:
         return dict(json.loads((folder / VERIFIED).read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

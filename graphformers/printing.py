@@ -164,10 +164,11 @@ def print_embedding_forecast(found: dict[str, Any], as_json: bool) -> None:
 def print_model(path: Path, as_json: bool) -> None:
     """What a model is, how it reads, and how it was trained."""
     from graphformers.embedding.states import model_fingerprint
+    from graphformers.model.backbones import training_of
     from graphformers.model.encoding import GraphFormers
 
-    model, note = GraphFormers.from_pretrained(path, device="cpu"), path / "training.json"
-    config, training = model.config, json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    model = GraphFormers.from_pretrained(path, device="cpu")
+    config, training = model.config, training_of(path)
     facts: dict[str, Any] = {"kind": "model", "model": model_fingerprint(model)[:12], "method": config.method}
     facts |= {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     names = ("num_layers", "hidden_size", "max_tokens", "num_neighbors", "pooling", "similarity")

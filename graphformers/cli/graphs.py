@@ -156,9 +156,12 @@ def info_command(
     from graphformers.artifact import COMPARISON, open_artifact
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import LinkSplit
+    from graphformers.places import refuse_links_out
     from graphformers.printing import print_graph, print_split
 
     if (artifact / COMPARISON).is_file():
+        # files elsewhere would be shown
+        refuse_links_out(artifact)
         for place in sorted(artifact.glob("*.md")):
             print(place.read_text(encoding="utf-8"))
         print(f"{artifact}: what graphformers compare has made; report.html is for a browser", file=sys.stderr)

@@ -17,6 +17,7 @@ from graphformers.compare.variants import DEFAULT, Variant, variants, variants_o
 from graphformers.errors import GraphFormersError
 from graphformers.files import foreign_entry, write_whole
 from graphformers.model.modeling import ModelConfig
+from graphformers.places import refuse_links_out
 from graphformers.progress import say
 from graphformers.train.settings import divide_settings, settings_for
 
@@ -63,6 +64,8 @@ def check_folder(folder: Path) -> None:
     strange = foreign_entry(folder, COMPARISON)
     if strange is not None:
         raise GraphFormersError(f"{folder}: holds {strange!r} and no report of ours; choose another folder")
+    # reports and runs would be written elsewhere
+    refuse_links_out(folder)
     if not (folder / COMPARISON).is_file():
         check_place(folder / COMPARISON)
         write_whole(folder / COMPARISON, b"made by graphformers compare\n")

@@ -31,6 +31,7 @@ from graphformers.files import checksum, held, write_whole
 from graphformers.model.backbones import find_backbone, training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
+from graphformers.places import read_object
 from graphformers.progress import say
 from graphformers.train.checkpoint import RunFolder
 from graphformers.train.runs import make_trainer
@@ -185,7 +186,7 @@ def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
     """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away when that is forced."""
     note, run = model.with_suffix(".json"), RunFolder(model)
     others = [each for each in (model, run.folder, model.with_suffix(".scores")) if each.exists()]
-    found = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    found = read_object(note) if note.is_file() else {}
     if found:  # by an older version, perhaps, which did not know all settings
         wanted = wanted if BACKBONE_WORDS in found else {name: wanted[name] for name in wanted if name != BACKBONE_WORDS}
         found = filled(found, [name for name in wanted if name not in MODEL_SETTINGS])

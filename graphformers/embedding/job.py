@@ -31,6 +31,7 @@ from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.model.encoding import GraphFormers
+from graphformers.places import read_object, refuse_links_out
 from graphformers.progress import progress, say
 
 MARK = "plan.json"  # tells our unfinished folders from other people's
@@ -65,6 +66,8 @@ class Workplace:
     @contextmanager
     def opened(self, *, force: bool) -> Iterator[None]:
         """Makes the folder or goes on with it; no other process may do so at the same time."""
+        # before anything there is read, swept or cleared: it would be done elsewhere
+        refuse_links_out(self.path)
         handle, is_open = self._lock(), False
         try:
             self._check_plan(force)
@@ -107,11 +110,12 @@ class Workplace:
 
     def _check_plan(self, force: bool) -> None:
         place = self.path / MARK
+        before: dict[str, Any] | None = None
         try:
-            before = json.loads(place.read_text())
+            before = read_object(place)
         except FileNotFoundError:
-            before = None
-        except (OSError, ValueError) as error:
+            pass
+        except (OSError, ArtifactError) as error:
             if not force:
                 raise GraphFormersError(f"{place}: cannot be read ({error}); --force (force=True) starts anew") from error
             before = {}
@@ -185,6 +189,7 @@ class Workplace:
         beside.mkdir()
         for name in ("manifest.json", ".verified.json", *graph.artifact.files):
             source = graph.artifact.path / name
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(source.resolve(), beside / name)
             except OSError:
@@ -323,7 +328,8 @@ def clear_work(path: Path) -> None:
     """Empties an embedding's folder but for its mark: whatever a kill leaves of it can be told for ours."""
     for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "folder"):  # what tells whose that is goes after it
         if entry.name != MARK:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            is_folder = entry.is_dir() and not entry.is_symlink()
+            shutil.rmtree(entry) if is_folder else entry.unlink()
 
 
 def remove_work(path: Path) -> None:

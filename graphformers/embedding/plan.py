@@ -165,8 +165,15 @@ def fits_on_device(plan: Plan, device: torch.device) -> bool:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    key = {name if name != "precision" else "states_precision": value for name, value in dict(values.get("key") or {}).items()}
+    # a plan of somebody else may hold anything there
+    told = values.get("key")
+    told = told if isinstance(told, dict) else {}
+    key = {_flat_name(name): value for name, value in told.items()}
     return {name: value for name, value in values.items() if name != "key"} | key
+
+
+def _flat_name(name: str) -> str:
+    return "states_precision" if name == "precision" else name
 
 
 def _short(value: Any) -> str:

@@ -146,7 +146,7 @@ class ShardFolder:
         try:
             note = dict(json.loads(self._note(name).read_text()))
             return note if (self.folder / name).stat().st_size == note["bytes"] else None
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def is_intact(self, name: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.artifact import check_place, find_parent, sweep_drafts
+from graphformers.artifact import check_place, find_parent, parent_of, sweep_drafts
 from graphformers.data.arrays import Array
 from graphformers.data.problems import told_of_skipping
 from graphformers.data.sampling import Neighborhood
@@ -195,7 +195,7 @@ def _done(effect: Effect) -> int:
 
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
     """The model that made these vectors, from where it lay then."""
-    if not store.artifact.parents["model"]["path"]:
+    if not parent_of(store.artifact, "model")["path"]:
         raise ArtifactError(f"{store.path}: was made with a model that had no folder; pass it as model=")
     return GraphFormers.from_pretrained(find_parent(store.artifact, "model"), device=device)
 

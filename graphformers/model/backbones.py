@@ -28,6 +28,7 @@ from graphformers.model.checkpoints import check_leftovers, family_name, is_2021
 from graphformers.model.classic import ClassicNetwork
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import CLASSIC, POOLINGS, ModelConfig
+from graphformers.places import read_object
 from graphformers.progress import say
 
 KIND = "model"
@@ -275,7 +276,7 @@ def from_pretrained(path: str | Path) -> GraphFormers:
         advice = f"train --from {path} makes one, or, as it is, convert {path} --method plm -o NAME.model"
         raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
-    config = make_config(json.loads(artifact.file("config.json").read_text(encoding="utf-8")))
+    config = make_config(read_object(artifact.file("config.json")))
     artifact.file("tokenizer.json")
     model = _new_model(config, Tokenizer.from_folder(artifact.path), seed=0)
     tensors = load_file(artifact.file("model.safetensors"))
@@ -302,7 +303,7 @@ def backbone_of(path: str | Path) -> str | None:
 def training_of(path: str | Path) -> dict[str, Any]:
     """How a model folder was made, as far as it says so."""
     file = Path(path) / "training.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    return read_object(file) if file.is_file() else {}
 
 
 def convert(

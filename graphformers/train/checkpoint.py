@@ -28,6 +28,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoding import GraphFormers
+from graphformers.places import refuse_links_out, shown
 from graphformers.train.batches import Counts
 from graphformers.train.settings import filled
 
@@ -70,6 +71,10 @@ class TrainState:
     def of(values: dict[str, Any]) -> "TrainState":
         """From `asdict`."""
         recent = dict(values["recent"])
+        # it is part of the name of a folder
+        if type(best := values["best_step"]) is not int:
+            words = f"best_step = {shown(best)}, expected a whole number"
+            raise ArtifactError(f"a checkpoint with {words}; --force (force=True) starts anew")
         return TrainState(**values | {"recent": Recent(**recent | {"counts": Counts(**recent["counts"])})})
 
 
@@ -83,6 +88,8 @@ class RunFolder:
 
     def __init__(self, output: str | Path) -> None:
         self.folder = Path(f"{Path(output)}{TRAINING}")
+        # before anything there is read or written: it would be done elsewhere
+        refuse_links_out(self.folder)
         self._best_written = -1  # the step of the best model on disk
 
     @property

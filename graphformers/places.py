@@ -1,0 +1,82 @@
+"""What a folder may say of files: names of its own, below it. A folder may come from somebody else.
+
+All that reads or continues a folder of ours asks here, so that there is one rule:
+
+- `check_inner_name` for names that are read from a file and joined to the folder,
+- `refuse_links_out` for the folder itself, before anything in it is read or written.
+"""
+
+import json
+import os
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from graphformers.errors import ArtifactError
+
+# letters of a name or a value in a message
+SHOWN = 80
+# what to do with a folder that we cannot have written
+ELSEWHERE = "do not use this folder, get it again from whom you trust"
+
+
+def check_inner_name(source: Path, name: Any) -> None:
+    """Refuses a name in the file `source` that may not be joined to the folder of that file."""
+    if not is_inner_name(name):
+        expected = "a name inside the folder, such as vectors/00000.npy"
+        words = f"names the file {shown(name)}, expected {expected}"
+        raise ArtifactError(f"{source}: {words}; {ELSEWHERE}")
+
+
+def is_inner_name(name: Any) -> bool:
+    """Whether a name is a plain relative path: no way up, no drive, nothing that cannot be seen."""
+    if not isinstance(name, str) or not name.isprintable() or "\\" in name:
+        return False
+    # C:x is relative for us, but not everywhere the folder may be taken
+    if PureWindowsPath(name).drive:
+        return False
+    return all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Refuses a folder in which a link, however deep, leads out of it or back to it.
+
+    The folder may itself be reached through a link. One that leads back would be walked for ever.
+    """
+    root = os.path.realpath(folder)
+    for place, folders, files in os.walk(folder, onerror=_raise_unless_gone):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            if os.path.islink(path) and not _is_below(os.path.realpath(path), root):
+                raise ArtifactError(
+                    f"{folder}: holds the link {os.path.relpath(path, folder)!r} to "
+                    f"{os.readlink(path)!r}, which leads out of the folder; expected all files "
+                    "inside: put a copy in the place of the link, or remove it"
+                )
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Of a folder that cannot be listed: links in it could still be followed by name."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file of ours; anything else is damage."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{file}: damaged ({error}); make the folder again") from error
+    if type(found) is not dict:
+        words = f"{shown(found)}, expected an object"
+        raise ArtifactError(f"{file}: damaged ({words}); make the folder again")
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as it is written in a message, which must not grow with it."""
+    words = repr(value)
+    return words if len(words) <= SHOWN else f"{words[:SHOWN]}…"
