@@ -256,7 +256,11 @@ def serve_command(
     ] = None,
     read_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."),
+        typer.Option(
+            metavar="FILE",
+            help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."
+            " Without a token for writing, nobody may write then.",
+        ),
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -275,8 +279,10 @@ def serve_command(
 ) -> None:
     """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
 
-    Without a token, changes are taken from this machine alone: a server that other machines can reach, by itself or through a
-    proxy, is then read-only. Tokens are sent as they are, so put a proxy that speaks TLS in front where the network is not yours.
+    Without a token, changes are taken from this machine alone: a server that other machines can
+    reach, by itself or through a proxy, is then read-only; and so is one that asks readers for a
+    token and has none for writing. Tokens are sent as they are, so put a proxy that speaks TLS in
+    front where the network is not yours.
     While a server that takes changes runs, no other process can change the folder; a read-only server shows the folder as it was
     at the start.
 

@@ -332,7 +332,8 @@ def _add_page(app: FastAPI, state: State) -> None:
 
     @app.get("/info", summary="What is served", response_class=Response)
     async def info() -> Response:
-        needs = {"read": state.settings.read_token is not None, "write": state.settings.write_token is not None}
+        reads = state.settings.read_token is not None
+        needs = {"read": reads, "write": reads or state.settings.write_token is not None}
         return as_json({"version": __version__, **state.engine.info(), "needs_token": needs, "limits": limits_told(state)})
 
     @app.get("/metrics", summary="Numbers for Prometheus", response_class=Response)

@@ -166,9 +166,7 @@ class Gate:
 
     def _check_writer(self, headers: dict[bytes, bytes], host: str) -> None:
         if not self.settings.allows_writes:
-            raise RefusalError(
-                403, "this server is read-only: it was started for other machines to reach, without a token for writing"
-            )
+            raise RefusalError(403, self.settings.why_read_only)
         if self._writers:
             self._check_token(headers, self._writers)
         elif any(name in headers for name in PASSED_ON):

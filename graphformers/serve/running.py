@@ -100,4 +100,6 @@ def listen(settings: ServeSettings) -> socket.socket:
         ) from error
     if not settings.is_loopback and settings.read_token is None:
         say("reachable from other machines, and readable by all who reach it: --read-token-file asks for a token")
+    if settings.read_token is not None and not settings.allows_writes:
+        say(settings.why_read_only)
     return listener

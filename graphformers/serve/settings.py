@@ -56,8 +56,23 @@ class ServeSettings:
 
     @property
     def allows_writes(self) -> bool:
-        """With a token, whoever has it; without one, only people on this machine: not those whom a proxy lets in."""
-        return self.write_token is not None or (self.is_loopback and not self.names)
+        """With a token for writing, whoever has it; without any token, people on this machine.
+
+        Not those whom a proxy lets in; and where readers need a token, nobody writes without one.
+        """
+        if self.write_token is not None:
+            return True
+        return self.read_token is None and self.is_loopback and not self.names
+
+    @property
+    def why_read_only(self) -> str:
+        """What to tell somebody who wants to write where that is not allowed."""
+        if self.read_token is not None:
+            reason = "with a token for reading and none for writing"
+        else:
+            reason = "for other machines to reach, without a token for writing"
+        advice = "--token-file (or GRAPHFORMERS_TOKEN) gives it one"
+        return f"this server is read-only: it was started {reason}; {advice}"
 
 
 def read_token(file: Path | None, value: str | None, purpose: str) -> str | None:

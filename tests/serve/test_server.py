@@ -20,6 +20,7 @@ import pytest
 
 from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
+from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
 from graphformers.retrieval.searcher import Searcher
@@ -329,6 +330,37 @@ def test_without_a_token_other_machines_may_only_read(place: Path) -> None:
             assert client.get("/health").status_code == 200
         _, said = server.stop()
         assert "readable by all who reach it" in said
+
+
+@pytest.mark.parametrize("is_a_file", [True, False])
+def test_with_a_token_for_reading_alone_nobody_may_write(is_a_file: bool, tmp_path: Path) -> None:
+    """What is protected from readers is protected from writers, on this machine too."""
+    place, file = make_vectors(tmp_path), tmp_path / "token"
+    file.write_text(TOKEN)
+    words = ("--read-token-file", str(file)) if is_a_file else ()
+    environment = {} if is_a_file else {"GRAPHFORMERS_READ_TOKEN": TOKEN}
+    with running(place, *words, environment=environment) as server:
+        for token in (None, "x" * 32, TOKEN):
+            with server.client(token) as client:
+                edges = {"edges": [{"source": "t", "target": "t"}]}
+                answers = [
+                    client.put(path("t"), json={"text": "x"}),
+                    client.post("/edges", json=edges),
+                    client.delete("/edges", params={"source": "a", "target": "b"}),
+                    client.delete(path("t")),
+                ]
+                for answer in answers:
+                    message = answer.json()["error"]["message"]
+                    assert (answer.status_code, "--token-file" in message) == (403, True)
+        with server.client(TOKEN) as client:
+            info = client.get("/info").json()
+            assert info["needs_token"] == {"read": True, "write": True}
+            assert client.get(path("t")).status_code == 404
+        # it takes no changes, so others may
+        update(place, nodes={"t": "a text"})
+        code, said = server.stop()
+    assert code == 0
+    assert "--token-file" in said
 
 
 def test_behind_a_proxy_a_token_is_needed(place: Path) -> None:
