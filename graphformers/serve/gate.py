@@ -45,6 +45,8 @@ PASSED_ON = (
     b"via",
 )  # headers of proxies
 MOST_ADDRESSES = 10_000
+# digits of a length, more than any has; int() takes no more than 4,300
+MOST_DIGITS = 20
 KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy", 504: "timeout"}
 
 
@@ -127,9 +129,10 @@ class Gate:
     async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
+            length = stated_length(headers)
             self._check(scope, headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                receive = replayed(await self._body(headers, receive), receive)
+                receive = replayed(await self._body(length, headers, receive), receive)
             found = None
             raw: bytes = scope.get("raw_path") or b""
             if raw.startswith(b"/nodes/"):  # ids may hold slashes, written %2F: paths are taken apart before decoding
@@ -182,12 +185,11 @@ class Gate:
             said = "a wrong token" if given else "no token"
             raise RefusalError(401, f"{said} given, expected the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, length: int, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, if it is small enough and comes soon enough."""
         most = self.limits.body_bytes
         too_large = RefusalError(413, f"a body of more than {most:,} bytes given, expected at most that", connection="close")
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > most:
+        if length > most:
             raise too_large
         pieces, size = [], 0
         try:
@@ -210,6 +212,15 @@ class Gate:
             # a page elsewhere can send other types without being asked for permission first
             raise RefusalError(415, "a body that is not declared as JSON, expected the header 'Content-Type: application/json'")
         return body
+
+
+def stated_length(headers: dict[bytes, bytes]) -> int:
+    """How long the head says that the body is; 0 where it does not say."""
+    given = headers.get(b"content-length", b"0")
+    if not given.isdigit() or len(given) > MOST_DIGITS:
+        words = f"a Content-Length of {len(given):,} letters given, expected a whole number"
+        raise RefusalError(400, f"{words} of at most {MOST_DIGITS} digits", connection="close")
+    return int(given)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -614,3 +615,100 @@ def test_heads_are_short(shared: Running) -> None:
     with shared.client() as client:
         assert client.get("/health").status_code == 200
         assert client.post("/search", json={"text": "x " * 4000}).status_code == 200
+
+
+CHUNKED = b"POST /search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+JSON = b"Content-Type: application/json\r\n"
+BODY = b'e\r\n{"text":"new"}\r\n0\r\n'
+
+
+def memory_of(server: Running) -> int:
+    """The most memory that a server's process has had, in bytes."""
+    assert isinstance(server.process, subprocess.Popen)
+    told = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", told)
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+TRAILERS = {
+    "many": b"X-More: 0123456789\r\n",
+    "one with a long name": b"x" * 1000,
+    "one with a long value": b"X-Long: " + b"x" * 1000,
+}
+
+
+@pytest.mark.parametrize("case", TRAILERS)
+def test_trailers_are_short(case: str, shared: Running) -> None:
+    """They come behind the body, and are limited as the head is."""
+    line = TRAILERS[case]
+    rest = line if case == "many" else b"x" * 1000
+    start = CHUNKED + JSON + b"\r\n" + BODY + line
+    for count in (100_000, 200_000):
+        found = send(shared, start + rest * (count // len(rest)))
+        assert found.startswith(b"HTTP/1.1 431 "), found
+        assert b"trailers of more than 65,536 bytes" in found
+    before = memory_of(shared)
+    host, port = shared.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            client.sendall(start)
+            while sent < 40_000_000:
+                client.sendall(rest * 100)
+                sent += 100 * len(rest)
+    assert sent < 40_000_000, "the connection was ended"
+    assert memory_of(shared) - before < 10_000_000
+
+
+def test_trailers_whose_request_was_answered_are_short(shared: Running) -> None:
+    """No second answer is sent behind the first."""
+    host, port = shared.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(CHUNKED.replace(b"localhost", b"elsewhere") + JSON + b"\r\n")
+        found = b""
+        while not found.endswith(b"}}"):
+            found += client.recv(65536) or pytest.fail(f"cut off after {found!r}")
+        assert found.startswith(b"HTTP/1.1 421 ")
+        with contextlib.suppress(ConnectionError):
+            client.sendall(BODY + b"X-Long: " + b"x" * 150_000)
+            assert client.recv(65536) == b""
+
+
+def test_short_trailers_are_passed_over(shared: Running) -> None:
+    """The gate reads headers, and nobody may add to them behind it."""
+    end = b"X-Checksum: 7\r\nContent-Type: application/json\r\n\r\n"
+    close = b"Connection: close\r\n"
+    found = send(shared, CHUNKED + close + JSON + b"\r\n" + BODY + end)
+    assert found.startswith(b"HTTP/1.1 200 ")
+    found = send(shared, CHUNKED + close + b"\r\n" + BODY + end)
+    assert found.startswith(b"HTTP/1.1 415 ")
+
+
+LENGTHS = {
+    "5,001 digits": b"0" * 5000 + b"5",
+    "10,000 digits": b"1" * 10_000,
+    "beyond 64 bits": b"9" * 21,
+    "a word": b"many",
+    "negative": b"-5",
+    "a sign": b"+5",
+    "a fraction": b"5.0",
+    "hexadecimal": b"0x5",
+    "two": b"5, 5",
+    "nothing": b"",
+    "other digits": "٥".encode(),
+}
+
+
+def test_a_length_that_is_no_number_is_refused(place: Path) -> None:
+    with running(place) as server:
+        for case, length in LENGTHS.items():
+            for first in (b"POST /search", b"GET /info", b"GET /health", b"PUT /nodes/x"):
+                head = first + b" HTTP/1.1\r\nHost: localhost\r\n" + JSON
+                found = send(server, head + b"Content-Length: " + length + b"\r\n\r\n[1,2]")
+                assert found.startswith(b"HTTP/1.1 400 "), (case, first, found)
+        with server.client() as client:
+            assert client.get("/health").status_code == 200
+        code, said = server.stop()
+    assert code == 0
+    assert "Traceback" not in said
