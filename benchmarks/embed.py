@@ -1,22 +1,31 @@
-"""Embedding whole graphs, end to end, from a tokenised graph folder to a folder of vectors; prints JSON.
+"""Embedding whole graphs, end to end, from a tokenised graph folder to a folder of vectors; prints
+JSON.
 
-    python benchmarks/embed.py --tokenizer tokenizer.json                       # 1 million made titles, BERT-base, bf16 on a GPU
+    python benchmarks/embed.py --tokenizer tokenizer.json                       # 1 million made
+                                                                                titles, BERT-base,
+                                                                                bf16 on a GPU
     python benchmarks/embed.py --tokenizer tokenizer.json --nodes 5000000 --only memory
-    python benchmarks/embed.py --tokenizer tokenizer.json --nodes 2000 --small  # MiniLM's shape, float32 on a CPU
-    python benchmarks/embed.py --papers arxiv9196                               # what adding 100 papers costs, MiniLM
-    python benchmarks/embed.py --papers arxiv9196 --beside                      # beside sentence-transformers, MiniLM
+    python benchmarks/embed.py --tokenizer tokenizer.json --nodes 2000 --small  # MiniLM's shape,
+                                                                                float32 on a CPU
+    python benchmarks/embed.py --papers arxiv9196                               # what adding 100
+                                                                                papers costs, MiniLM
+    python benchmarks/embed.py --papers arxiv9196 --beside                      # beside
+sentence-transformers,
+                                                                                MiniLM
 
-The graph is the one that benchmarks/graph_scale.py makes, with eight links a node (--links 64 where more neighbours are to be
-read than most nodes would have); weights are random, speed does not depend on them. Variants:
+The graph is the one that benchmarks/graph_scale.py makes, with eight links a node (--links 64 where
+more neighbours are to be read than most nodes would have); weights are random, speed does not
+depend on them. Variants:
 
 - memory: states stay on the device between the two phases and are dropped;
 - written: states stay on the device and are written beside the vectors as well;
 - disk: states are written and read back from disk;
-- without: every batch reads its centres and their distinct neighbours from scratch, as encoding without stored states would.
+- without: every batch reads its centres and their distinct neighbours from scratch, as encoding
+  without stored states would.
 
-Compiling and the first shapes are paid before the clock starts, by embedding a small graph in the same way. Useful work counts
-real tokens only: projections, MLP and attention of the node's own tokens in L-1 layers (phase 1) and L layers (phase 2), the last
-for [CLS] alone.
+Compiling and the first shapes are paid before the clock starts, by embedding a small graph in the
+same way. Useful work counts real tokens only: projections, MLP and attention of the node's own
+tokens in L-1 layers (phase 1) and L layers (phase 2), the last for [CLS] alone.
 """
 
 import argparse
@@ -37,7 +46,15 @@ import torch
 from encode import SHAPES, matmul_ceiling
 from graph_scale import make_files
 
-from graphformers import GraphFormers, ModelConfig, TextGraph, build_graph, embed, read_graph, update
+from graphformers import (
+    GraphFormers,
+    ModelConfig,
+    TextGraph,
+    build_graph,
+    embed,
+    read_graph,
+    update,
+)
 from graphformers.compare.efficiency import synchronize
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import NeighborSampler
@@ -68,7 +85,9 @@ def flops(lengths: np.ndarray[Any, Any], shape: str, num_layers: int) -> float:
     size, inner = SHAPES[shape]["hidden_size"], SHAPES[shape]["intermediate_size"]
     tokens, squares, nodes = float(lengths.sum()), float((lengths**2).sum()), len(lengths)
     full = tokens * 2 * (4 * size**2 + 2 * size * inner) + 4 * squares * size
-    last = tokens * 2 * 2 * size**2 + nodes * 2 * (2 * size**2 + 2 * size * inner) + 4 * tokens * size
+    last = (
+        tokens * 2 * 2 * size**2 + nodes * 2 * (2 * size**2 + 2 * size * inner) + 4 * tokens * size
+    )
     return (num_layers - 1) * full + last
 
 
@@ -83,18 +102,28 @@ def time_embedding(model: GraphFormers, graph: TextGraph, folder: Path, **change
     return taken
 
 
-def time_without_states(model: GraphFormers, graph: TextGraph, tokens: TokenCache, num_neighbors: int, count: int) -> float:
+def time_without_states(
+    model: GraphFormers, graph: TextGraph, tokens: TokenCache, num_neighbors: int, count: int
+) -> float:
     """Nodes/s of computing alone, batches packed before, neighbours read again in every batch."""
     on_gpu = model.device.type == "cuda"
     packer = model.packer(GPU_ROWS if on_gpu else 1)
     nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:count]
-    drawn = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors).sample(nodes)
-    lengths = tokens.lengths(nodes, model.config.max_tokens).mean() * (1 + np.diff(drawn.indptr).mean())
+    drawn = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors).sample(
+        nodes
+    )
+    lengths = tokens.lengths(nodes, model.config.max_tokens).mean() * (
+        1 + np.diff(drawn.indptr).mean()
+    )
     size = max(1, int((GPU_TOKENS if on_gpu else 4096) / lengths))
     parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-    batches = [to_device(packer.pack_neighborhoods(tokens, cut(drawn, part)), model.device) for part in parts]
+    batches = [
+        to_device(packer.pack_neighborhoods(tokens, cut(drawn, part)), model.device)
+        for part in parts
+    ]
     with model.reading() as network:
-        for batch in batches:  # all of them: widths that come late would be compiled within the clock
+        # all of them: widths that come late would be compiled within the clock
+        for batch in batches:
             network(batch)
         synchronize(model.device)
         started = time.perf_counter()
@@ -124,7 +153,9 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "ceiling_tflops": matmul_ceiling(device),
     }
     started = time.perf_counter()
-    small = made_graph(folder, min(chosen.nodes, 300_000 if on_gpu else 1000), chosen.links, tokenizer)
+    small = made_graph(
+        folder, min(chosen.nodes, 300_000 if on_gpu else 1000), chosen.links, tokenizer
+    )
     compiled = {"compile": on_gpu, "states": "memory"}
     time_embedding(model, small, folder, **compiled)
     result["warm_up_s"] = time.perf_counter() - started
@@ -135,7 +166,11 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         taken = time_embedding(model, graph, folder, **VARIANTS[name] | {"compile": on_gpu})
-        result[name] = {"s": taken, "nodes_per_s": graph.num_nodes / taken, "useful_tflops": work / taken / 1e12}
+        result[name] = {
+            "s": taken,
+            "nodes_per_s": graph.num_nodes / taken,
+            "useful_tflops": work / taken / 1e12,
+        }
         result[name]["share_of_ceiling"] = result[name]["useful_tflops"] / result["ceiling_tflops"]
         if on_gpu:
             result[name]["gpu_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -150,7 +185,9 @@ def measure_made(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         time_embedding(model, small, folder, **with_states)
         taken = time_embedding(model, graph, folder, **with_states)
         row |= {"with_nodes_per_s": graph.num_nodes / taken}
-        result["neighbours"].append(row | {"times_faster": row["with_nodes_per_s"] / row["without_nodes_per_s"]})
+        result["neighbours"].append(
+            row | {"times_faster": row["with_nodes_per_s"] / row["without_nodes_per_s"]}
+        )
         save(chosen.output, result)
     return result
 
@@ -168,17 +205,25 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
     ids = nodes["id"].to_pylist()
     order = np.random.default_rng(0).permutation(len(ids))[:most]
     late, kept = {ids[i] for i in order[:count]}, {ids[i] for i in order}
-    edges = [(a, b) for a, b in zip(ends["src"].to_pylist(), ends["dst"].to_pylist(), strict=True) if {a, b} <= kept]
+    edges = [
+        (a, b)
+        for a, b in zip(ends["src"].to_pylist(), ends["dst"].to_pylist(), strict=True)
+        if {a, b} <= kept
+    ]
     early = [(a, b) for a, b in edges if not {a, b} & late]
     chosen = np.array([i for i in sorted(order) if ids[i] not in late])
-    graph = build_graph(nodes.take(pa.array(chosen)), [a for a, _ in early], [b for _, b in early]).save(folder / "early.graph")
+    graph = build_graph(
+        nodes.take(pa.array(chosen)), [a for a, _ in early], [b for _, b in early]
+    ).save(folder / "early.graph")
     model = GraphFormers.from_backbone("minilm")
     graph_tokens(graph, model.tokenizer)
     started = time.perf_counter()
     store = embed(model, graph, folder / "early.vectors")
     full = time.perf_counter() - started
     new = nodes.take(pa.array([i for i in range(len(ids)) if ids[i] in late]))
-    report = update(store, nodes=new, edges=[pair for pair in edges if set(pair) & late], model=model)
+    report = update(
+        store, nodes=new, edges=[pair for pair in edges if set(pair) & late], model=model
+    )
     again = type(store).load(store.path)
     grown = again.graph()
     some = grown.nodes_of(sorted(late))
@@ -200,7 +245,8 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
 
 
 def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, Any]:
-    """The same titles read by sentence-transformers, without any neighbours, and by us: states alone, and whole graph vectors.
+    """The same titles read by sentence-transformers, without any neighbours, and by us: states
+    alone, and whole graph vectors.
 
     Everybody starts from texts: tokenising counts. Ours end on disk, theirs in memory.
     """
@@ -243,7 +289,9 @@ def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, An
 
 
 def _cosines(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    found: np.ndarray[Any, Any] = (
+        (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    )
     return found
 
 
@@ -255,26 +303,63 @@ def show_stacks(seconds: float) -> None:
     while True:
         time.sleep(seconds)
         # without a name for a frame, which would keep what it holds until the next look
-        told = [f"thread {number}:\n{''.join(traceback.format_stack(frame))}" for number, frame in sys._current_frames().items()]
+        told = [
+            f"thread {number}:\n{''.join(traceback.format_stack(frame))}"
+            for number, frame in sys._current_frames().items()
+        ]
         print("\n".join(told), file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json")
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="titles of the made graph, or papers to use")
-    parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
+    parser.add_argument(
+        "--nodes", type=int, default=1_000_000, help="titles of the made graph, or papers to use"
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="MiniLM's shape instead of BERT-base's"
+    )
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), help="which variants to run")
-    parser.add_argument("--neighbours", type=int, nargs="*", default=[], help="with against without states at these numbers")
+    parser.add_argument(
+        "--neighbours",
+        type=int,
+        nargs="*",
+        default=[],
+        help="with against without states at these numbers",
+    )
     parser.add_argument("--links", type=int, default=8, help="of the made graph, for each title")
-    parser.add_argument("--without", type=int, default=50_000, help="nodes for the rate without states")
-    parser.add_argument("--papers", type=Path, help="a folder with nodes.parquet and edges.parquet: measure an update instead")
-    parser.add_argument("--beside", action="store_true", help="with --papers: beside sentence-transformers, on a CPU")
+    parser.add_argument(
+        "--without", type=int, default=50_000, help="nodes for the rate without states"
+    )
+    parser.add_argument(
+        "--papers",
+        type=Path,
+        help="a folder with nodes.parquet and edges.parquet: measure an update instead",
+    )
+    parser.add_argument(
+        "--beside",
+        action="store_true",
+        help="with --papers: beside sentence-transformers, on a CPU",
+    )
     parser.add_argument("--added", type=int, default=100, help="papers that the update adds")
-    parser.add_argument("--output", type=Path, help="a file for what has been measured so far, written after each part")
-    parser.add_argument("--folder", type=Path, help="where to work; kept (by default a temporary folder)")
-    parser.add_argument("--make", type=int, nargs="+", help="make graphs of so many titles in --folder, and no more")
-    parser.add_argument("--stacks", type=float, help="seconds between two looks at where the program stands, on stderr")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="a file for what has been measured so far, written after each part",
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where to work; kept (by default a temporary folder)"
+    )
+    parser.add_argument(
+        "--make", type=int, nargs="+", help="make graphs of so many titles in --folder, and no more"
+    )
+    parser.add_argument(
+        "--stacks",
+        type=float,
+        help="seconds between two looks at where the program stands, on stderr",
+    )
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="embed"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -287,7 +372,11 @@ def main() -> None:
         elif chosen.papers and chosen.beside:
             print(json.dumps(measure_beside(chosen.papers, folder, chosen.nodes), indent=1))
         elif chosen.papers:
-            print(json.dumps(measure_update(chosen.papers, folder, chosen.added, chosen.nodes), indent=1))
+            print(
+                json.dumps(
+                    measure_update(chosen.papers, folder, chosen.added, chosen.nodes), indent=1
+                )
+            )
         else:
             print(json.dumps(measure_made(chosen, folder), indent=1))
     finally:

@@ -1,18 +1,36 @@
 """Packed rows against padding, and the shape of the paper's Table 5; prints JSON.
 
-    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json            # BERT-base, bf16 on a GPU
-    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small    # MiniLM, float32 on a CPU
-    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512            # texts of few words
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json
+#
+BERT-base,
+bf16
+on
+a
+GPU
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small
+#
+MiniLM,
+float32
+on
+a
+CPU
+    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512
+#
+texts
+of
+few
+words
 
 Weights are random: speed does not depend on them. All variants run
 the same layers, compiled, in one process, on batches that lie on the device already:
 
 - packed: rows of 128 tokens, several nodes to a row;
-- padded: one node to a row, as wide as the longest of the batch, in the order of the file, as the 2021 code pads;
+- padded: one node to a row, as wide as the longest of the batch, in the order of the file, as the
+  2021 code pads;
 - sorted: the same, nodes sorted by length first.
 
-Useful work counts real tokens only: for each layer the projections, the MLP and attention over the node's own tokens; of the last
-layer keys and values of all tokens, the rest for [CLS] alone.
+Useful work counts real tokens only: for each layer the projections, the MLP and attention over the
+node's own tokens; of the last layer keys and values of all tokens, the rest for [CLS] alone.
 """
 
 import argparse
@@ -38,10 +56,18 @@ SHAPES = {
 
 
 def make_model(
-    shape: str, tokenizer: Tokenizer, device: torch.device, method: str = "graphformers", max_tokens: int = 32
+    shape: str,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    method: str = "graphformers",
+    max_tokens: int = 32,
 ) -> GraphFormers:
     config = ModelConfig(
-        vocab_size=tokenizer.vocab_size, max_positions=512, method=method, max_tokens=max_tokens, **SHAPES[shape]
+        vocab_size=tokenizer.vocab_size,
+        max_positions=512,
+        method=method,
+        max_tokens=max_tokens,
+        **SHAPES[shape],
     )
     torch.manual_seed(0)
     return ready(GraphFormers(config, tokenizer).to(device)).compile_layers()
@@ -55,10 +81,14 @@ def matmul_ceiling(device: torch.device) -> float:
 
 
 def useful_flops(lengths: np.ndarray[Any, Any], shape: str) -> float:
-    size, layers, inner = (SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size"))
+    size, layers, inner = (
+        SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size")
+    )
     tokens, squares, nodes = float(lengths.sum()), float((lengths**2).sum()), len(lengths)
     full = tokens * 2 * (4 * size**2 + 2 * size * inner) + 4 * squares * size
-    last = tokens * 2 * 2 * size**2 + nodes * 2 * (2 * size**2 + 2 * size * inner) + 4 * tokens * size
+    last = (
+        tokens * 2 * 2 * size**2 + nodes * 2 * (2 * size**2 + 2 * size * inner) + 4 * tokens * size
+    )
     return (layers - 1) * full + last
 
 
@@ -95,23 +125,42 @@ def compare_padding(
                     model.network.text.states(batch, model.config.num_layers)
 
         taken = seconds(work, device, 5)
-        results[variant] = {"nodes_per_s": len(nodes) / taken, "useful_tflops": useful_flops(lengths, shape) / taken / 1e12}
+        results[variant] = {
+            "nodes_per_s": len(nodes) / taken,
+            "useful_tflops": useful_flops(lengths, shape) / taken / 1e12,
+        }
         results[variant]["fullness"] = float(np.mean([batch.fullness() for batch in batches]))
-    results["packed_over_padded"] = results["packed"]["nodes_per_s"] / results["padded"]["nodes_per_s"]
-    results["packed_over_sorted"] = results["packed"]["nodes_per_s"] / results["sorted"]["nodes_per_s"]
+    results["packed_over_padded"] = (
+        results["packed"]["nodes_per_s"] / results["padded"]["nodes_per_s"]
+    )
+    results["packed_over_sorted"] = (
+        results["packed"]["nodes_per_s"] / results["sorted"]["nodes_per_s"]
+    )
     started = time.perf_counter()
     make_batches(cache, nodes, size, "packed", torch.device("cpu"))
     results["packing_nodes_per_s"] = len(nodes) / (time.perf_counter() - started)
     return results
 
 
-def few_words(tokenizer: Tokenizer, shape: str, device: torch.device, most: list[int], count: int = 2000) -> list[dict[str, Any]]:
-    """Texts/s of `encode`, not compiled, by the number of tokens that a text may have: short ones, and one long one in 50."""
+def few_words(
+    tokenizer: Tokenizer, shape: str, device: torch.device, most: list[int], count: int = 2000
+) -> list[dict[str, Any]]:
+    """Texts/s of `encode`, not compiled, by the number of tokens that a text may have: short ones,
+    and one long one in 50.
+    """
     short = [f"short {i}" for i in range(count)]
-    mixed = ["word " * 150 if i % 50 == 0 else f"a title of some eight words number {i}" for i in range(count)]
+    mixed = [
+        "word " * 150 if i % 50 == 0 else f"a title of some eight words number {i}"
+        for i in range(count)
+    ]
     found = []
     for max_tokens in most:
-        sizes = {"vocab_size": tokenizer.vocab_size, "max_positions": 512, "max_tokens": max_tokens, **SHAPES[shape]}
+        sizes = {
+            "vocab_size": tokenizer.vocab_size,
+            "max_positions": 512,
+            "max_tokens": max_tokens,
+            **SHAPES[shape],
+        }
         model = GraphFormers(ModelConfig(method="plm", **sizes), tokenizer).eval().to(device)
         row: dict[str, Any] = {"max_tokens": max_tokens}
         for name, texts in (("short", short), ("mixed", mixed)):
@@ -124,14 +173,32 @@ def few_words(tokenizer: Tokenizer, shape: str, device: torch.device, most: list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=Path, help="a Parquet file with a column text")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
-    parser.add_argument("--small", action="store_true", help="MiniLM's shape instead of BERT-base's")
-    parser.add_argument("--nodes", type=int, default=None, help="how many nodes to encode; all on a GPU, 2,000 on a CPU")
-    parser.add_argument("--neighbours", type=int, nargs="*", default=None, help="neighbours per centre in the Table 5 part")
     parser.add_argument(
-        "--max-tokens", type=int, nargs="+", help="read texts of few words with models that may read so many tokens"
+        "--small", action="store_true", help="MiniLM's shape instead of BERT-base's"
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=None,
+        help="how many nodes to encode; all on a GPU, 2,000 on a CPU",
+    )
+    parser.add_argument(
+        "--neighbours",
+        type=int,
+        nargs="*",
+        default=None,
+        help="neighbours per centre in the Table 5 part",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        nargs="+",
+        help="read texts of few words with models that may read so many tokens",
     )
     chosen = parser.parse_args()
     if not chosen.texts and not chosen.max_tokens:
@@ -152,11 +219,22 @@ def main() -> None:
     }
     result["ceiling_tflops"] = matmul_ceiling(device)
     count = chosen.nodes or (len(texts) if on_gpu else 2000)
-    result["padding"] = compare_padding(cache, tokenizer, shape, device, 4096 if on_gpu else 256, count)
-    result["packed_share_of_ceiling"] = result["padding"]["packed"]["useful_tflops"] / result["ceiling_tflops"]
-    counts = chosen.neighbours if chosen.neighbours is not None else ([3, 5, 10, 20, 50, 100, 200] if on_gpu else [5])
+    result["padding"] = compare_padding(
+        cache, tokenizer, shape, device, 4096 if on_gpu else 256, count
+    )
+    result["packed_share_of_ceiling"] = (
+        result["padding"]["packed"]["useful_tflops"] / result["ceiling_tflops"]
+    )
+    counts = (
+        chosen.neighbours
+        if chosen.neighbours is not None
+        else ([3, 5, 10, 20, 50, 100, 200] if on_gpu else [5])
+    )
     torch._dynamo.reset()
-    models = {method: make_model(shape, tokenizer, device, method, TOKENS) for method in ("graphformers", "max")}
+    models = {
+        method: make_model(shape, tokenizer, device, method, TOKENS)
+        for method in ("graphformers", "max")
+    }
     result["table_5"] = table_5(models, counts)
     print(json.dumps(result, indent=1))
 

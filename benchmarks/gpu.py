@@ -1,13 +1,17 @@
-"""Every figure that the README quotes from a GPU, measured again: runs the other benchmarks, writes results/*_h200.json.
+"""Every figure that the README quotes from a GPU, measured again: runs the other benchmarks, writes
+results/*_h200.json.
 
-    python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src     # on any machine: what the parts need
-    python benchmarks/gpu.py run FOLDER --commit "$(git rev-parse --short HEAD)" -o results --limit 570
+    python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src     # on any machine: what
+                                                                           the parts need
+    python benchmarks/gpu.py run FOLDER --commit "$(git rev-parse --short HEAD)" -o results --limit
+      570
     python benchmarks/gpu.py run FOLDER --commit HASH --part encode --part train -o results
 
-FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and what the 2021 code reached on the
-same GPU as reference.jsonl (see train.py). A part that is done at this commit is not done again, and none is begun that would not
-end within the limit, so that the same command goes on another time. While the tests run, which need little of the CPU, the graphs
-of millions of titles are made.
+FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and what
+the 2021 code reached on the same GPU as reference.jsonl (see train.py). A part that is done at this
+commit is not done again, and none is begun that would not end within the limit, so that the same
+command goes on another time. While the tests run, which need little of the CPU, the graphs of
+millions of titles are made.
 """
 
 import argparse
@@ -25,7 +29,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 STACKS = "45"  # seconds between two looks at where a benchmark stands
-MADE = (("--make", "300000", "1000000", "5000000"), ("--links", "64", "--make", "150000"))  # graphs that parts embed
+# graphs that parts embed
+MADE = (("--make", "300000", "1000000", "5000000"), ("--links", "64", "--make", "150000"))
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,10 @@ class Part:
     seconds: int  # that it takes on an H200, at most
 
     def command(self, folder: Path) -> list[str]:
-        return [sys.executable, *(str(folder / word[1:]) if word.startswith("@") else word for word in self.words)]
+        return [
+            sys.executable,
+            *(str(folder / word[1:]) if word.startswith("@") else word for word in self.words),
+        ]
 
     def shown(self) -> str:
         return " ".join(["python", *(word.removeprefix("@") for word in self.words)])
@@ -49,25 +57,59 @@ REFERENCE = ("--reference", "@reference.jsonl")
 EMBED = ("benchmarks/embed.py", *TOKENIZER, "--folder", "@made", "--stacks", STACKS)
 # others import what the machine of a GPU may lack
 TESTS = tuple(f"tests/{part}/test_gpu.py" for part in ("model", "train", "embedding"))
-# most of their time is compiling; pytest-benchmark, where it is installed, complains of several processes
+# most of their time is compiling; pytest-benchmark, where it is installed, complains of several
+# processes
 AT_ONCE = ("-n", "6", "-p", "no:benchmark") if importlib.util.find_spec("xdist") else ()
 PARTS = {
-    "tests": Part("tests", "result", ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *AT_ONCE, *TESTS), 240),
-    "encode": Part("encode", "result", ("benchmarks/encode.py", "--texts", "@arxiv9196/nodes.parquet", *TOKENIZER), 160),
+    "tests": Part(
+        "tests",
+        "result",
+        ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *AT_ONCE, *TESTS),
+        240,
+    ),
+    "encode": Part(
+        "encode",
+        "result",
+        ("benchmarks/encode.py", "--texts", "@arxiv9196/nodes.parquet", *TOKENIZER),
+        160,
+    ),
     "train": Part(
         "train",
         "result",
-        ("benchmarks/train.py", "@arxiv9196.split", "@debian_src.split", *TOKENIZER, *REFERENCE, "--warmup", "40"),
+        (
+            "benchmarks/train.py",
+            "@arxiv9196.split",
+            "@debian_src.split",
+            *TOKENIZER,
+            *REFERENCE,
+            "--warmup",
+            "40",
+        ),
         170,
     ),
     "million": Part("embed", "one million", EMBED, 180),
     "neighbours": Part(
         "embed",
         "with and without states",
-        (*EMBED, "--nodes", "150000", "--links", "64", "--only", "--neighbours", "5", "20", "50", "--without", "10000"),
+        (
+            *EMBED,
+            "--nodes",
+            "150000",
+            "--links",
+            "64",
+            "--only",
+            "--neighbours",
+            "5",
+            "20",
+            "50",
+            "--without",
+            "10000",
+        ),
         240,
     ),
-    "five million": Part("embed", "five million", (*EMBED, "--nodes", "5000000", "--only", "memory"), 150),
+    "five million": Part(
+        "embed", "five million", (*EMBED, "--nodes", "5000000", "--only", "memory"), 150
+    ),
     "ranking": Part("ranking", "result", ("benchmarks/ranking.py", "--anchors", "100000"), 90),
 }
 
@@ -86,21 +128,32 @@ def make(folder: Path, graphs: Sequence[Path]) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "modules.json"):
         if (backbone / name).is_file():
             shutil.copy(backbone / name, folder / "minilm")
-    weights = {name: tensor for name, tensor in load_file(backbone / "model.safetensors").items() if "pooler" not in name}
-    half = {name: tensor.half() if tensor.dtype == torch.float32 else tensor for name, tensor in weights.items()}
+    weights = {
+        name: tensor
+        for name, tensor in load_file(backbone / "model.safetensors").items()
+        if "pooler" not in name
+    }
+    half = {
+        name: tensor.half() if tensor.dtype == torch.float32 else tensor
+        for name, tensor in weights.items()
+    }
     save_file(half, folder / "minilm" / "model.safetensors")
     for source in graphs:
         shutil.copytree(source, folder / source.name, dirs_exist_ok=True)
 
 
 def make_splits(folder: Path) -> None:
-    """Graphs and splits of all tables there are; they are made in seconds and five times as large."""
+    """Graphs and splits of all tables there are; they are made in seconds and five times as
+    large.
+    """
     from graphformers import read_graph, split_links
 
     for nodes in folder.glob("*/nodes.parquet"):
         place = nodes.parent.with_suffix(".split")
         if not place.is_dir() and nodes.parent.name != "made":
-            graph = read_graph(nodes, nodes.with_name("edges.parquet")).save(place.with_suffix(".graph"), force=True)
+            graph = read_graph(nodes, nodes.with_name("edges.parquet")).save(
+                place.with_suffix(".graph"), force=True
+            )
             split_links(graph).save(place)
 
 
@@ -114,7 +167,11 @@ def run(folder: Path, chosen: argparse.Namespace) -> list[str]:
     chosen.output.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     machine = f"{device}, {os.cpu_count()} CPU cores, torch {torch.__version__}"
-    missing = [name for name in chosen.part or PARTS if not is_done(chosen.output, PARTS[name], chosen.commit)]
+    missing = [
+        name
+        for name in chosen.part or PARTS
+        if not is_done(chosen.output, PARTS[name], chosen.commit)
+    ]
     making: list[subprocess.Popen[bytes]] = []
     for name in list(missing):
         part = PARTS[name]
@@ -122,16 +179,24 @@ def run(folder: Path, chosen: argparse.Namespace) -> list[str]:
             print(f"{name}: no time left", flush=True)
             continue
         if name == "tests" and {"million", "five million", "neighbours"} & set(missing):
-            making = [subprocess.Popen([*PARTS["million"].command(folder), *words], cwd=HERE.parent) for words in MADE]
+            making = [
+                subprocess.Popen([*PARTS["million"].command(folder), *words], cwd=HERE.parent)
+                for words in MADE
+            ]
         elif name != "tests":
             for process in making:
                 process.wait()
-        # what is fastest for small tensors beside other work is not to be found again by those that are measured
-        apart = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "made" / "cache")} if name == "tests" else {}
+        # what is fastest for small tensors beside other work is not to be found again by those that
+        # are measured
+        apart = (
+            {"TORCHINDUCTOR_CACHE_DIR": str(folder / "made" / "cache")} if name == "tests" else {}
+        )
         started = time.monotonic()
         with (chosen.output / f"{name.replace(' ', '-')}.log").open("w") as log:
             settings: dict[str, Any] = {"cwd": HERE.parent, "env": os.environ | apart, "text": True}
-            done = subprocess.run(part.command(folder), stdout=subprocess.PIPE, stderr=log, **settings)
+            done = subprocess.run(
+                part.command(folder), stdout=subprocess.PIPE, stderr=log, **settings
+            )
             log.write(done.stdout)
         taken = time.monotonic() - started
         print(json.dumps({"part": name, "s": round(taken, 1), "rc": done.returncode}), flush=True)
@@ -176,17 +241,32 @@ def parsed(printed: str) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="makes what the parts need")
     making.add_argument("folder", type=Path)
-    making.add_argument("--graphs", type=Path, nargs="+", required=True, help="folders with nodes.parquet and edges.parquet")
+    making.add_argument(
+        "--graphs",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="folders with nodes.parquet and edges.parquet",
+    )
     running = commands.add_parser("run", help="measures")
     running.add_argument("folder", type=Path)
-    running.add_argument("--part", action="append", choices=list(PARTS), help="by default all that are not done at this commit")
+    running.add_argument(
+        "--part",
+        action="append",
+        choices=list(PARTS),
+        help="by default all that are not done at this commit",
+    )
     running.add_argument("--commit", required=True, help="what is measured")
     running.add_argument("-o", "--output", type=Path, required=True)
-    running.add_argument("--limit", type=float, default=float("inf"), help="seconds within which everything ends")
+    running.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds within which everything ends"
+    )
     chosen = parser.parse_args()
     if chosen.command == "make":
         make(chosen.folder, chosen.graphs)

@@ -1,10 +1,13 @@
-"""A graph of five million titles and forty million links: made as files, imported, loaded, sampled, tokenised; prints JSON.
+"""A graph of five million titles and forty million links: made as files, imported, loaded, sampled,
+tokenised; prints JSON.
 
     python benchmarks/graph_scale.py                     # 5 million nodes, 40 million edges, CSV
-    python benchmarks/graph_scale.py --nodes 1000000 --edges 8000000 --format parquet --folder /tmp/million --keep
+    python benchmarks/graph_scale.py --nodes 1000000 --edges 8000000 --format parquet --folder
+      /tmp/million --keep
 
-Titles are drawn from the words of the standard library's docstrings by Zipf's law; the degrees follow a power law. Import runs
-as the user would run it, in a process of its own, whose peak memory is measured.
+Titles are drawn from the words of the standard library's docstrings by Zipf's law; the degrees
+follow a power law. Import runs as the user would run it, in a process of its own, whose peak memory
+is measured.
 """
 
 import argparse
@@ -40,7 +43,12 @@ def words_of_python() -> list[str]:
     library = Library()
     for name, path in standard_library_files():
         library.add_module(name, path)
-    counts = Counter(word for entry in library.entries.values() for word in (entry.text or "").lower().split() if word.isalpha())
+    counts = Counter(
+        word
+        for entry in library.entries.values()
+        for word in (entry.text or "").lower().split()
+        if word.isalpha()
+    )
     return [word for word, _ in counts.most_common()]
 
 
@@ -58,13 +66,17 @@ def node_batches(num_nodes: int, seed: int) -> Iterator[pa.Table]:
         count = min(BLOCK, num_nodes - start)
         lengths = draw.integers(4, 15, count)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        titles = pc.binary_join(pa.ListArray.from_arrays(offsets, zipf_words(draw, vocabulary, int(offsets[-1]))), " ")
+        titles = pc.binary_join(
+            pa.ListArray.from_arrays(offsets, zipf_words(draw, vocabulary, int(offsets[-1]))), " "
+        )
         yield pa.table({"id": node_ids(np.arange(start, start + count)), "title": titles})
 
 
 def node_ids(nodes: np.ndarray[Any, Any]) -> pa.Array:
     """Ids of about ten digits, in no order: numbers multiplied by an odd constant."""
-    return pa.array(nodes.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**33)).cast(pa.string())
+    return pa.array(nodes.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**33)).cast(
+        pa.string()
+    )
 
 
 def edge_batches(num_nodes: int, num_edges: int, seed: int) -> Iterator[pa.Table]:
@@ -74,7 +86,9 @@ def edge_batches(num_nodes: int, num_edges: int, seed: int) -> Iterator[pa.Table
     for start in range(0, num_edges, BLOCK):
         count = min(BLOCK, num_edges - start)
         popular = shuffled[(num_nodes * draw.random(count) ** 3).astype(np.int64)]
-        yield pa.table({"src": node_ids(draw.integers(0, num_nodes, count)), "dst": node_ids(popular)})
+        yield pa.table(
+            {"src": node_ids(draw.integers(0, num_nodes, count)), "dst": node_ids(popular)}
+        )
 
 
 def write_tables(path: Path, batches: Iterator[pa.Table]) -> None:
@@ -86,7 +100,9 @@ def write_tables(path: Path, batches: Iterator[pa.Table]) -> None:
             writer.write_table(batch)
 
 
-def make_files(folder: Path, num_nodes: int, num_edges: int, suffix: str, seed: int = 0) -> tuple[Path, Path]:
+def make_files(
+    folder: Path, num_nodes: int, num_edges: int, suffix: str, seed: int = 0
+) -> tuple[Path, Path]:
     nodes, edges = folder / f"nodes.{suffix}", folder / f"edges.{suffix}"
     write_tables(nodes, node_batches(num_nodes, seed))
     write_tables(edges, edge_batches(num_nodes, num_edges, seed))
@@ -96,11 +112,23 @@ def make_files(folder: Path, num_nodes: int, num_edges: int, suffix: str, seed: 
 def run_import(nodes: Path, edges: Path, output: Path) -> dict[str, float]:
     """Seconds and peak memory of `graphformers import` in a process of its own."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "graphformers", "import", str(nodes), str(edges), "-o", str(output)]
+    command = [
+        sys.executable,
+        "-m",
+        "graphformers",
+        "import",
+        str(nodes),
+        str(edges),
+        "-o",
+        str(output),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0, "the import failed"
-    return {"import_s": time.perf_counter() - started, "import_peak_gb": usage.ru_maxrss * 1024 / 1e9}
+    return {
+        "import_s": time.perf_counter() - started,
+        "import_peak_gb": usage.ru_maxrss * 1024 / 1e9,
+    }
 
 
 def time_load(path: Path) -> float:
@@ -109,10 +137,15 @@ import time
 from graphformers.data.graph import TextGraph
 started = time.perf_counter()
 graph = TextGraph.load({str(path)!r})
-text, neighbors = graph.texts[graph.num_nodes // 2].as_py(), graph.neighbors_of(graph.num_nodes // 2)
+middle = graph.num_nodes // 2
+    text, neighbors = graph.texts[middle].as_py(), graph.neighbors_of(middle)
 print(time.perf_counter() - started)
 """
-    return float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+    return float(
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+    )
 
 
 def time_sampling(graph: TextGraph) -> dict[str, float]:
@@ -124,43 +157,73 @@ def time_sampling(graph: TextGraph) -> dict[str, float]:
         started = time.perf_counter()
         sampler.sample(centers, epoch=epoch)
         times.append(1000 * (time.perf_counter() - started))
-    return {"sample_4096x5_ms_median": float(np.median(times[10:])), "sample_4096x5_ms_p95": float(np.percentile(times[10:], 95))}
+    return {
+        "sample_4096x5_ms_median": float(np.median(times[10:])),
+        "sample_4096x5_ms_p95": float(np.percentile(times[10:], 95)),
+    }
 
 
 def time_tokenising(graph: TextGraph, tokenizer: Tokenizer, num_texts: int) -> dict[str, float]:
     count = min(num_texts, graph.num_nodes)
     started = time.perf_counter()
-    total = sum(len(tokenizer.encode(graph.texts[i : min(i + BATCH, count)].to_pylist())[0]) for i in range(0, count, BATCH))
+    total = sum(
+        len(tokenizer.encode(graph.texts[i : min(i + BATCH, count)].to_pylist())[0])
+        for i in range(0, count, BATCH)
+    )
     seconds = time.perf_counter() - started
-    return {"tokenised_texts": count, "tokenise_texts_per_s": count / seconds, "tokens_per_text": total / count}
+    return {
+        "tokenised_texts": count,
+        "tokenise_texts_per_s": count / seconds,
+        "tokens_per_text": total / count,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=5_000_000)
     parser.add_argument("--edges", type=int, default=40_000_000)
     parser.add_argument("--format", choices=["csv", "parquet"], default="csv")
     parser.add_argument("--folder", type=Path, help="where to work (a temporary folder by default)")
     parser.add_argument("--keep", action="store_true", help="leave files and graph in the folder")
-    parser.add_argument("--tokenise", type=int, default=500_000, help="how many texts to tokenise for the rate; 0 for none")
+    parser.add_argument(
+        "--tokenise",
+        type=int,
+        default=500_000,
+        help="how many texts to tokenise for the rate; 0 for none",
+    )
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="graph_scale"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         started = time.perf_counter()
         nodes, edges = make_files(folder, chosen.nodes, chosen.edges, chosen.format)
-        result: dict[str, Any] = {"nodes": chosen.nodes, "edges": chosen.edges, "format": chosen.format}
-        result |= {"cores": os.cpu_count(), "files_gb": (nodes.stat().st_size + edges.stat().st_size) / 1e9}
+        result: dict[str, Any] = {
+            "nodes": chosen.nodes,
+            "edges": chosen.edges,
+            "format": chosen.format,
+        }
+        result |= {
+            "cores": os.cpu_count(),
+            "files_gb": (nodes.stat().st_size + edges.stat().st_size) / 1e9,
+        }
         result["make_files_s"] = time.perf_counter() - started
         result |= run_import(nodes, edges, folder / "scale.graph")
         result["load_s"] = time_load(folder / "scale.graph")
         graph = TextGraph.load(folder / "scale.graph")
         result |= {"pairs": graph.num_pairs, "max_degree": int(graph.degrees().max())}
-        result["graph_gb"] = sum(file.stat().st_size for file in (folder / "scale.graph").iterdir()) / 1e9
+        result["graph_gb"] = (
+            sum(file.stat().st_size for file in (folder / "scale.graph").iterdir()) / 1e9
+        )
         result |= time_sampling(graph)
         if chosen.tokenise:
-            result |= time_tokenising(graph, Tokenizer.from_folder(find_backbone("minilm")), chosen.tokenise)
-        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in result.items()}))
+            result |= time_tokenising(
+                graph, Tokenizer.from_folder(find_backbone("minilm")), chosen.tokenise
+            )
+        print(
+            json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in result.items()})
+        )
     finally:
         if not chosen.keep:
             shutil.rmtree(folder, ignore_errors=True)

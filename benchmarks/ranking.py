@@ -3,8 +3,9 @@
     python benchmarks/ranking.py --nodes 5000000 --anchors 2000      # on a CPU
     python benchmarks/ranking.py --nodes 5000000 --anchors 100000    # on a GPU
 
-Vectors are random float32 in a memory-mapped file, links random. Memory is what the process holds at its peak beyond the vectors,
-which are read from the file and may be dropped by the system at any time.
+Vectors are random float32 in a memory-mapped file, links random. Memory is what the process holds
+at its peak beyond the vectors, which are read from the file and may be dropped by the system at any
+time.
 """
 
 import argparse
@@ -30,16 +31,22 @@ def make_graph(num_nodes: int, num_pairs: int) -> TextGraph:
     """Links alone: ranking does not look at texts."""
     draw = np.random.default_rng(0)
     ends = draw.integers(0, num_nodes, (2, num_pairs)).astype(np.int32)
-    indptr, indices = compressed_rows(num_nodes, edge_keys(ends[0], ends[1]), edge_keys(ends[1], ends[0]))
+    indptr, indices = compressed_rows(
+        num_nodes, edge_keys(ends[0], ends[1]), edge_keys(ends[1], ends[0])
+    )
     return TextGraph(pa.table({}), np.zeros(0, dtype=np.uint64), indptr, indices, ends)
 
 
 def make_vectors(path: Path, num_nodes: int, size: int) -> np.ndarray:  # type: ignore[type-arg]
-    """(num_nodes, size) float32 in a file; what was written is no part of the process's memory afterwards."""
+    """(num_nodes, size) float32 in a file; what was written is no part of the process's memory
+    afterwards.
+    """
     draw = np.random.default_rng(1)
     with path.open("wb") as file:
         for start in range(0, num_nodes, 100_000):
-            file.write(draw.standard_normal((min(100_000, num_nodes - start), size), dtype=np.float32).data)
+            file.write(
+                draw.standard_normal((min(100_000, num_nodes - start), size), dtype=np.float32).data
+            )
     return np.memmap(path, dtype=np.float32, mode="r", shape=(num_nodes, size))
 
 
@@ -66,7 +73,9 @@ class Watch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=5_000_000)
     parser.add_argument("--anchors", type=int, default=2000)
     parser.add_argument("--size", type=int, default=384, help="numbers of a vector")
@@ -93,10 +102,14 @@ def main() -> None:
         "check_and_load_s": round(loaded - started, 2),
         "ranking_s": round(done - loaded, 2),
         "scores_per_s": round(chosen.nodes * chosen.anchors / (done - loaded)),
-        "tflops": round(2 * chosen.nodes * chosen.anchors * chosen.size / (done - loaded) / 1e12, 3),
+        "tflops": round(
+            2 * chosen.nodes * chosen.anchors * chosen.size / (done - loaded) / 1e12, 3
+        ),
         "own_memory_gib": round(watch.most / 2**20, 2),
         "peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
-        "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if chosen.device == "cuda" else None,
+        "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        if chosen.device == "cuda"
+        else None,
         "mean_better": float(ranks.better.mean()),
     }
     print(json.dumps(found))

@@ -1,10 +1,14 @@
-"""Nearest neighbours: recall, time to build and queries per second of the index against exact search; prints JSON.
+"""Nearest neighbours: recall, time to build and queries per second of the index against exact
+search; prints JSON.
 
-    python benchmarks/search.py papers.vectors                        # a store of real vectors, as they were trained
-    python benchmarks/search.py papers.vectors --grow 1000000         # as many vectors grown from them
+    python benchmarks/search.py papers.vectors                        # a store of real vectors, as
+                                                                      they were trained
+    python benchmarks/search.py papers.vectors --grow 1000000         # as many vectors grown from
+                                                                      them
 
-A grown vector is a real one, moved up to half the way towards another that is near it in some direction and shaken a little, so
-that clusters and lengths stay about those of real ones. Queries are made in the same way; no store holds them.
+A grown vector is a real one, moved up to half the way towards another that is near it in some
+direction and shaken a little, so that clusters and lengths stay about those of real ones. Queries
+are made in the same way; no store holds them.
 """
 
 import argparse
@@ -64,7 +68,8 @@ class AllNodes:
 def moved(vectors: Array, count: int, seed: int) -> Array:
     """`count` vectors between real ones."""
     draw = np.random.default_rng(seed)
-    order = np.argsort(vectors @ draw.normal(size=vectors.shape[1]), kind="stable")  # near in one direction
+    # near in one direction
+    order = np.argsort(vectors @ draw.normal(size=vectors.shape[1]), kind="stable")
     first = draw.integers(0, len(vectors) - 20, count)
     second = first + draw.integers(1, 20, count)
     share = draw.uniform(0, 0.5, (count, 1)).astype(np.float32)
@@ -106,7 +111,10 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
         started = time.perf_counter()
         hits = [tried.search(query[None], 10).nodes_QK[0] for query in queries]
         taken = time.perf_counter() - started
-        right = sum(len(set(a.tolist()) & set(b.tolist())) for a, b in zip(truth.nodes_QK, hits, strict=True))
+        right = sum(
+            len(set(a.tolist()) & set(b.tolist()))
+            for a, b in zip(truth.nodes_QK, hits, strict=True)
+        )
         entry = {"width": width, "recall@10": round(right / truth.nodes_QK.size, 4)}
         found["widths"].append(entry | {"queries_per_s_one_by_one": round(len(queries) / taken, 1)})
     found["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
@@ -114,7 +122,9 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("vectors", type=Path, help="a folder of vectors")
     parser.add_argument("--grow", type=int, default=None, help="how many vectors to grow from them")
     parser.add_argument("--queries", type=int, default=1000)

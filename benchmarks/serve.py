@@ -1,9 +1,11 @@
-"""Load on a real server: 64 clients at once on loopback, searching by id, by text, and while nodes are written.
+"""Load on a real server: 64 clients at once on loopback, searching by id, by text, and while nodes
+are written.
 
     python benchmarks/serve.py --seconds 60 --folder work --json results/serve.json
 
-The clients run in a process of their own, each on one connection, asking again as soon as it is answered. After the writes every
-one that was acknowledged must be found; then again after a kill -9 in the middle of more of them.
+The clients run in a process of their own, each on one connection, asking again as soon as it is
+answered. After the writes every one that was acknowledged must be found; then again after a kill -9
+in the middle of more of them.
 """
 
 import argparse
@@ -27,7 +29,9 @@ PURPOSES = ("id", "text", "mixed")
 
 
 def make_folder(folder: Path, num_nodes: int) -> Path:
-    """Vectors of a graph of made-up titles, by MiniLM with an untrained graph part; kept between runs."""
+    """Vectors of a graph of made-up titles, by MiniLM with an untrained graph part; kept between
+    runs.
+    """
     import pyarrow as pa
 
     from graphformers.data.builder import build_graph
@@ -43,22 +47,34 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
         GraphFormers.from_backbone("minilm", device="cpu").save_pretrained(model_place)
     ids = [f"n{i}" for i in range(num_nodes)]
     texts = [title(draw) for _ in ids]
-    ends = [(i, min(num_nodes - 1, max(0, i + draw.randint(-200, 200)))) for i in range(num_nodes) for _ in range(3)]
-    graph = build_graph(pa.table({"id": ids, "text": texts}), [ids[a] for a, _ in ends], [ids[b] for _, b in ends])
+    ends = [
+        (i, min(num_nodes - 1, max(0, i + draw.randint(-200, 200))))
+        for i in range(num_nodes)
+        for _ in range(3)
+    ]
+    graph = build_graph(
+        pa.table({"id": ids, "text": texts}), [ids[a] for a, _ in ends], [ids[b] for _, b in ends]
+    )
     graph_place = folder / f"bench{num_nodes}.graph"
     if not graph_place.exists():
         graph.save(graph_place)
     from graphformers.data.graph import TextGraph
 
-    embed(GraphFormers.from_pretrained(model_place, device="cpu"), TextGraph.load(graph_place), place)
+    embed(
+        GraphFormers.from_pretrained(model_place, device="cpu"), TextGraph.load(graph_place), place
+    )
     return place
 
 
 WORDS = (
-    "neural graph text deep learning model attention network language representation search retrieval citation paper node link "
-    "prediction efficient scalable robust optimal convex random sparse dense quantum protein image speech translation planning "
-    "control agents markets games climate energy materials cells genes galaxies stars particles fields waves fluids plasma "
-    "theory methods survey analysis estimation inference sampling transport kernels manifolds groups algebra topology logic"
+    "neural graph text deep learning model attention network language representation search "
+    "retrieval citation paper node link "
+    "prediction efficient scalable robust optimal convex random sparse dense quantum protein image "
+    "speech translation planning "
+    "control agents markets games climate energy materials cells genes galaxies stars particles "
+    "fields waves fluids plasma "
+    "theory methods survey analysis estimation inference sampling transport kernels manifolds "
+    "groups algebra topology logic"
 )
 
 
@@ -70,7 +86,17 @@ class Server:
     """A server process."""
 
     def __init__(self, place: Path) -> None:
-        words = [sys.executable, "-m", "graphformers", "serve", str(place), "--port", "0", "--device", "cpu"]
+        words = [
+            sys.executable,
+            "-m",
+            "graphformers",
+            "serve",
+            str(place),
+            "--port",
+            "0",
+            "--device",
+            "cpu",
+        ]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -99,14 +125,26 @@ class Tally:
             found[kind] = {
                 "requests": len(seconds),
                 "requests_per_second": round(len(seconds) / lasted, 1),
-                **{f"p{p}_ms": round(1000 * seconds[min(int(len(seconds) * p / 100), len(seconds) - 1)], 2) for p in (50, 99)},
+                **{
+                    f"p{p}_ms": round(
+                        1000 * seconds[min(int(len(seconds) * p / 100), len(seconds) - 1)], 2
+                    )
+                    for p in (50, 99)
+                },
                 "max_ms": round(1000 * seconds[-1], 2),
             }
-        return {"answers": found, "errors": len(self.errors), "first_errors": self.errors[:3], "written": len(self.written)}
+        return {
+            "answers": found,
+            "errors": len(self.errors),
+            "first_errors": self.errors[:3],
+            "written": len(self.written),
+        }
 
 
 class Connection:
-    """HTTP/1.1 with as little work as possible, so that the clients do not eat the server's cores."""
+    """HTTP/1.1 with as little work as possible, so that the clients do not eat the server's
+    cores.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -141,7 +179,12 @@ def requests(purpose: str, client: int, num_nodes: int) -> Iterator[Request]:
         if purpose == "write" or (purpose == "mixed" and client < WRITERS):
             id = f"w/{draw.getrandbits(48):x}"
             near = [f"n{draw.randrange(num_nodes)}" for _ in range(3)]
-            yield "write", "PUT", f"/nodes/{quote(id, safe='')}", {"text": title(draw), "neighbors": near}
+            yield (
+                "write",
+                "PUT",
+                f"/nodes/{quote(id, safe='')}",
+                {"text": title(draw), "neighbors": near},
+            )
         elif purpose == "id" or (purpose == "mixed" and client % 2):
             yield "id", "GET", f"/nodes/n{draw.randrange(num_nodes)}/similar?k=10", None
         else:
@@ -166,7 +209,9 @@ async def client(server: Any, tally: Tally, asked: Iterator[Request], until: flo
                 tally.written[json.loads(answer)["id"]] = body["text"]
 
 
-async def drive(server: dict[str, Any], purpose: str, seconds: float, num_nodes: int) -> dict[str, Any]:
+async def drive(
+    server: dict[str, Any], purpose: str, seconds: float, num_nodes: int
+) -> dict[str, Any]:
     tally, started = Tally(), time.perf_counter()
     asked = [requests(purpose, i, num_nodes) for i in range(CLIENTS)]
     await asyncio.gather(*(client(server, tally, one, started + seconds) for one in asked))
@@ -174,7 +219,9 @@ async def drive(server: dict[str, Any], purpose: str, seconds: float, num_nodes:
 
 
 async def missing(server: Server, written: dict[str, str]) -> int:
-    """How many acknowledged writes are not there, or are not found by a search for what they are."""
+    """How many acknowledged writes are not there, or are not found by a search for what they
+    are.
+    """
     lost = 0
     async with connected(server.host, server.port) as connection:
         for i, (id, text) in enumerate(written.items()):
@@ -187,7 +234,11 @@ async def missing(server: Server, written: dict[str, str]) -> int:
 
 
 def driven(
-    server: Server, purpose: str, seconds: float, num_nodes: int, during: Callable[[], None] | None = None
+    server: Server,
+    purpose: str,
+    seconds: float,
+    num_nodes: int,
+    during: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Clients in a process of their own; `during` is called in the middle."""
     about = json.dumps({"host": server.host, "port": server.port})
@@ -211,9 +262,14 @@ def measure(place: Path, seconds: float, num_nodes: int, purposes: list[str]) ->
                 found[purpose]["missing"] = asyncio.run(missing(server, done["written"]))
             print(json.dumps({purpose: found[purpose]}), file=sys.stderr)
         if "mixed" in purposes:
-            done = driven(server, "write", min(seconds, 20), num_nodes, lambda: server.stop(kill=True))
+            done = driven(
+                server, "write", min(seconds, 20), num_nodes, lambda: server.stop(kill=True)
+            )
             server = Server(place)
-            found["killed"] = {"written": len(done["written"]), "missing": asyncio.run(missing(server, done["written"]))}
+            found["killed"] = {
+                "written": len(done["written"]),
+                "missing": asyncio.run(missing(server, done["written"])),
+            }
     finally:
         server.stop()
     return found
@@ -225,7 +281,8 @@ def main() -> None:
         import uvloop  # it comes with the server
 
         found = uvloop.run(drive(json.loads(about), purpose, float(seconds), int(num_nodes)))
-        os.set_blocking(sys.stdout.fileno(), True)  # uvloop left it otherwise: print drops what does not fit into the pipe
+        # uvloop left it otherwise: print drops what does not fit into the pipe
+        os.set_blocking(sys.stdout.fileno(), True)
         print(json.dumps(found))
         return
     parser = argparse.ArgumentParser(description=__doc__)
@@ -238,7 +295,13 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     place = make_folder(given.folder, given.nodes)
     found = measure(place, given.seconds, given.nodes, given.purposes.split(","))
-    result = {"nodes": given.nodes, "clients": CLIENTS, "seconds": given.seconds, "cores": os.cpu_count(), **found}
+    result = {
+        "nodes": given.nodes,
+        "clients": CLIENTS,
+        "seconds": given.seconds,
+        "cores": os.cpu_count(),
+        **found,
+    }
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")

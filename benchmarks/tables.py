@@ -1,14 +1,19 @@
-"""The paper's tables on real graphs: many runs of `graphformers compare`, several at a time on one GPU.
+"""The paper's tables on real graphs: many runs of `graphformers compare`, several at a time on one
+GPU.
 
-    python benchmarks/tables.py arxiv.split debian.split:max_tokens=64 --table overall --table ablation --seeds 42,43,44 -o tables
-    python benchmarks/tables.py arxiv.split --sweep 3e-4,8e-4 --method gat --method plm --set max_steps=200 -o rates
+    python benchmarks/tables.py arxiv.split debian.split:max_tokens=64 --table overall --table
+      ablation --seeds 42,43,44 -o tables
+    python benchmarks/tables.py arxiv.split --sweep 3e-4,8e-4 --method gat --method plm --set
+      max_steps=200 -o rates
 
-Every run is a process of its own, `graphformers compare SPLIT --method NAME --seeds SEED …`; runs of one split share a folder of
-the output. What is finished is not done again, so that the same command goes on where a limit ended it. When all runs of a table
-are there, `graphformers compare SPLIT --table NAME` puts it together. The command of every run, its seconds and what it printed
-are in `runs.jsonl` and `logs/`.
+Every run is a process of its own, `graphformers compare SPLIT --method NAME --seeds SEED …`; runs
+of one split share a folder of the output. What is finished is not done again, so that the same
+command goes on where a limit ended it. When all runs of a table are there, `graphformers compare
+SPLIT --table NAME` puts it together. The command of every run, its seconds and what it printed are
+in `runs.jsonl` and `logs/`.
 
---sweep trains each method with each learning rate, one seed, and writes the rates that did best on the valid questions as
+--sweep trains each method with each learning rate, one seed, and writes the rates that did best on
+  the valid questions as
 settings into `rates.json`; --rates reads them.
 """
 
@@ -41,7 +46,9 @@ PATIENCE = 10  # seconds that a run has for its last checkpoint
 
 @dataclass(frozen=True)
 class Job:
-    """One process: its command, and the scores that it makes, each with the conditions under which it ranks."""
+    """One process: its command, and the scores that it makes, each with the conditions under which
+    it ranks.
+    """
 
     name: str
     command: list[str]
@@ -73,27 +80,67 @@ class Place:
         return self.split.name.removesuffix(".split")
 
 
-def compare_command(place: Place, chosen: argparse.Namespace, folder: Path, *words: str) -> list[str]:
-    settings = [*chosen.set, *place.settings, *(json.loads(chosen.rates.read_text())["chosen"] if chosen.rates else [])]
+def compare_command(
+    place: Place, chosen: argparse.Namespace, folder: Path, *words: str
+) -> list[str]:
+    settings = [
+        *chosen.set,
+        *place.settings,
+        *(json.loads(chosen.rates.read_text())["chosen"] if chosen.rates else []),
+    ]
     told = ["compare", str(place.split), "--from", chosen.source, "--config", chosen.config]
-    return [*told, *(word for each in settings for word in ("--set", each)), "--no-keep-models", *words, "-o", str(folder)]
+    return [
+        *told,
+        *(word for each in settings for word in ("--set", each)),
+        "--no-keep-models",
+        *words,
+        "-o",
+        str(folder),
+    ]
 
 
 def table_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
     """All runs that the tables of one split need, seed by seed, the slow ones first."""
     plan = plan_of(place, chosen, chosen.output / place.name)
-    both = variants_of("neighbours") if "neighbours" in chosen.table else []  # scored under more conditions than others ask for
-    methods = [each.name for table in chosen.table if table != "neighbours" for each in variants_of(table)]
+    # scored under more conditions than others ask for
+    both = variants_of("neighbours") if "neighbours" in chosen.table else []
+    methods = [
+        each.name for table in chosen.table if table != "neighbours" for each in variants_of(table)
+    ]
     others = [each for each in variants([*methods, *chosen.method]) if each not in both]
     jobs = []
     for seed in map(int, chosen.seeds.split(",")):
         if both:
-            command = compare_command(place, chosen, plan.folder, "--table", "neighbours", "--seeds", str(seed))
-            jobs.append(Job(f"{place.name} neighbours {seed}", command, scores_of(plan, both, seed, "neighbours"), 2.0))
+            command = compare_command(
+                place, chosen, plan.folder, "--table", "neighbours", "--seeds", str(seed)
+            )
+            jobs.append(
+                Job(
+                    f"{place.name} neighbours {seed}",
+                    command,
+                    scores_of(plan, both, seed, "neighbours"),
+                    2.0,
+                )
+            )
         for each in others:
-            weight = 1.5 if each.name == "graphformers.simplified" else 1.0 if each.reads_neighbors else 0.3
-            command = compare_command(place, chosen, plan.folder, "--method", each.name, "--seeds", str(seed))
-            jobs.append(Job(f"{place.name} {each.name} {seed}", command, scores_of(plan, [each], seed), weight))
+            weight = (
+                1.5
+                if each.name == "graphformers.simplified"
+                else 1.0
+                if each.reads_neighbors
+                else 0.3
+            )
+            command = compare_command(
+                place, chosen, plan.folder, "--method", each.name, "--seeds", str(seed)
+            )
+            jobs.append(
+                Job(
+                    f"{place.name} {each.name} {seed}",
+                    command,
+                    scores_of(plan, [each], seed),
+                    weight,
+                )
+            )
     return sorted(jobs, key=lambda job: -job.weight)
 
 
@@ -102,22 +149,42 @@ def sweep_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
     for rate in chosen.sweep:
         plan = plan_of(place, chosen, chosen.output / f"{place.name}-{rate}")
         for each in variants(chosen.method):
-            words = ("--set", f"{each.name}.learning_rate={rate}", "--method", each.name, "--seeds", chosen.seeds)
+            words = (
+                "--set",
+                f"{each.name}.learning_rate={rate}",
+                "--method",
+                each.name,
+                "--seeds",
+                chosen.seeds,
+            )
             made = [scores_of(plan, [each], int(seed)) for seed in chosen.seeds.split(",")]
             command = compare_command(place, chosen, plan.folder, *words)
-            jobs.append(Job(f"{place.name} {each.name} {rate}", command, {key: own[key] for own in made for key in own}))
+            jobs.append(
+                Job(
+                    f"{place.name} {each.name} {rate}",
+                    command,
+                    {key: own[key] for own in made for key in own},
+                )
+            )
     return jobs
 
 
 def plan_of(place: Place, chosen: argparse.Namespace, folder: Path) -> Plan:
-    settings = merge_settings(read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings]))
+    settings = merge_settings(
+        read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings])
+    )
     return Plan(LinkSplit.load(place.split), folder, chosen.source, settings)
 
 
-def scores_of(plan: Plan, methods: Sequence[Variant], seed: int, table: str | None = None) -> dict[Path, list[str]]:
+def scores_of(
+    plan: Plan, methods: Sequence[Variant], seed: int, table: str | None = None
+) -> dict[Path, list[str]]:
     """Where a process leaves the scores of some methods, and under which conditions they are."""
     most = num_neighbors(plan)
-    return {plan.place(each, seed).with_suffix(".scores"): conditions_of(each, table, most) for each in methods}
+    return {
+        plan.place(each, seed).with_suffix(".scores"): conditions_of(each, table, most)
+        for each in methods
+    }
 
 
 def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> None:
@@ -131,7 +198,9 @@ def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> None:
         while waiting and len(running) < chosen.at_once and left > SHORTEST:
             job = waiting.pop(0)
             with (logs / re.sub(r"[^\w.=-]", "-", job.name)).open("ab") as log:
-                process = subprocess.Popen([*GRAPHFORMERS, *job.command], stdout=log, stderr=subprocess.STDOUT)
+                process = subprocess.Popen(
+                    [*GRAPHFORMERS, *job.command], stdout=log, stderr=subprocess.STDOUT
+                )
             running.append((job, process, time.monotonic()))
         for entry in [each for each in running if each[1].poll() is not None]:
             running.remove(entry)
@@ -143,12 +212,16 @@ def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(PATIENCE)
                 process.kill()
-            print(f"time is up: {len(running)} runs broken off, {len(waiting)} not begun", flush=True)
+            print(
+                f"time is up: {len(running)} runs broken off, {len(waiting)} not begun", flush=True
+            )
             return
         time.sleep(0.2)
 
 
-def _note(job: Job, process: subprocess.Popen[bytes], started: float, chosen: argparse.Namespace) -> None:
+def _note(
+    job: Job, process: subprocess.Popen[bytes], started: float, chosen: argparse.Namespace
+) -> None:
     told = {"run": job.name, "s": round(time.monotonic() - started, 1), "rc": process.returncode}
     with (chosen.output / "runs.jsonl").open("a") as file:
         file.write(json.dumps({**told, "command": " ".join(["graphformers", *job.command])}) + "\n")
@@ -156,65 +229,109 @@ def _note(job: Job, process: subprocess.Popen[bytes], started: float, chosen: ar
 
 
 def prepare(plan: Plan) -> None:
-    """What all runs of a split share is made once: its tokens, and the rankings that need no training."""
+    """What all runs of a split share is made once: its tokens, and the rankings that need no
+    training.
+    """
     graph_tokens(plan.split.graph, Tokenizer.from_folder(find_backbone(plan.source)))
     check_folder(plan.folder)
     untrained(plan)
 
 
 def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> dict[str, Any]:
-    """Of each method the rate with the best valid P@1, on average over splits and seeds, as settings; and all of them."""
+    """Of each method the rate with the best valid P@1, on average over splits and seeds, as
+    settings; and all of them.
+    """
     found: dict[str, Any] = {"valid P@1": {}, "chosen": []}
     for name in chosen.method:
         values = {}
         for rate in chosen.sweep:
             folders = [chosen.output / f"{place.name}-{rate}" / "runs" for place in places]
-            runs = [folder / f"{name}-{seed}.scores" for folder in folders for seed in chosen.seeds.split(",")]
+            runs = [
+                folder / f"{name}-{seed}.scores"
+                for folder in folders
+                for seed in chosen.seeds.split(",")
+            ]
             valid = [load_ranks(run)[1]["valid"] for run in runs]
             values[rate] = round(sum(valid) / len(valid), 4)
         best = max(values, key=values.__getitem__)
         found["valid P@1"][name] = values
         found["chosen"].append(f"{name}.learning_rate={best}")
         if len(values) > 1 and best in (chosen.sweep[0], chosen.sweep[-1]):
-            print(f"{name}: {best} is the last of the rates that were tried; a rate beyond it may be better", flush=True)
+            print(
+                f"{name}: {best} is the last of the rates that were tried; a rate beyond it may be "
+                f"better",
+                flush=True,
+            )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("splits", nargs="+", metavar="SPLIT[:NAME=VALUE…]", help="split folders, each with settings of its own")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "splits",
+        nargs="+",
+        metavar="SPLIT[:NAME=VALUE…]",
+        help="split folders, each with settings of its own",
+    )
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--table", action="append", default=[], choices=("overall", "neighbours", "ablation"))
-    parser.add_argument("--method", action="append", default=[], help="a method beside those of the tables, or to sweep")
-    parser.add_argument("--sweep", type=lambda text: text.split(","), help="learning rates to choose from, as in 3e-4,8e-4")
+    parser.add_argument(
+        "--table", action="append", default=[], choices=("overall", "neighbours", "ablation")
+    )
+    parser.add_argument(
+        "--method",
+        action="append",
+        default=[],
+        help="a method beside those of the tables, or to sweep",
+    )
+    parser.add_argument(
+        "--sweep",
+        type=lambda text: text.split(","),
+        help="learning rates to choose from, as in 3e-4,8e-4",
+    )
     parser.add_argument("--rates", type=Path, help="rates.json of a sweep")
     parser.add_argument("--from", dest="source", default="minilm", metavar="BACKBONE")
     parser.add_argument("--config", default="minilm", metavar="RECIPE")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seeds", default="42")
     parser.add_argument("--at-once", type=int, default=6, help="runs at a time")
-    parser.add_argument("--runs-only", action="store_true", help="leave putting the tables together to another time")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which everything ends")
+    parser.add_argument(
+        "--runs-only", action="store_true", help="leave putting the tables together to another time"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds after which everything ends"
+    )
     chosen = parser.parse_args()
     chosen.began = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "2")  # of each run
     places = [Place.of(given) for given in chosen.splits]
     for place in places:
-        for name in [f"{place.name}-{rate}" for rate in chosen.sweep] if chosen.sweep else [place.name]:
+        for name in (
+            [f"{place.name}-{rate}" for rate in chosen.sweep] if chosen.sweep else [place.name]
+        ):
             prepare(plan_of(place, chosen, chosen.output / name))
-    jobs = {place: sweep_jobs(place, chosen) if chosen.sweep else table_jobs(place, chosen) for place in places}
+    jobs = {
+        place: sweep_jobs(place, chosen) if chosen.sweep else table_jobs(place, chosen)
+        for place in places
+    }
     run_all([job for own in jobs.values() for job in own], chosen)
     missing = {place: [job.name for job in own if not job.is_done] for place, own in jobs.items()}
     if chosen.sweep and not any(missing.values()):
         (chosen.output / "rates.json").write_text(json.dumps(best_rates(places, chosen), indent=1))
     for place in places if not (chosen.sweep or chosen.runs_only) else ():
         for table in chosen.table if not missing[place] else ():
-            command = compare_command(place, chosen, chosen.output / place.name, "--table", table, "--seeds", chosen.seeds)
+            command = compare_command(
+                place, chosen, chosen.output / place.name, "--table", table, "--seeds", chosen.seeds
+            )
             print(" ".join(["graphformers", *command]), flush=True)
             subprocess.run([*GRAPHFORMERS, *command], check=True, stdout=subprocess.DEVNULL)
     names = [name for own in missing.values() for name in own]
     if names:
-        sys.exit(f"not done: {', '.join(names)}; the same command goes on, {chosen.output / 'logs'} tells what failed")
+        sys.exit(
+            f"not done: {', '.join(names)}; the same command goes on, {chosen.output / 'logs'} "
+            f"tells what failed"
+        )
 
 
 if __name__ == "__main__":

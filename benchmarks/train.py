@@ -1,17 +1,19 @@
 """Training steps of BERT-base and MiniLM shape on real texts, against the 2021 code; prints JSON.
 
-    python benchmarks/train.py arxiv.split debian.split --tokenizer tokenizer.json --reference reference.jsonl
+    python benchmarks/train.py arxiv.split debian.split --tokenizer tokenizer.json --reference
+      reference.jsonl
 
-Weights are random: speed does not depend on them. Everything that a run does in its first stage is done: sampling, pollution,
-packing in worker processes, bf16, gradients through neighbours, dropout 0.1, all parameters trained by Adam. Timed is a stretch
-of steps by the wall clock after as many steps as compiling takes. `--reference` holds what the 2021 code reached on the same card
-(one JSON object per line, with "what": "reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
+Weights are random: speed does not depend on them. Everything that a run does in its first stage is
+done: sampling, pollution, packing in worker processes, bf16, gradients through neighbours, dropout
+0.1, all parameters trained by Adam. Timed is a stretch of steps by the wall clock after as many
+steps as compiling takes. `--reference` holds what the 2021 code reached on the same card (one JSON
+object per line, with "what": "reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
 
-`--profile STEPS` prints where the time of so many steps goes instead: milliseconds a step of the GPU's kernels (on a CPU, of
-torch's operations), the longest first.
+`--profile STEPS` prints where the time of so many steps goes instead: milliseconds a step of the
+GPU's kernels (on a CPU, of torch's operations), the longest first.
 
-Useful work counts real tokens only: forward as in encode.py, and twice that for the way back. The ceiling is one large matrix
-product in bf16.
+Useful work counts real tokens only: forward as in encode.py, and twice that for the way back. The
+ceiling is one large matrix product in bf16.
 """
 
 import argparse
@@ -34,10 +36,20 @@ from graphformers.train.trainer import Trainer
 
 
 def make_trainer(
-    split: LinkSplit, tokenizer: Tokenizer, shape: str, max_tokens: int, method: str, config: TrainConfig
+    split: LinkSplit,
+    tokenizer: Tokenizer,
+    shape: str,
+    max_tokens: int,
+    method: str,
+    config: TrainConfig,
 ) -> Trainer:
     torch.manual_seed(0)
-    sizes = {"vocab_size": tokenizer.vocab_size, "max_positions": 512, "max_tokens": max_tokens, **SHAPES[shape]}
+    sizes = {
+        "vocab_size": tokenizer.vocab_size,
+        "max_positions": 512,
+        "max_tokens": max_tokens,
+        **SHAPES[shape],
+    }
     model = GraphFormers(ModelConfig(method=method, **sizes), tokenizer).to(best_device())
     trainer = Trainer(model, split, config)
     trainer.set_up()
@@ -47,14 +59,19 @@ def make_trainer(
 def useful_flops(counts: Counts, lengths: tuple[float, float], shape: str) -> float:
     """Of steps, by their tokens: the products of all layers, forward and twice that backward.
 
-    Neighbours read one layer less than centres; in a text's last layer [CLS] alone has queries and an MLP.
+    Neighbours read one layer less than centres; in a text's last layer [CLS] alone has queries and
+    an MLP.
     """
-    size, layers, inner = (SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size"))
+    size, layers, inner = (
+        SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size")
+    )
     mean, square = lengths  # of a text's tokens, and of their square
     total = 0.0
     for nodes, depth in ((2 * counts.anchors, layers), (counts.distinct, layers - 1)):
         whole = 2 * mean * (4 * size * size + 2 * size * inner) + 4 * square * size
-        last = 2 * mean * 2 * size * size + 2 * (2 * size * size + 2 * size * inner) + 4 * mean * size
+        last = (
+            2 * mean * 2 * size * size + 2 * (2 * size * size + 2 * size * inner) + 4 * mean * size
+        )
         total += nodes * ((depth - 1) * whole + last)
     return 3 * total
 
@@ -84,7 +101,9 @@ def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, 
         torch.arange(trainer.split.graph.num_nodes).numpy(), trainer.model.config.max_tokens
     )
     mean = counts.tokens / texts
-    square = float((all_lengths.astype(float) ** 2).mean()) * (mean / float(all_lengths.mean())) ** 2
+    square = (
+        float((all_lengths.astype(float) ** 2).mean()) * (mean / float(all_lengths.mean())) ** 2
+    )
     trainer.clean_up()
     return {
         "pairs_per_s": round(counts.pairs / seconds, 1),
@@ -101,9 +120,13 @@ def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, 
 
 
 def profile(trainer: Trainer, warmup: int, steps: int) -> dict[str, Any]:
-    """Milliseconds a step of what computes, the longest first, and of the whole step by the wall clock."""
+    """Milliseconds a step of what computes, the longest first, and of the whole step by the wall
+    clock.
+    """
     on_gpu = trainer.model.device.type == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU]
+    activities = [
+        torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
+    ]
     trainer.model.train()
     for _ in range(warmup):
         trainer._step()
@@ -120,7 +143,11 @@ def profile(trainer: Trainer, warmup: int, steps: int) -> dict[str, Any]:
         for each in found.key_averages()
     ]
     rows = [
-        {"what": key[:120], "ms": round(time_us / 1000 / steps, 3), "calls": round(count / steps, 1)}
+        {
+            "what": key[:120],
+            "ms": round(time_us / 1000 / steps, 3),
+            "calls": round(count / steps, 1),
+        }
         for time_us, count, key in sorted(taken, reverse=True)[:40]
     ]
     return {
@@ -131,9 +158,14 @@ def profile(trainer: Trainer, warmup: int, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "splits", type=Path, nargs="+", help="NAME.split folders; texts of NAME debian… are cut at 64 tokens, others at 32"
+        "splits",
+        type=Path,
+        nargs="+",
+        help="NAME.split folders; texts of NAME debian… are cut at 64 tokens, others at 32",
     )
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--reference", type=Path)
@@ -142,7 +174,9 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--profile", type=int, help="show where the time of so many steps goes")
-    parser.add_argument("--set", type=json.loads, default={}, metavar="JSON", help="settings of TrainConfig")
+    parser.add_argument(
+        "--set", type=json.loads, default={}, metavar="JSON", help="settings of TrainConfig"
+    )
     options = parser.parse_args()
     tokenizer = Tokenizer.from_file(options.tokenizer)
     ceiling = round(matmul_ceiling(torch.device("cuda")), 1) if torch.cuda.is_available() else None
@@ -156,13 +190,29 @@ def main() -> None:
         for shape, batch in (("base", 240), ("small", 512)):
             if options.shape not in (shape, "both"):
                 continue
-            config = TrainConfig(**{"batch_size": batch, "learning_rate": 1e-6, "max_norm": 1.0, "workers": 8} | options.set)
-            trainer = make_trainer(split, tokenizer, shape, 64 if "debian" in name else 32, options.method, config)
-            found = {"graph": name, "shape": shape, "method": options.method, "batch": config.batch_size, **options.set}
+            config = TrainConfig(
+                **{"batch_size": batch, "learning_rate": 1e-6, "max_norm": 1.0, "workers": 8}
+                | options.set
+            )
+            trainer = make_trainer(
+                split, tokenizer, shape, 64 if "debian" in name else 32, options.method, config
+            )
+            found = {
+                "graph": name,
+                "shape": shape,
+                "method": options.method,
+                "batch": config.batch_size,
+                **options.set,
+            }
             if options.profile:
-                print(json.dumps(found | profile(trainer, options.warmup, options.profile)), flush=True)
+                print(
+                    json.dumps(found | profile(trainer, options.warmup, options.profile)),
+                    flush=True,
+                )
                 continue
-            found |= measure(trainer, shape, options.warmup, options.steps) | {"ceiling_tflops": ceiling}
+            found |= measure(trainer, shape, options.warmup, options.steps) | {
+                "ceiling_tflops": ceiling
+            }
             theirs = reference.get((name, config.batch_size)) if shape == "base" else None
             if theirs:
                 found["reference"] = {key: theirs[key] for key in ("pairs_per_s", "peak_gib")}

@@ -1,4 +1,5 @@
-"""Writes docs/cli.md from the help texts of the command line and the comments beside the settings of training.
+"""Writes docs/cli.md from the help texts of the command line and the comments beside the settings
+of training.
 
 A test fails when the page is out of date.
 """
@@ -28,7 +29,9 @@ def cli_page() -> str:
     parts.append(f"```text\n{root.get_help(context).rstrip()}\n```\n")
     for name, command in sorted(root.commands.items()):  # type: ignore[attr-defined]
         inner = click.Context(command, info_name=name, parent=context, terminal_width=100)
-        parts.append(f"## graphformers {name}\n\n```text\n{command.get_help(inner).rstrip()}\n```\n")
+        parts.append(
+            f"## graphformers {name}\n\n```text\n{command.get_help(inner).rstrip()}\n```\n"
+        )
     return "\n".join([*parts, settings_page()])
 
 
@@ -37,15 +40,23 @@ def settings_page() -> str:
     rows = [row for owner in (TrainConfig, ObjectiveSettings) for row in settings_of(owner)]
     rows += [row for row in settings_of(ModelConfig) if row[0] in MODEL_SETTINGS]
     lines = [f"| `{name}` | {default} | {comment} |" for name, default, comment in rows]
-    head = ["## Settings of training", "", "For recipes (`name = value`) and `--set name=value`.", ""]
-    return "\n".join([*head, "| setting | default | what it does |", "|---|---|---|", *lines]) + "\n"
+    head = [
+        "## Settings of training",
+        "",
+        "For recipes (`name = value`) and `--set name=value`.",
+        "",
+    ]
+    return (
+        "\n".join([*head, "| setting | default | what it does |", "|---|---|---|", *lines]) + "\n"
+    )
 
 
 def settings_of(owner: type) -> list[tuple[str, str, str]]:
     """Name, default and comment of every field of a dataclass that has a default."""
     pattern = r"^    (\w+): [\w |]+ = ([^#\n]+?)(?:  # (.*))?$"
     return [
-        (name, default.strip(), comment) for name, default, comment in re.findall(pattern, inspect.getsource(owner), re.MULTILINE)
+        (name, default.strip(), comment)
+        for name, default, comment in re.findall(pattern, inspect.getsource(owner), re.MULTILINE)
     ]
 
 

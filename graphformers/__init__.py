@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {  # where each public name lives; a module is imported when its name is first used, so that --help stays fast
+# where each public name lives; a module is imported when its name is first used, so that --help
+# stays fast
+_HOMES = {
     "EmbedSettings": "embedding.plan",
     "Evaluation": "evaluation.ranking",
     "GraphFormers": "model.encoding",

@@ -1,15 +1,18 @@
 """A folder on disk that is whole or not there.
 
-Every graph, split, model and vector store is a folder with a `manifest.json` that names its kind, format version, content
-fingerprint, the fingerprints of what it was made from, the settings that made it, and size and SHA-256 of every file.
+Every graph, split, model and vector store is a folder with a `manifest.json` that names its kind,
+format version, content fingerprint, the fingerprints of what it was made from, the settings that
+made it, and size and SHA-256 of every file.
 
-Writing happens in a hidden draft folder beside the target. When all files are on disk (fsync), one system call puts the
-draft in place: a plain rename where nothing was there, an exchange of the two names where something was. A process killed at
-any moment leaves the old folder or the new one, never half of either; abandoned drafts are swept by the next writer.
+Writing happens in a hidden draft folder beside the target. When all files are on disk (fsync), one
+system call puts the draft in place: a plain rename where nothing was there, an exchange of the two
+names where something was. A process killed at any moment leaves the old folder or the new one,
+never half of either; abandoned drafts are swept by the next writer.
 
-Reading checks the manifest and all sizes at once. A file's checksum is compared when the file is first asked for; once it
-matched, `.verified.json` remembers the file's identity (size, modification time, inode), so that only a file that was
-copied or touched since is read through again. `verify()` reads everything regardless.
+Reading checks the manifest and all sizes at once. A file's checksum is compared when the file is
+first asked for; once it matched, `.verified.json` remembers the file's identity (size, modification
+time, inode), so that only a file that was copied or touched since is read through again. `verify()`
+reads everything regardless.
 
 A folder may come from somebody else. No name in its manifest and no link in it may lead out of it;
 places.py has the rule.
@@ -40,9 +43,11 @@ from graphformers.places import (
     shown,
 )
 
-COMPARISON = ".comparison"  # tells folders of `compare`, which hold many artifacts, from other people's
+# tells folders of `compare`, which hold many artifacts, from other people's
+COMPARISON = ".comparison"
 MANIFEST = "manifest.json"
-TRAINING, EMBEDDING = ".training", ".embedding"  # behind the name of a folder: what the work that makes it keeps
+# behind the name of a folder: what the work that makes it keeps
+TRAINING, EMBEDDING = ".training", ".embedding"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 # files inside an artifact that come or grow after it was written and have checksums of their own
@@ -65,14 +70,18 @@ WORDS = {str: "a text", int: "a whole number", dict: "an object"}
 
 @dataclass
 class Draft:
-    """An artifact being written: put files into `folder`, say in `settings`, `summary` and `parents` what they are."""
+    """An artifact being written: put files into `folder`, say in `settings`, `summary` and
+    `parents` what they are.
+    """
 
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     parents: dict[str, dict[str, str]] = field(default_factory=dict)
-    checksums: dict[str, str] = field(default_factory=dict)  # SHA-256 of files where it is known from writing them
-    lock: int = -1  # a handle of the folder, which is locked until it is in place; who duplicates it keeps the lock
+    # SHA-256 of files where it is known from writing them
+    checksums: dict[str, str] = field(default_factory=dict)
+    # a handle of the folder, which is locked until it is in place; who duplicates it keeps the lock
+    lock: int = -1
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -93,7 +102,10 @@ class Artifact:
     def file(self, name: str) -> Path:
         """The path of one of its files, whose checksum has been compared with the manifest."""
         if name not in self.files:
-            raise ArtifactError(f"{self.path}: no file {name} in this {self.kind}; it holds {', '.join(sorted(self.files))}")
+            raise ArtifactError(
+                f"{self.path}: no file {name} in this {self.kind}; it holds "
+                f"{', '.join(sorted(self.files))}"
+            )
         return self.paths([name])[0]
 
     def paths(self, names: list[str]) -> list[Path]:
@@ -110,13 +122,16 @@ class Artifact:
         """Compares every file with its checksum, whatever was compared before."""
         for name in self.files:
             self._compare(name)
-        for inner in (folder for name in NESTED for folder in sorted((self.path / name).glob("*/"))):
+        for inner in (
+            folder for name in NESTED for folder in sorted((self.path / name).glob("*/"))
+        ):
             open_artifact(inner, None, None).verify()
 
     def _compare(self, name: str) -> None:
         if checksum(self.path / name) != self.files[name]["sha256"]:
             raise ArtifactError(
-                f"{self.path / name}: damaged, its checksum is not the one in {MANIFEST}; restore it or make the {self.kind} anew"
+                f"{self.path / name}: damaged, its checksum is not the one in {MANIFEST}; restore "
+                f"it or make the {self.kind} anew"
             )
 
 
@@ -133,7 +148,8 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
         raise ArtifactError(f"{path}: {found}, expected {expected}")
     if version is not None and manifest["format"] != version:
         raise ArtifactError(
-            f"{path}: {manifest['kind']} of format {manifest['format']}, this version reads format {version}; "
+            f"{path}: {manifest['kind']} of format {manifest['format']}, this version reads format "
+            f"{version}; "
             "make it again or use the version that wrote it "
             f"({manifest['written_by']})"
         )
@@ -143,17 +159,21 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
         if size != entry["bytes"]:
             found = "is missing" if size is None else f"has {size:,} bytes"
             raise ArtifactError(
-                f"{file}: {found}, expected {entry['bytes']:,} bytes; {manifest['kind']} damaged, to be made again"
+                f"{file}: {found}, expected {entry['bytes']:,} bytes; {manifest['kind']} damaged, "
+                f"to be made again"
             )
     keys = ("kind", "fingerprint", "parents", "settings", "summary", "files")
     return Artifact(path=path, **{key: manifest[key] for key in keys})
 
 
 @contextmanager
-def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = False) -> Iterator[Draft]:
+def write_artifact(
+    path: str | Path, kind: str, version: int, *, force: bool = False
+) -> Iterator[Draft]:
     """Writes the files of the `with` block as one artifact, or nothing when the block fails.
 
-    `force` replaces an artifact of the same kind; nothing else is ever replaced, also not what appeared in the meantime.
+    `force` replaces an artifact of the same kind; nothing else is ever replaced, also not what
+    appeared in the meantime.
     """
     check_writable(path, kind, force=force)
     target = _behind_links(path)
@@ -174,22 +194,30 @@ def write_artifact(path: str | Path, kind: str, version: int, *, force: bool = F
         raise full_disk(error, target) from error
 
 
-def publish_artifact(draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False) -> None:
-    """Puts a folder that was filled piece by piece, over many runs perhaps, in place as one artifact."""
+def publish_artifact(
+    draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False
+) -> None:
+    """Puts a folder that was filled piece by piece, over many runs perhaps, in place as one
+    artifact.
+    """
     target = _behind_links(path)
     _seal(draft, kind, version)
     _publish(draft.folder, target, kind, force)
 
 
 def named(path: str | Path) -> Path:
-    """A path that says where a folder is when another was put in its place: from within the old one, `.` and `..` would not."""
+    """A path that says where a folder is when another was put in its place: from within the old
+    one, `.` and `..` would not.
+    """
     path = Path(path)
     if path.name and ".." not in path.parts:
         return path
     try:
         return Path(os.path.realpath(path))
     except FileNotFoundError as error:
-        raise ArtifactError(f"{path}: the current folder is gone, or another was put in its place; cd into it again") from error
+        raise ArtifactError(
+            f"{path}: the current folder is gone, or another was put in its place; cd into it again"
+        ) from error
 
 
 def _behind_links(path: str | Path) -> Path:
@@ -198,7 +226,9 @@ def _behind_links(path: str | Path) -> Path:
 
 
 def _make_draft(folder: Path, target: Path) -> int:
-    """Makes a folder to write in, and the lock that tells other writers it is alive; the kernel drops it with the process."""
+    """Makes a folder to write in, and the lock that tells other writers it is alive; the kernel
+    drops it with the process.
+    """
     with _locked(target.parent):
         _sweep(target)
         folder.mkdir()
@@ -227,21 +257,35 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
         check_place(path)
         return
     if not (path / MANIFEST).is_file():
-        raise ArtifactError(f"{path}: exists and is not a {kind} of ours; it is never replaced, choose another name")
+        raise ArtifactError(
+            f"{path}: exists and is not a {kind} of ours; it is never replaced, choose another name"
+        )
     try:
         manifest = _read_manifest(path)
     except ArtifactError as error:
-        raise ArtifactError(f"{error}; it is not replaced: remove it or choose another name") from error
+        raise ArtifactError(
+            f"{error}; it is not replaced: remove it or choose another name"
+        ) from error
     if manifest["kind"] != kind:
-        raise ArtifactError(f"{path}: exists and is a {manifest['kind']}, not a {kind}; choose another name")
+        raise ArtifactError(
+            f"{path}: exists and is a {manifest['kind']}, not a {kind}; choose another name"
+        )
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
-    ours = {Path(name).parts[0] for name in manifest["files"]} | {MANIFEST, VERIFIED, *NESTED, *GROWING}
-    found = (entry.name for entry in path.iterdir() if not entry.name.startswith((VERIFIED, *DRAFTS)))
+    ours = {Path(name).parts[0] for name in manifest["files"]} | {
+        MANIFEST,
+        VERIFIED,
+        *NESTED,
+        *GROWING,
+    }
+    found = (
+        entry.name for entry in path.iterdir() if not entry.name.startswith((VERIFIED, *DRAFTS))
+    )
     foreign = sorted(name for name in found if name not in ours)
     if foreign:
         raise ArtifactError(
-            f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); move them elsewhere first"
+            f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); "
+            f"move them elsewhere first"
         )
     check_place(path)
 
@@ -249,9 +293,13 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
 def check_name(path: Path) -> None:
     """Refuses what no folder of ours can be called."""
     if path.name in ("", ".."):
-        raise ArtifactError(f"{path}: a folder that is there already, expected the name of one to be made")
+        raise ArtifactError(
+            f"{path}: a folder that is there already, expected the name of one to be made"
+        )
     if len(os.fsencode(path.name)) > 200:
-        raise ArtifactError(f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes")
+        raise ArtifactError(
+            f"{path.name[:40]}…: a name of {len(path.name)} characters, expected at most 200 bytes"
+        )
 
 
 def check_place(path: Path) -> None:
@@ -262,12 +310,19 @@ def check_place(path: Path) -> None:
     if not parent.is_dir():
         raise ArtifactError(f"{path}: cannot be written, {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise ArtifactError(f"{path}: cannot be written, no permission in {parent}; choose another place")
+        raise ArtifactError(
+            f"{path}: cannot be written, no permission in {parent}; choose another place"
+        )
 
 
 def parent_entry(parent: Artifact, target: str | Path) -> dict[str, str]:
-    """What a child's manifest says of `parent`: its fingerprint, and where it lay as seen from the child."""
-    return {"fingerprint": parent.fingerprint, "path": os.path.relpath(parent.path.resolve(), Path(target).resolve())}
+    """What a child's manifest says of `parent`: its fingerprint, and where it lay as seen from the
+    child.
+    """
+    return {
+        "fingerprint": parent.fingerprint,
+        "path": os.path.relpath(parent.path.resolve(), Path(target).resolve()),
+    }
 
 
 def parent_of(child: Artifact, role: str) -> dict[str, str]:
@@ -285,8 +340,13 @@ def find_parent(child: Artifact, role: str) -> Path:
     """
     place = Path(os.path.normpath(child.path.resolve() / parent_of(child, role)["path"]))
     if not place.is_dir():
-        advice = "put it or a link to it there" + (", or say where it is with --model" if role == "model" else "")
-        raise ArtifactError(f"{child.path}: the {role} it was made from is not there, looked for at {place}; {advice}")
+        advice = "put it or a link to it there" + (
+            ", or say where it is with --model" if role == "model" else ""
+        )
+        raise ArtifactError(
+            f"{child.path}: the {role} it was made from is not there, looked for at {place}; "
+            f"{advice}"
+        )
     return place
 
 
@@ -295,7 +355,8 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
     expected = parent_of(child, role)["fingerprint"]
     if parent.fingerprint != expected:
         raise ArtifactError(
-            f"{child.path} was made from another {role} than {parent.path}: fingerprint {expected[:12]}, found "
+            f"{child.path} was made from another {role} than {parent.path}: fingerprint "
+            f"{expected[:12]}, found "
             f"{parent.fingerprint[:12]}; use the {role} it was made from, or make it again"
         )
 
@@ -303,7 +364,11 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
 def _seal(draft: Draft, kind: str, version: int) -> None:
     from graphformers import __version__
 
-    found = [file for file in draft.folder.rglob("*") if file.is_file() and not file.name.startswith(VERIFIED)]
+    found = [
+        file
+        for file in draft.folder.rglob("*")
+        if file.is_file() and not file.name.startswith(VERIFIED)
+    ]
     names = sorted(str(file.relative_to(draft.folder)) for file in found)
     names = [name for name in names if name != MANIFEST]
     files = {
@@ -330,7 +395,9 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
         "files": files,
     }
     manifest["manifest_sha256"] = _digest(manifest)
-    draft.path(MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.path(MANIFEST).write_text(
+        json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     _remember(draft.folder, names)
     for place in [*names, MANIFEST, *{str(Path(name).parent) for name in names}, "."]:
         sync(draft.folder / place)
@@ -339,8 +406,17 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
 def _why_missing(path: Path) -> str:
     if path.exists():
         return "a file, expected one of our folders"
-    work = next((place for suffix in (TRAINING, EMBEDDING) if (place := path.with_name(path.name + suffix)).is_dir()), None)
-    return f"not finished, the command that makes it goes on from {work}" if work else "no such folder"
+    work = next(
+        (
+            place
+            for suffix in (TRAINING, EMBEDDING)
+            if (place := path.with_name(path.name + suffix)).is_dir()
+        ),
+        None,
+    )
+    return (
+        f"not finished, the command that makes it goes on from {work}" if work else "no such folder"
+    )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -410,7 +486,8 @@ def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
             try:
                 _exchange(draft, target)
             except (OSError, AttributeError):  # a file system or a C library without the exchange
-                shutil.rmtree(_aside(target), ignore_errors=True)  # of an earlier one: what stands at the target is newer
+                # of an earlier one: what stands at the target is newer
+                shutil.rmtree(_aside(target), ignore_errors=True)
                 os.rename(target, _aside(target))
                 os.rename(draft, target)
                 shutil.rmtree(_aside(target), ignore_errors=True)
@@ -434,7 +511,9 @@ def _aside(target: Path) -> Path:
 
 
 def bring_back(target: Path) -> None:
-    """Without an exchange, replacing takes two renames; killed between them, the old folder waits under its other name."""
+    """Without an exchange, replacing takes two renames; killed between them, the old folder waits
+    under its other name.
+    """
     if not target.exists() and _aside(target).is_dir():
         with _locked(target.parent):
             if not target.exists() and _aside(target).is_dir():
@@ -467,7 +546,9 @@ def _sweep(target: Path) -> None:
 
 
 def _digest(value: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    ).hexdigest()
 
 
 def _stamp(path: Path) -> list[int]:
@@ -483,7 +564,9 @@ def _read_stamps(folder: Path) -> dict[str, list[int]]:
 
 
 def _remember(folder: Path, names: list[str]) -> None:
-    """Notes that these files matched their checksums. A folder we may not write to is simply compared again next time."""
+    """Notes that these files matched their checksums. A folder we may not write to is simply
+    compared again next time.
+    """
     stamps = _read_stamps(folder) | {name: _stamp(folder / name) for name in names}
     beside = folder / f"{VERIFIED}{secrets.token_hex(4)}"
     try:

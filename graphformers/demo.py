@@ -52,11 +52,19 @@ class Demo:
     found: "Searched"
 
 
-def run_demo(folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None) -> Demo:
-    """Builds, splits, trains two models for `seconds` each and compares them; what an earlier run left in `folder` is used."""
+def run_demo(
+    folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None
+) -> Demo:
+    """Builds, splits, trains two models for `seconds` each and compares them; what an earlier run
+    left in `folder` is used.
+    """
     graph = _graph(folder)
     place = folder / "python.split"
-    split = LinkSplit.load(place, graph) if _is_there(place) else _split(graph, questions, candidates).save(place)
+    split = (
+        LinkSplit.load(place, graph)
+        if _is_there(place)
+        else _split(graph, questions, candidates).save(place)
+    )
     say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
     plan = Plan(split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True)
     found = compare(plan, methods=METHODS)
@@ -73,8 +81,12 @@ class Searched:
     matches: list[Match]
 
 
-def embed_and_search(model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line") -> Searched:
-    """Embeds the graph into `folder`, unless that was done with this model before, and searches it for a sentence."""
+def embed_and_search(
+    model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line"
+) -> Searched:
+    """Embeds the graph into `folder`, unless that was done with this model before, and searches it
+    for a sentence.
+    """
     place, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
     if not _is_there(place) or VectorStore.load(place).key.model != model_fingerprint(loaded):
         say(f"embedding {graph.num_nodes:,} docstrings with {model} …")

@@ -1,4 +1,6 @@
-"""What can go wrong for a user: every message says what was given, what was expected and what to do next."""
+"""What can go wrong for a user: every message says what was given, what was expected and what to do
+next.
+"""
 
 import math
 import numbers
@@ -6,15 +8,25 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-_KINDS = {"int": numbers.Integral, "float": numbers.Real, "str": str, "bool": bool, "None": type(None)}
+_KINDS = {
+    "int": numbers.Integral,
+    "float": numbers.Real,
+    "str": str,
+    "bool": bool,
+    "None": type(None),
+}
 
 
 class GraphFormersError(Exception):
-    """Anything the user can mend. The command line prints the message alone, without a traceback."""
+    """Anything the user can mend. The command line prints the message alone, without a
+    traceback.
+    """
 
 
 class InputError(GraphFormersError):
-    """A file from outside is not what it should be. The message starts with the file and, where there is one, the line."""
+    """A file from outside is not what it should be. The message starts with the file and, where
+    there is one, the line.
+    """
 
 
 class BadRowError(InputError):
@@ -26,7 +38,9 @@ class BadRowError(InputError):
 
 
 class ArtifactError(GraphFormersError):
-    """One of our own folders is missing, damaged, of another kind, or made from something else than what it is used with."""
+    """One of our own folders is missing, damaged, of another kind, or made from something else than
+    what it is used with.
+    """
 
 
 class UnknownIdError(GraphFormersError, KeyError):
@@ -40,7 +54,9 @@ class MissingExtraError(GraphFormersError):
 
     def __init__(self, package: str, purpose: str, extra: str | None = None) -> None:
         what = f"graphformers[{extra}]" if extra else package
-        super().__init__(f"{purpose} needs the package {package}, which is not installed: pip install '{what}'")
+        super().__init__(
+            f"{purpose} needs the package {package}, which is not installed: pip install '{what}'"
+        )
 
 
 class StoppedError(GraphFormersError):
@@ -52,8 +68,12 @@ class StoppedError(GraphFormersError):
 
 
 def is_memory_full(error: BaseException) -> bool:
-    """Whether a GPU had no memory left: torch says so by an error of its own, what it calls in other ways."""
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in ("out of memory", "STATUS_ALLOC_FAILED"))
+    """Whether a GPU had no memory left: torch says so by an error of its own, what it calls in
+    other ways.
+    """
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("out of memory", "STATUS_ALLOC_FAILED")
+    )
 
 
 class UnlessMemoryIsFull:
@@ -80,7 +100,9 @@ def kind_of(annotation: object) -> str:
 
 
 def fits(value: object, kind: str) -> bool:
-    """Whether a value is of a kind such as `int` or `float | None`; numpy's numbers are numbers, true and false are not."""
+    """Whether a value is of a kind such as `int` or `float | None`; numpy's numbers are numbers,
+    true and false are not.
+    """
     if isinstance(value, bool):
         return "bool" in kind.split(" | ")
     return any(isinstance(value, _KINDS[name]) for name in kind.split(" | ") if name != "bool")
@@ -93,7 +115,8 @@ def require(settings: Any, holds: bool, name: str, expected: str) -> None:
 
 
 def require_types(settings: Any) -> None:
-    """Checks that the fields of a dataclass hold what they say: numbers, finite ones, texts, true or false.
+    """Checks that the fields of a dataclass hold what they say: numbers, finite ones, texts, true
+    or false.
 
     A text where a number belongs would end in a message of Python's, or in none.
     """
@@ -103,7 +126,8 @@ def require_types(settings: Any) -> None:
             continue
         if not fits(value, kind):
             raise GraphFormersError(f"{entry.name}={value!r} given, expected {kind}")
-        if isinstance(value, numbers.Number) and hasattr(value, "item"):  # numpy's, which JSON does not know
+        # numpy's, which JSON does not know
+        if isinstance(value, numbers.Number) and hasattr(value, "item"):
             value = value.item()
             object.__setattr__(settings, entry.name, value)
         if isinstance(value, float) and not math.isfinite(value):

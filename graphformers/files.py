@@ -1,4 +1,6 @@
-"""Single files that are whole or not there: written beside their place, on disk before they get their name."""
+"""Single files that are whole or not there: written beside their place, on disk before they get
+their name.
+"""
 
 import errno
 import fcntl
@@ -28,9 +30,11 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
 
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
-    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A failure leaves nothing.
+    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A
+    failure leaves nothing.
 
-    A kill leaves what was written, without the lock that it has until then: `sweep_beside` finds it.
+    A kill leaves what was written, without the lock that it has until then: `sweep_beside` finds
+    it.
     """
     beside, handle = path.with_name(f".{path.name}.{secrets.token_hex(4)}"), -1
     try:
@@ -62,7 +66,8 @@ def sweep_beside(path: Path) -> None:
 
 @contextmanager
 def held(lock: Path, message: str | None = None) -> Iterator[None]:
-    """Holds a lock for the length of a `with` block, on a file that stays; where another process has it, waits or says `message`.
+    """Holds a lock for the length of a `with` block, on a file that stays; where another process
+    has it, waits or says `message`.
 
     (The kernel drops the lock with the process, however that ends.)
     """
@@ -79,10 +84,19 @@ def held(lock: Path, message: str | None = None) -> Iterator[None]:
 
 
 def foreign_entry(folder: Path, mark: str) -> str | None:
-    """Something in a folder that we did not put there. With our mark it is ours, and also where that was being written."""
+    """Something in a folder that we did not put there. With our mark it is ours, and also where
+    that was being written.
+    """
     if not folder.is_dir() or (folder / mark).is_file():
         return None
-    return next((entry.name for entry in sorted(folder.iterdir()) if not entry.name.startswith(f".{mark}.")), None)
+    return next(
+        (
+            entry.name
+            for entry in sorted(folder.iterdir())
+            if not entry.name.startswith(f".{mark}.")
+        ),
+        None,
+    )
 
 
 def checksum(path: Path) -> str:
@@ -104,7 +118,9 @@ def require_space(place: Path, needed: int, advice: str = "") -> None:
     """Says early that a disk will not hold what is to be written."""
     free = shutil.disk_usage(place).free
     if needed > free:
-        raise GraphFormersError(f"{place}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free{advice}")
+        raise GraphFormersError(
+            f"{place}: {amount(needed, 'B')} are needed, {amount(free, 'B')} are free{advice}"
+        )
 
 
 def full_disk(error: OSError, target: Path) -> Exception:

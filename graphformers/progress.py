@@ -1,4 +1,6 @@
-"""Progress of long work on stderr: a bar on a terminal, a line every ten seconds elsewhere, nothing for short work."""
+"""Progress of long work on stderr: a bar on a terminal, a line every ten seconds elsewhere, nothing
+for short work.
+"""
 
 import sys
 import time
@@ -35,7 +37,9 @@ class Progress:
         self._bar: _Bar | None = None
 
     def advance(self, amount: float = 1, records: int = 0) -> None:
-        """Adds `amount` units; `records` are counted beside them (lines of a file measured in bytes)."""
+        """Adds `amount` units; `records` are counted beside them (lines of a file measured in
+        bytes).
+        """
         self.update(self.done + amount, records)
 
     def skip(self, amount: float) -> None:
@@ -119,7 +123,9 @@ def amount(value: float, unit: str) -> str:
 
 @contextmanager
 def progress(title: str, total: float | None = None, unit: str = "") -> Iterator[Progress]:
-    """Shows the work of a `with` block: `with progress("Reading", 100, "rows") as task: task.advance()`."""
+    """Shows the work of a `with` block: `with progress("Reading", 100, "rows") as task:
+    task.advance()`.
+    """
     task = Progress(title, total, unit)
     try:
         yield task

@@ -13,13 +13,22 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 class Visit:
-    """A page, what its console complained about, and which addresses beyond this machine it asked for."""
+    """A page, what its console complained about, and which addresses beyond this machine it asked
+    for.
+    """
 
     def __init__(self, page: Any) -> None:
         self.page = page
         self.complaints: list[str] = []
         self.strangers: list[str] = []
-        page.on("console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text)
+                if message.type in ("error", "warning")
+                else None
+            ),
+        )
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self._look_at(request.url))
 
@@ -36,7 +45,9 @@ class Visit:
 
 @contextmanager
 def visit(width: int = 1200, height: int = 900, *, dark: bool = False) -> Iterator[Visit]:
-    """Opens an empty page. Without a browser the test is skipped, but not where CI=true: there it fails."""
+    """Opens an empty page. Without a browser the test is skipped, but not where CI=true: there it
+    fails.
+    """
     place = next((found for name in NAMES if (found := shutil.which(name))), None)
     if place is None:
         assert os.environ.get("CI") != "true", "no Chromium on this machine, .ci/run installs one"
@@ -46,7 +57,9 @@ def visit(width: int = 1200, height: int = 900, *, dark: bool = False) -> Iterat
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=place, args=["--no-sandbox"])
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=False
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            offline=False,
         )
         try:
             yield Visit(context.new_page())

@@ -25,13 +25,24 @@ def make_graph(num_nodes: int = 200, num_edges: int = 800, seed: int = 0) -> Tex
     draw = random.Random(seed)
     ids = [f"{draw.choice(string.ascii_lowercase)}{i}" for i in range(num_nodes)]
     texts = [
-        " ".join(draw.choices(["graph", "text", "node", "link", "vector", "model", "layer"], k=draw.randint(1, 9))) for _ in ids
+        " ".join(
+            draw.choices(
+                ["graph", "text", "node", "link", "vector", "model", "layer"], k=draw.randint(1, 9)
+            )
+        )
+        for _ in ids
     ]
-    texts = [f"{text} {i}" if i % 10 else text for i, text in enumerate(texts)]  # every tenth may share its text with others
+    # every tenth may share its text with others
+    texts = [f"{text} {i}" if i % 10 else text for i, text in enumerate(texts)]
     ends = [(draw.choice(ids), draw.choice(ids)) for _ in range(num_edges)]
     years = [1990 + draw.randint(0, 9) for _ in ids]
     types = [draw.choice(["cites", "extends"]) for _ in ends]
-    return build_graph(pa.table({"id": ids, "text": texts, "year": years}), [a for a, _ in ends], [b for _, b in ends], types)
+    return build_graph(
+        pa.table({"id": ids, "text": texts, "year": years}),
+        [a for a, _ in ends],
+        [b for _, b in ends],
+        types,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Processes forked from one that has imported torch already.
 
-They are real ones, to be signalled, killed and waited for, but begin at once: a new interpreter imports for seconds.
+They are real ones, to be signalled, killed and waited for, but begin at once: a new interpreter
+imports for seconds.
 """
 
 import multiprocessing
@@ -17,7 +18,9 @@ from typing import Any
 from graphformers.cli import main
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch._dynamo", "graphformers.train.runs", "graphformers.serve.running"])
+CONTEXT.set_forkserver_preload(
+    ["torch._dynamo", "graphformers.train.runs", "graphformers.serve.running"]
+)
 
 
 class Descriptor:
@@ -35,13 +38,26 @@ def _received(sent: Any) -> int:
 
 
 class Forked:
-    """A function in a process of its own, handled like a `subprocess.Popen` with its output as text."""
+    """A function in a process of its own, handled like a `subprocess.Popen` with its output as
+    text.
+    """
 
-    def __init__(self, target: Callable[..., object], *arguments: Any, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        target: Callable[..., object],
+        *arguments: Any,
+        environment: dict[str, str] | None = None,
+    ) -> None:
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as file:
             self._errors = os.dup(file.fileno())
-        given = (Descriptor(writing), Descriptor(self._errors), {**os.environ, **(environment or {})}, target, arguments)
+        given = (
+            Descriptor(writing),
+            Descriptor(self._errors),
+            {**os.environ, **(environment or {})},
+            target,
+            arguments,
+        )
         self._process = CONTEXT.Process(target=_run, args=given)
         self._process.start()
         os.close(writing)
@@ -72,7 +88,13 @@ class Forked:
             return self.stdout.read(), errors.read().decode()
 
 
-def _run(out: int, errors: int, environment: dict[str, str], target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+def _run(
+    out: int,
+    errors: int,
+    environment: dict[str, str],
+    target: Callable[..., object],
+    arguments: tuple[Any, ...],
+) -> None:
     os.dup2(out, 1)
     os.dup2(errors, 2)
     os.close(out)
@@ -89,7 +111,9 @@ def command(*words: str, largest_file: int | None = None) -> None:
     main()
 
 
-def run(target: Callable[..., object], *arguments: Any, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def run(
+    target: Callable[..., object], *arguments: Any, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
     """Waits for it, like `subprocess.run`."""
     process = Forked(target, *arguments)
     try:

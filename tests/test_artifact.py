@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 import graphformers.artifact as artifact
-from graphformers.artifact import Draft, check_parent, open_artifact, parent_entry, publish_artifact, write_artifact
+from graphformers.artifact import (
+    Draft,
+    check_parent,
+    open_artifact,
+    parent_entry,
+    publish_artifact,
+    write_artifact,
+)
 from graphformers.errors import ArtifactError
 
 
@@ -42,7 +49,10 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), write_artifact(tmp_path / "a.graph", "graph", 1) as draft:
+    with (
+        pytest.raises(ZeroDivisionError),
+        write_artifact(tmp_path / "a.graph", "graph", 1) as draft,
+    ):
         draft.path("data.txt").write_text("half")
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
@@ -50,7 +60,10 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_failed_replacement_leaves_the_old_one(tmp_path: Path) -> None:
     write(tmp_path / "a.graph", "old")
-    with pytest.raises(ZeroDivisionError), write_artifact(tmp_path / "a.graph", "graph", 1, force=True) as draft:
+    with (
+        pytest.raises(ZeroDivisionError),
+        write_artifact(tmp_path / "a.graph", "graph", 1, force=True) as draft,
+    ):
         draft.path("data.txt").write_text("half")
         raise ZeroDivisionError
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "old"
@@ -66,11 +79,17 @@ def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "..", "inner/.."])
-def test_a_place_without_a_name_is_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder around it would have to be ours, too; and where we stand would be another folder afterwards."""
+def test_a_place_without_a_name_is_refused(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder around it would have to be ours, too; and where we stand would be another folder
+    afterwards.
+    """
     (tmp_path / "some" / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "some")
-    with pytest.raises(ArtifactError, match="a folder that is there already, expected the name of one to be made"):
+    with pytest.raises(
+        ArtifactError, match="a folder that is there already, expected the name of one to be made"
+    ):
         write(Path(place))
     assert [entry.name for entry in tmp_path.rglob("*")] == ["some", "inner"]
 
@@ -93,7 +112,10 @@ def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
         lambda: write(tmp_path / "b.graph", "x"),
     ):
         name = "a.graph" if not (tmp_path / "a.graph").exists() else "b.graph"
-        with pytest.raises(ArtifactError, match="exists"), write_artifact(tmp_path / name, "graph", 1) as draft:
+        with (
+            pytest.raises(ArtifactError, match="exists"),
+            write_artifact(tmp_path / name, "graph", 1) as draft,
+        ):
             draft.path("data.txt").write_text("new")
             make()
     assert (tmp_path / "a.graph" / "thesis").read_text() == "x"
@@ -133,7 +155,10 @@ for i in range(40):
 
 
 def test_many_writers_of_one_target_do_not_disturb_each_other(tmp_path: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(tmp_path / "a.graph"), letter]) for letter in "abc"]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(tmp_path / "a.graph"), letter])
+        for letter in "abc"
+    ]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     open_artifact(tmp_path / "a.graph", "graph", 1).verify()
     assert leftovers(tmp_path) == []
@@ -202,9 +227,15 @@ def test_another_kind_or_format_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_not_finished_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.model.training").mkdir()
-    with pytest.raises(ArtifactError, match=r"a\.model: not finished, the command .* goes on from .*a\.model\.training"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"a\.model: not finished, the command .* goes on from .*a\.model\.training",
+    ):
         open_artifact(tmp_path / "a.model", "model", 1)
-    with pytest.raises(ArtifactError, match=r"a\.model\.training: kept by what makes .*a\.model.*; use that when it is"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"a\.model\.training: kept by what makes .*a\.model.*; use that when it is",
+    ):
         open_artifact(tmp_path / "a.model.training", "model", 1)
     write(tmp_path / "a.model", "a")
     with pytest.raises(ArtifactError, match=r"a\.model\.training: .*; use that$"):
@@ -223,7 +254,9 @@ def test_mixing_names_both(tmp_path: Path) -> None:
         check_parent(split, "graph", b)
 
 
-def test_replacing_works_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_works_where_names_cannot_be_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(one: Path, other: Path) -> None:
         raise OSError(22, "Invalid argument")
 
@@ -232,19 +265,23 @@ def test_replacing_works_where_names_cannot_be_exchanged(tmp_path: Path, monkeyp
     write(tmp_path / "a.graph", "new", force=True)
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "new"
     assert leftovers(tmp_path) == []
-    (tmp_path / ".a.graph.previous").mkdir()  # a kill after both renames, of a folder that was not yet removed
+    # a kill after both renames, of a folder that was not yet removed
+    (tmp_path / ".a.graph.previous").mkdir()
     (tmp_path / ".a.graph.previous" / "data.txt").write_text("very old")
     draft = Draft(tmp_path / "draft")
     draft.folder.mkdir()
     draft.path("data.txt").write_text("new")
     publish_artifact(draft, tmp_path / "a.graph", "graph", 1, force=True)
     assert leftovers(tmp_path) == []
-    os.rename(tmp_path / "a.graph", tmp_path / ".a.graph.previous")  # a kill between its two renames
+    # a kill between its two renames
+    os.rename(tmp_path / "a.graph", tmp_path / ".a.graph.previous")
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "new"
 
 
 def test_a_full_disk_is_said_and_keeps_the_old_one(tmp_path: Path) -> None:
-    """A real limit on file size stands for the full disk: the write fails in the kernel, in the middle of a file."""
+    """A real limit on file size stands for the full disk: the write fails in the kernel, in the
+    middle of a file.
+    """
     write(tmp_path / "a.graph", "old")
     script = f"""
 import resource, signal, numpy
@@ -276,11 +313,15 @@ while True:
 
 
 def test_kill_while_replacing_leaves_a_whole_one(tmp_path: Path) -> None:
-    """A process replaces an artifact without end and is killed at random moments: there is always a whole one."""
+    """A process replaces an artifact without end and is killed at random moments: there is always a
+    whole one.
+    """
     target = tmp_path / "a.graph"
     draw = random.Random(1)
     for _ in range(12):
-        process = subprocess.Popen([sys.executable, "-c", REPLACE_FOREVER, str(target)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", REPLACE_FOREVER, str(target)], stdout=subprocess.PIPE
+        )
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(draw.uniform(0, 0.05))

@@ -17,12 +17,21 @@ from graphformers.artifact import open_artifact
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 
-NODES = "id,title,year\n" + "".join(f"p{i},Paper about topic {i % 17} and {i},{1990 + i % 10}\n" for i in range(400))
-EDGES = "source,target\n" + "".join(f"p{i},p{(i * step + 1) % 400}\n" for i in range(400) for step in (3, 7, 11))
+NODES = "id,title,year\n" + "".join(
+    f"p{i},Paper about topic {i % 17} and {i},{1990 + i % 10}\n" for i in range(400)
+)
+EDGES = "source,target\n" + "".join(
+    f"p{i},p{(i * step + 1) % 400}\n" for i in range(400) for step in (3, 7, 11)
+)
 
 
 def run(*words: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "graphformers", *map(str, words)], capture_output=True, text=True, cwd=cwd)
+    done = subprocess.run(
+        [sys.executable, "-m", "graphformers", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
     assert done.returncode == code, done.stderr
     return done
 
@@ -38,9 +47,16 @@ def test_import_split_info(tables: Path) -> None:
     done = run("import", "citations.csv", "papers.csv", "-o", "papers.graph", cwd=tables)
     graph = TextGraph.load(tables / "papers.graph")
     repeated = f"  of 1,200 edges repeated or turned round: {1200 - graph.num_pairs}"
-    assert done.stdout.splitlines() == [f"papers.graph: 400 nodes, {graph.num_pairs:,} linked pairs", repeated]
+    assert done.stdout.splitlines() == [
+        f"papers.graph: 400 nodes, {graph.num_pairs:,} linked pairs",
+        repeated,
+    ]
     info = json.loads(run("info", "papers.graph", "--json", cwd=tables).stdout)
-    assert (info["nodes"], info["pairs"], info["columns"]) == (400, graph.num_pairs, {"year": "int64"})
+    assert (info["nodes"], info["pairs"], info["columns"]) == (
+        400,
+        graph.num_pairs,
+        {"year": "int64"},
+    )
     shown = run("info", "papers.graph", cwd=tables).stdout
     for words in ("nodes", "400", "isolated", "percentile", "degree", "words", "neighbours]"):
         assert words in shown
@@ -98,19 +114,33 @@ def test_a_flipped_byte_is_refused(tables: Path) -> None:
 
 
 def test_help_needs_no_heavy_import() -> None:
-    script = "import sys, graphformers.cli; print([m for m in ('torch', 'pyarrow', 'numpy', 'tokenizers') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        "import sys, graphformers.cli; print([m for m in ('torch', 'pyarrow', "
+        "'numpy', 'tokenizers') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_demo_trains_on_the_standard_library(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole demo, with few questions and seconds; its last step, which takes a minute, is tested in test_demo.py."""
+    """The whole demo, with few questions and seconds; its last step, which takes a minute, is
+    tested in test_demo.py.
+    """
     from graphformers import demo as demo_module
     from graphformers.demo import Searched, run_demo
     from graphformers.printing import print_demo
 
-    monkeypatch.setattr(demo_module, "embed_and_search", lambda model, graph, folder: Searched(folder / "v", "words", []))
+    monkeypatch.setattr(
+        demo_module,
+        "embed_and_search",
+        lambda model, graph, folder: Searched(folder / "v", "words", []),
+    )
     demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10)
     print_demo(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
@@ -119,7 +149,12 @@ def test_demo_trains_on_the_standard_library(
     assert {"member of", "calls", "inherits"} == set(info["graph"]["edge_types"])
     assert list(info["test"]["trained"]) == ["plm.one-stage", "graphformers.one-stage"]
     assert "minilm, untrained" in info["test"]["untrained"]
-    assert set(info["test"]["trained"]["graphformers.one-stage"]) >= {"asked", "shuffled neighbours", "no neighbours", "runs"}
+    assert set(info["test"]["trained"]["graphformers.one-stage"]) >= {
+        "asked",
+        "shuffled neighbours",
+        "no neighbours",
+        "runs",
+    }
     again = run_demo(tmp_path / "demo", seconds=1)
     assert again.comparison.results.table() == demo.comparison.results.table()
     print_demo(again, as_json=False)
@@ -136,7 +171,11 @@ def test_demo_trains_on_the_standard_library(
 def test_a_pipe_that_closes_early_is_no_traceback(tables: Path) -> None:
     run("import", "papers.csv", "citations.csv", "-o", "papers.graph", cwd=tables)
     done = subprocess.run(
-        f"{sys.executable} -m graphformers info papers.graph | head -1", shell=True, capture_output=True, text=True, cwd=tables
+        f"{sys.executable} -m graphformers info papers.graph | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=tables,
     )
     assert "Traceback" not in done.stderr
 
@@ -144,15 +183,31 @@ def test_a_pipe_that_closes_early_is_no_traceback(tables: Path) -> None:
 @pytest.fixture(scope="module")
 def large_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("large")
-    (folder / "papers.csv").write_text("id,title\n" + "".join(f"p{i},Paper about topic {i}\n" for i in range(150_000)))
-    (folder / "citations.csv").write_text("src,dst\n" + "".join(f"p{i},p{i * 7919 % 150_000}\n" for i in range(150_000)))
+    (folder / "papers.csv").write_text(
+        "id,title\n" + "".join(f"p{i},Paper about topic {i}\n" for i in range(150_000))
+    )
+    (folder / "citations.csv").write_text(
+        "src,dst\n" + "".join(f"p{i},p{i * 7919 % 150_000}\n" for i in range(150_000))
+    )
     return folder
 
 
 def kill_import(folder: Path, delay: float, *words: str) -> bool:
-    """Starts an import of the large tables and kills it with SIGKILL after `delay` seconds; whether it was still running."""
-    command = [sys.executable, "-m", "graphformers", "import", "papers.csv", "citations.csv", *words]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Starts an import of the large tables and kills it with SIGKILL after `delay` seconds; whether
+    it was still running.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "graphformers",
+        "import",
+        "papers.csv",
+        "citations.csv",
+        *words,
+    ]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     time.sleep(delay)
     running = process.poll() is None
     process.send_signal(signal.SIGKILL)
@@ -170,8 +225,11 @@ def test_kill_during_import_leaves_none_or_a_whole_one(large_tables: Path) -> No
     draw, whole = random.Random(2), time_of_import(large_tables)
     killed = 0
     for i in range(10):
-        was_killed = kill_import(large_tables, draw.uniform(0.3, 1.0) * whole, "-o", f"killed{i}.graph")
-        killed, whole = killed + was_killed, whole if was_killed else 0.8 * whole  # the machine may be quicker now
+        was_killed = kill_import(
+            large_tables, draw.uniform(0.3, 1.0) * whole, "-o", f"killed{i}.graph"
+        )
+        # the machine may be quicker now
+        killed, whole = killed + was_killed, whole if was_killed else 0.8 * whole
         place = large_tables / f"killed{i}.graph"
         if os.path.lexists(place):
             open_artifact(place, "graph", 1).verify()
@@ -186,7 +244,9 @@ def test_kill_during_replacement_leaves_the_old_or_the_new_one(large_tables: Pat
     killed = 0
     for _ in range(10):
         small.save(large_tables / "replaced.graph", force=True)
-        was_killed = kill_import(large_tables, draw.uniform(0.6, 1.0) * whole, "-o", "replaced.graph", "--force")
+        was_killed = kill_import(
+            large_tables, draw.uniform(0.6, 1.0) * whole, "-o", "replaced.graph", "--force"
+        )
         killed, whole = killed + was_killed, whole if was_killed else 0.8 * whole
         open_artifact(large_tables / "replaced.graph", "graph", 1).verify()
         assert TextGraph.load(large_tables / "replaced.graph").num_nodes in (1, 150_000)
@@ -196,29 +256,54 @@ def test_kill_during_replacement_leaves_the_old_or_the_new_one(large_tables: Pat
 
 
 def test_interrupt_says_so(large_tables: Path) -> None:
-    command = [sys.executable, "-m", "graphformers", "import", "papers.csv", "citations.csv", "-o", "interrupted.graph"]
-    process = subprocess.Popen(command, cwd=large_tables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "graphformers",
+        "import",
+        "papers.csv",
+        "citations.csv",
+        "-o",
+        "interrupted.graph",
+    ]
+    process = subprocess.Popen(
+        command, cwd=large_tables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     draft: list[Path] = []
     while not draft and process.poll() is None:  # until it has begun to write
         draft = list(large_tables.glob(".interrupted.graph.draft-*"))
     process.send_signal(signal.SIGINT)
     _, message = process.communicate()
-    assert (process.returncode, message) == (130, "interrupted; nothing half-written was left behind\n")
+    assert (process.returncode, message) == (
+        130,
+        "interrupted; nothing half-written was left behind\n",
+    )
     assert not list(large_tables.glob("*interrupted.graph*"))
 
 
 def test_what_cannot_be_written_is_said_first(tables: Path) -> None:
     (tables / "file").write_text("")
-    for place, message in (("file/x.graph", "is not a folder"), ("x" * 300, "a name of 300 characters")):
+    for place, message in (
+        ("file/x.graph", "is not a folder"),
+        ("x" * 300, "a name of 300 characters"),
+    ):
         assert message in run("import", "missing.csv", "-o", place, cwd=tables, code=1).stderr
-    assert "a file, expected one of our folders" in run("info", "papers.csv", cwd=tables, code=1).stderr
+    assert (
+        "a file, expected one of our folders"
+        in run("info", "papers.csv", cwd=tables, code=1).stderr
+    )
     if os.geteuid() != 0:
         (tables / "locked").mkdir(mode=0o555)
-        assert "no permission in" in run("import", "papers.csv", "-o", "locked/x.graph", cwd=tables, code=1).stderr
+        assert (
+            "no permission in"
+            in run("import", "papers.csv", "-o", "locked/x.graph", cwd=tables, code=1).stderr
+        )
 
 
 def test_texts_cannot_command_the_terminal(tables: Path) -> None:
-    (tables / "odd.csv").write_text("id,title,[/bold]\na,\x1b[31mred\x1b[0m [/nonsense],1\nb,\U0001f469\u200d\U0001f4bb,2\n")
+    (tables / "odd.csv").write_text(
+        "id,title,[/bold]\na,\x1b[31mred\x1b[0m [/nonsense],1\nb,\U0001f469\u200d\U0001f4bb,2\n"
+    )
     (tables / "links.csv").write_text("src,dst\na,b\n")
     run("import", "odd.csv", "links.csv", "-o", "odd.graph", cwd=tables)
     shown = run("info", "odd.graph", cwd=tables).stdout
@@ -230,10 +315,15 @@ def test_texts_cannot_command_the_terminal(tables: Path) -> None:
 def test_arguments_that_are_no_text(tables: Path) -> None:
     command = [sys.executable, "-m", "graphformers", "info", b"v\xff"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tables)
-    assert (done.returncode, done.stderr) == (1, "error: 'v\\udcff' given, which is no text in UTF-8\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: 'v\\udcff' given, which is no text in UTF-8\n",
+    )
 
 
-def test_a_full_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_gpu_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(error: Exception) -> None:
         raise error
 
@@ -243,7 +333,8 @@ def test_a_full_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         cli.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
-        "error: the GPU's memory is full; end what else uses it, or compute with --device cpu. CUDA out of memory.\n"
+        "error: the GPU's memory is full; end what else uses it, or compute with --device cpu. "
+        "CUDA out of memory.\n"
     )
     monkeypatch.setattr(cli, "app", lambda: fail(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):

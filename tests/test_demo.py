@@ -12,7 +12,9 @@ from tests.conftest import make_graph
 from tests.model.conftest import make_model
 
 
-def test_embeds_once_for_each_model_and_says_what_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embeds_once_for_each_model_and_says_what_is_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     graph = make_graph(80, 200)
     for seed in (0, 5):
         make_model(seed=seed).save_pretrained(tmp_path / f"{seed}.model")
@@ -27,4 +29,6 @@ def test_embeds_once_for_each_model_and_says_what_is_next(tmp_path: Path, capsys
     print_searched(found)
     shown = capsys.readouterr().out
     assert found.matches[0].id in shown
-    assert f"Next: make serve (a page to search in), or graphformers search {found.vectors}" in shown
+    assert (
+        f"Next: make serve (a page to search in), or graphformers search {found.vectors}" in shown
+    )

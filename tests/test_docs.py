@@ -19,12 +19,16 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_cli_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli_page", ROOT / "docs" / "make_cli_page.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_cli_page", ROOT / "docs" / "make_cli_page.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "cli.md").read_text() == module.cli_page(), "docs/cli.md has drifted: make docs"
+    assert (ROOT / "docs" / "cli.md").read_text() == module.cli_page(), (
+        "docs/cli.md has drifted: make docs"
+    )
 
 
 def blocks(language: str, page: str = "README.md") -> list[str]:
@@ -39,7 +43,9 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     write_papers(tmp_path)
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("graphformers ")]
+    commands = [
+        shlex.split(line, comments=True)[1:] for line in lines if line.startswith("graphformers ")
+    ]
     assert commands
     for words in commands:
         if words[0] in ("train", "compare"):
@@ -59,11 +65,18 @@ def check_serving(words: list[str], folder: Path) -> None:
     assert server.stdout is not None
     try:
         address = server.stdout.readline().split()[-1].removeprefix("http://").rstrip("/")
-        lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
+        lines = [
+            line
+            for block in blocks("sh")
+            for line in block.splitlines()
+            if line.startswith("curl ")
+        ]
         assert lines
         for line in lines:
             asked = shlex.split(line, comments=True)
-            done = subprocess.run([asked[0], "-sf", *(word.replace("localhost:8000", address) for word in asked[1:])])
+            done = subprocess.run(
+                [asked[0], "-sf", *(word.replace("localhost:8000", address) for word in asked[1:])]
+            )
             assert done.returncode == 0, line
     finally:
         server.terminate()
@@ -73,10 +86,17 @@ def check_serving(words: list[str], folder: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/coming-from.md"])
 def test_the_python_of_a_page_runs(tmp_path: Path, page: str) -> None:
-    """Block after block, each without the names of the others; in one process, which imports once."""
+    """Block after block, each without the names of the others; in one process, which imports
+    once.
+    """
     write_papers(tmp_path)
-    script = f"for code in {blocks('python', page)!r}: exec(compile(code, {page!r}, 'exec'), {{'__name__': '__main__'}})"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    script = (
+        f"for code in {blocks('python', page)!r}: exec(compile(code, "
+        f"{page!r}, 'exec'), {{'__name__': '__main__'}})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -99,16 +119,25 @@ def figures() -> Iterator[str]:
 
     encode = result("encode_h200")["result"]
     padding = encode["padding"]
-    ceiling = f" ({encode['packed_share_of_ceiling']:.0%} of a measured {encode['ceiling_tflops']:.0f})".replace("%", " %")
+    ceiling = (
+        f" ({encode['packed_share_of_ceiling']:.0%} of a measured {encode['ceiling_tflops']:.0f})"
+    ).replace("%", " %")
     for words, name, more in (
         ("packed", "packed", ceiling),
         ("padded to the longest of the batch", "padded", ""),
         ("sorted by length, then padded", "sorted", ""),
     ):
-        yield f"| {words} | {padding[name]['nodes_per_s']:,.0f} | {padding[name]['useful_tflops']:.0f}{more} |"
+        yield (
+            f"| {words} | {padding[name]['nodes_per_s']:,.0f} | "
+            f"{padding[name]['useful_tflops']:.0f}{more} |"
+        )
     rows = {row["neighbours"]: row for row in encode["table_5"]}
     for title, name in (("GraphFormers", "graphformers"), ("PLM+Max", "max")):
-        yield f"| {title} | " + " | ".join(f"{rows[count][f'{name}_graph_ms']:.3g}" for count in (5, 50, 200)) + " |"
+        yield (
+            f"| {title} | "
+            + " | ".join(f"{rows[count][f'{name}_graph_ms']:.3g}" for count in (5, 50, 200))
+            + " |"
+        )
     cpu = result("encode_cpu")["result"]
     times = [cpu["padding"][f"packed_over_{name}"] for name in ("padded", "sorted")]
     share = f"{100 * cpu['packed_share_of_ceiling']:.0f} % of the measured ceiling"
@@ -117,12 +146,23 @@ def figures() -> Iterator[str]:
     yield f"GraphFormers takes {five['graphformers_ms']:.0f} ms, PLM+Max {five['max_ms']:.0f}"
     trained = result("train_h200")
     train = {(row["graph"][:5], row["shape"]): row for row in trained["result"]}
-    for graph, words in (("arxiv", "arXiv titles, 16 tokens"), ("debia", "Debian descriptions, 46 tokens")):
+    for graph, words in (
+        ("arxiv", "arXiv titles, 16 tokens"),
+        ("debia", "Debian descriptions, 46 tokens"),
+    ):
         ours = train[graph, "base"]
         theirs = ours["reference"]
-        pace = f"{ours['pairs_per_s']:,.0f} | {ours['peak_gib']:.1f} GiB | {theirs['pairs_per_s']:,.0f}"
-        yield f"| {words} | {pace} | {theirs['peak_gib']:.1f} GiB | {ours['times_reference']:.1f} × |"
-    yield f"MiniLM, batches of 512, arXiv titles: {train['arxiv', 'small']['pairs_per_s']:,.0f} pairs/s"
+        pace = (
+            f"{ours['pairs_per_s']:,.0f} | {ours['peak_gib']:.1f} "
+            f"GiB | {theirs['pairs_per_s']:,.0f}"
+        )
+        yield (
+            f"| {words} | {pace} | {theirs['peak_gib']:.1f} GiB | {ours['times_reference']:.1f} × |"
+        )
+    yield (
+        f"MiniLM, batches of 512, arXiv titles: "
+        f"{train['arxiv', 'small']['pairs_per_s']:,.0f} pairs/s"
+    )
     usual, launched = (row["pairs_per_s"] for row in trained["launched by C++"].values())
     yield f"({launched:,.0f} instead of {usual:,.0f} pairs/s)"
     embedded = result("embed_h200")
@@ -138,25 +178,40 @@ def figures() -> Iterator[str]:
     yield f"{saved[0]:.1f} × with 5 neighbours"
     yield f"{saved[1]:.1f} × with 20, {saved[2]:.0f} × with 50"
     grown = result("embed_update")["result"]
-    yield f"{grown['update_forwards']} forwards instead of {grown['full_forwards']:,}, {grown['update_s']:.1f} s"
+    yield (
+        f"{grown['update_forwards']} forwards instead of "
+        f"{grown['full_forwards']:,}, {grown['update_s']:.1f} s"
+    )
     beside = result("embed_cpu")["result"]
     yield f"{beside['sentence_transformers_nodes_per_s']:.0f} texts/s theirs"
-    yield f"{beside['plain_states_nodes_per_s']:.0f} ours without, {beside['graph_vectors_nodes_per_s']:.0f} with five neighbours"
+    yield (
+        f"{beside['plain_states_nodes_per_s']:.0f} ours without, "
+        f"{beside['graph_vectors_nodes_per_s']:.0f} with five neighbours"
+    )
     seeds = result("arxiv9196_seeds")["runs"][0]
     means = {name: f"{value:.3f}".lstrip("0") for name, value in seeds["mean"].items()}
-    yield f"in {means['graphformers']} of the test questions, PLM+Max with as many steps in {means['max']}"
+    yield (
+        f"in {means['graphformers']} of the test questions, PLM+Max "
+        f"with as many steps in {means['max']}"
+    )
     few, many = result("search")["result"]
     yield f"recall@10 is {recall(few)} queries/s"
     yield f"{recall(many)} queries/s, from an index of {many['index_gb']:.2f} GB"
     ranked = result("ranking")["result"]
-    yield f"among five million nodes takes {ranked['ranking_s']:.0f} s and {ranked['own_memory_gib']:.1f} GiB"
+    yield (
+        f"among five million nodes takes {ranked['ranking_s']:.0f} s "
+        f"and {ranked['own_memory_gib']:.1f} GiB"
+    )
     yield f"100,000 anchors take {result('ranking_h200')['result']['ranking_s']:.0f} s"
     served = result("serve")["result"]
     answers = served["id"]["answers"]["id"]
     yield f"search by id {answers['requests_per_second']:,.0f} a second"
     yield f"99 % within {answers['p99_ms']:.0f} ms"
     scale = result("graph_scale")["result"]
-    yield f"| import from CSV ({scale['files_gb']:.1f} GB) | {scale['import_s']:.0f} s, {scale['import_peak_gb']:.1f} GB peak |"
+    yield (
+        f"| import from CSV ({scale['files_gb']:.1f} GB) | {scale['import_s']:.0f} "
+        f"s, {scale['import_peak_gb']:.1f} GB peak |"
+    )
 
 
 def recall(found: Any) -> str:
@@ -180,10 +235,15 @@ def test_figures_of_the_readme_are_those_of_the_results() -> None:
     ],
 )
 def test_the_paper_table_of_the_readme_is_that_of_the_results(name: str, folder: str) -> None:
-    trained = json.loads((ROOT / "results" / "tables" / folder / "overall.json").read_text())["trained"].values()
+    trained = json.loads((ROOT / "results" / "tables" / folder / "overall.json").read_text())[
+        "trained"
+    ].values()
     values = {each["title"]: each["asked"]["P@1"]["value"] for each in trained}
     readme = (ROOT / "README.md").read_text()
-    (titles,), (row,) = re.findall(r"\| P@1 \| (.*) \|", readme), re.findall(rf"\| {re.escape(name)} \| (.*) \|", readme)
+    (titles,), (row,) = (
+        re.findall(r"\| P@1 \| (.*) \|", readme),
+        re.findall(rf"\| {re.escape(name)} \| (.*) \|", readme),
+    )
     for title, quoted in zip(titles.split(" | "), row.replace("*", "").split(" | "), strict=True):
         assert f"{values[title]:.3f}".lstrip("0") == quoted, title
 

@@ -1,4 +1,6 @@
-"""Settings of the wrong type: refused by name, where Python would say something of its own, or nothing."""
+"""Settings of the wrong type: refused by name, where Python would say something of its own, or
+nothing.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,13 @@ from graphformers.model.modeling import ModelConfig
 from graphformers.retrieval.searcher import check_k
 from graphformers.train.settings import TrainConfig
 
-SIZES = {"vocab_size": 9, "num_layers": 1, "num_heads": 1, "intermediate_size": 4, "max_positions": 40}
+SIZES = {
+    "vocab_size": 9,
+    "num_layers": 1,
+    "num_heads": 1,
+    "intermediate_size": 4,
+    "max_positions": 40,
+}
 
 
 @pytest.mark.parametrize(
@@ -25,10 +33,16 @@ SIZES = {"vocab_size": 9, "num_layers": 1, "num_heads": 1, "intermediate_size": 
         (lambda: TrainConfig(two_stage="false"), "two_stage='false' given, expected bool"),  # type: ignore[arg-type]
         (lambda: TrainConfig(seed=True), "seed=True given, expected int"),
         (lambda: TrainConfig(max_steps="none"), r"max_steps='none' given, expected int \| None"),  # type: ignore[arg-type]
-        (lambda: TrainConfig(temperature=float("nan")), "temperature=nan given, expected a finite number"),
+        (
+            lambda: TrainConfig(temperature=float("nan")),
+            "temperature=nan given, expected a finite number",
+        ),
         (lambda: SplitSettings(valid="x"), "valid='x' given, expected float"),  # type: ignore[arg-type]
         (lambda: ImportSettings(skip_bad="no"), "skip_bad='no' given, expected bool"),  # type: ignore[arg-type]
-        (lambda: EmbedSettings(num_neighbors="5"), r"num_neighbors='5' given, expected int \| None"),  # type: ignore[arg-type]
+        (
+            lambda: EmbedSettings(num_neighbors="5"),
+            r"num_neighbors='5' given, expected int \| None",
+        ),  # type: ignore[arg-type]
         (lambda: ModelConfig(hidden_size=8.0, **SIZES), "hidden_size=8.0 given, expected int"),  # type: ignore[arg-type]
         (lambda: check_k("2"), "k='2' given, expected 1 to 10,000"),  # type: ignore[arg-type]
     ],

@@ -1,7 +1,7 @@
 """The command line: each command parses, calls one public function and prints.
 
-Results go to stdout, progress and messages to stderr; exit 0 done, 1 failed, 2 misuse. Heavy imports happen inside the commands,
-so that --help answers at once.
+Results go to stdout, progress and messages to stderr; exit 0 done, 1 failed, 2 misuse. Heavy
+imports happen inside the commands, so that --help answers at once.
 """
 
 import signal
@@ -14,7 +14,9 @@ from graphformers.errors import GraphFormersError, StoppedError, is_memory_full
 
 
 class Interrupted(BaseException):
-    """Ctrl-C: nothing on the way catches it, so that drafts are removed and the last word is ours."""
+    """Ctrl-C: nothing on the way catches it, so that drafts are removed and the last word is
+    ours.
+    """
 
 
 def _interrupt(signum: int, frame: Any) -> None:
@@ -26,7 +28,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupt)
     try:
         # bytes that are no UTF-8 come as half characters, which nothing below can write
-        strange = next((word for word in sys.argv[1:] if any("\udc80" <= letter <= "\udcff" for letter in word)), None)
+        strange = next(
+            (
+                word
+                for word in sys.argv[1:]
+                if any("\udc80" <= letter <= "\udcff" for letter in word)
+            ),
+            None,
+        )
         if strange is not None:
             raise GraphFormersError(f"{strange!r} given, which is no text in UTF-8")
         app()
@@ -37,12 +46,19 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:
-        print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"error: {error.filename or 'input or output'}: {error.strerror or error}",
+            file=sys.stderr,
+        )
         sys.exit(1)
     except RuntimeError as error:
         if not is_memory_full(error):
             raise
-        print(f"error: the GPU's memory is full; end what else uses it, or compute with --device cpu. {error}", file=sys.stderr)
+        print(
+            f"error: the GPU's memory is full; end what else uses it, or compute with --device "
+            f"cpu. {error}",
+            file=sys.stderr,
+        )
         sys.exit(1)
     except Interrupted:
         print("interrupted; nothing half-written was left behind", file=sys.stderr)

@@ -10,8 +10,10 @@ import typer
 from graphformers.cli.options import AsJson, Force, Output, app, listed, parse_column
 
 FORMAT_HELP = (
-    "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail files; amazon: SNAP's "
-    "amazon-meta.txt; debian: Packages files; sessions: an item table and a log of user, time, item; pairs: the TSV of the 2021 "
+    "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail "
+    "files; amazon: SNAP's "
+    "amazon-meta.txt; debian: Packages files; sessions: an item table and a log of user, time, "
+    "item; pairs: the TSV of the 2021 "
     "code; python: installed packages by name, the standard library when none is named."
 )
 
@@ -21,41 +23,82 @@ def import_command(
     output: Output,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILES", help="Tables are told apart by their columns. With --format python: packages."),
+        typer.Argument(
+            metavar="FILES",
+            help="Tables are told apart by their columns. With --format python: packages.",
+        ),
     ] = None,
     format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "tables",
     nodes: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="A file of nodes, where the columns do not tell. Repeatable.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A file of nodes, where the columns do not tell. Repeatable."
+        ),
     ] = None,
-    edges: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="A file of edges, likewise. Repeatable.")] = None,
+    edges: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A file of edges, likewise. Repeatable."),
+    ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ROLE=NAME",
-            help="Which column is id, text (several: text=title,abstract), src, dst, type, time (links, views), user, item.",
+            help=(
+                "Which column is id, text (several: text=title,abstract), src, "
+                "dst, type, time (links, views), user, item."
+            ),
         ),
     ] = None,
     keep: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Node columns to keep, separated by commas; all by default, '' for none.")
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Node columns to keep, separated by commas; all by default, '' for none.",
+        ),
     ] = None,
     header: Annotated[
-        bool, typer.Option(help="Whether the first line of .csv and .tsv files names the columns; else they are 1, 2, 3.")
+        bool,
+        typer.Option(
+            help=(
+                "Whether the first line of .csv and .tsv files names "
+                "the columns; else they are 1, 2, 3."
+            )
+        ),
     ] = True,
-    quotes: Annotated[bool, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields.")] = True,
+    quotes: Annotated[
+        bool, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields.")
+    ] = True,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave bad rows out, count and list them, instead of stopping at the first.")
+        bool,
+        typer.Option(
+            "--skip-bad",
+            help="Leave bad rows out, count and list them, instead of stopping at the first.",
+        ),
     ] = False,
     keep_empty: Annotated[
-        bool, typer.Option("--keep-empty", help="Keep nodes without a text: they are read as texts without words.")
+        bool,
+        typer.Option(
+            "--keep-empty", help="Keep nodes without a text: they are read as texts without words."
+        ),
     ] = False,
     window: Annotated[
-        float, typer.Option(metavar="MINUTES", help="sessions: minutes within which two views by one user link their items.")
+        float,
+        typer.Option(
+            metavar="MINUTES",
+            help="sessions: minutes within which two views by one user link their items.",
+        ),
     ] = 30.0,
     min_count: Annotated[
-        int, typer.Option(metavar="NUMBER", help="sessions: how many users must have viewed two items together.")
+        int,
+        typer.Option(
+            metavar="NUMBER", help="sessions: how many users must have viewed two items together."
+        ),
     ] = 1,
     max_views: Annotated[
-        int, typer.Option(metavar="NUMBER", help="sessions: users with more views in a window are robots.")
+        int,
+        typer.Option(
+            metavar="NUMBER", help="sessions: users with more views in a window are robots."
+        ),
     ] = 500,
     force: Force = False,
     as_json: AsJson = False,
@@ -103,7 +146,11 @@ def split_command(
     valid: Annotated[
         float,
         typer.Option(
-            metavar="NUMBER", help="Valid pairs: a share below 1 (of pairs; of nodes when nodes are held out) or a count."
+            metavar="NUMBER",
+            help=(
+                "Valid pairs: a share below 1 (of pairs; of nodes "
+                "when nodes are held out) or a count."
+            ),
         ),
     ] = 0.05,
     test: Annotated[float, typer.Option(metavar="NUMBER", help="Test pairs, likewise.")] = 0.05,
@@ -111,18 +158,28 @@ def split_command(
         str,
         typer.Option(
             metavar="WHAT",
-            help="links; latest-links (by the edges' times); nodes (inductive: unknown in training); or a node column, whose "
+            help="links; latest-links (by the edges' times); nodes (inductive: "
+            "unknown in training); or a node column, whose "
             "latest nodes are held out.",
         ),
     ] = "links",
     candidates: Annotated[
         int | None,
-        typer.Option(metavar="NUMBER", help="Candidates per question: 1 positive, the rest negatives. 300, or what fits."),
+        typer.Option(
+            metavar="NUMBER",
+            help="Candidates per question: 1 positive, the rest negatives. 300, or what fits.",
+        ),
     ] = None,
     max_train: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="At most so many train pairs; the others stay visible as neighbours.")
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="At most so many train pairs; the others stay visible as neighbours.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same bytes.")] = 42,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="The same seed gives the same bytes.")
+    ] = 42,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,8 +202,12 @@ def split_command(
 
 @app.command("info")
 def info_command(
-    artifact: Annotated[Path, typer.Argument(metavar="FOLDER", help="Any folder that graphformers wrote.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
+    artifact: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Any folder that graphformers wrote.")
+    ],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every file with its checksum.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a folder holds.
@@ -164,7 +225,10 @@ def info_command(
         refuse_links_out(artifact)
         for place in sorted(artifact.glob("*.md")):
             print(place.read_text(encoding="utf-8"))
-        print(f"{artifact}: what graphformers compare has made; report.html is for a browser", file=sys.stderr)
+        print(
+            f"{artifact}: what graphformers compare has made; report.html is for a browser",
+            file=sys.stderr,
+        )
         return
     found = open_artifact(artifact, None, None)
     if verify:
@@ -189,7 +253,12 @@ def info_command(
     else:
         print(
             json.dumps(
-                {"kind": found.kind, "fingerprint": found.fingerprint, **found.settings, **found.summary},
+                {
+                    "kind": found.kind,
+                    "fingerprint": found.fingerprint,
+                    **found.settings,
+                    **found.summary,
+                },
                 indent=None if as_json else 1,
             )
         )

@@ -14,21 +14,34 @@ def train_command(
     output: Output,
     source: Annotated[
         str,
-        typer.Option("--from", metavar="BACKBONE", help="A backbone (folder, minilm, name on the hub), or a model to train on."),
+        typer.Option(
+            "--from",
+            metavar="BACKBONE",
+            help="A backbone (folder, minilm, name on the hub), or a model to train on.",
+        ),
     ] = "minilm",
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="graphformers (default), plm, gat, max, mean, att, tnve, iftn.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="graphformers (default), plm, gat, max, mean, att, tnve, iftn."
+        ),
     ] = None,
     config: Recipe = None,
     set: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A single setting, stronger than the recipe; docs/cli.md lists them. Repeatable."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A single setting, stronger than the recipe; docs/cli.md lists them. Repeatable.",
         ),
     ] = None,
     device: Device = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Try a few steps and tell what the run would take; nothing is written.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Try a few steps and tell what the run would take; nothing is written.",
+        ),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -45,7 +58,9 @@ def train_command(
     from graphformers.train.settings import merge_settings, parse_settings, read_recipe
     from graphformers.train.trainer import check_output
 
-    settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
+    settings = merge_settings(
+        {} if config is None else read_recipe(config), parse_settings(set or [])
+    )
     if not dry_run:
         check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
@@ -63,37 +78,53 @@ def train_command(
 def evaluate_command(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="[MODEL] SPLIT", help="A model folder and a split folder; or a split and --vectors."),
+        typer.Argument(
+            metavar="[MODEL] SPLIT",
+            help="A model folder and a split folder; or a split and --vectors.",
+        ),
     ],
     vectors: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of any system: a folder as `embed` makes it, .npz with ids and vectors, .npy with .ids.txt beside it, "
-            ".parquet with id and vector, or word2vec's .txt. Repeatable. If they were made from the whole graph, as `embed` "
+            help="Vectors of any system: a folder as `embed` makes it, .npz with ids "
+            "and vectors, .npy with .ids.txt beside it, "
+            ".parquet with id and vector, or word2vec's .txt. Repeatable. If they were made from "
+            "the whole graph, as `embed` "
             "does, they know the links that are asked for.",
         ),
     ] = None,
-    cosine: Annotated[bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")] = False,
+    cosine: Annotated[
+        bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")
+    ] = False,
     protocol: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="saved: among the saved candidates; in-batch: among 300 consecutive positives, as the 2021 code asks; full: "
+            help="saved: among the saved candidates; in-batch: among 300 consecutive "
+            "positives, as the 2021 code asks; full: "
             "among all nodes, known links left out; all: these three.",
         ),
     ] = "saved",
-    valid: Annotated[bool, typer.Option("--valid", help="Ask the valid questions instead of the test questions.")] = False,
+    valid: Annotated[
+        bool, typer.Option("--valid", help="Ask the valid questions instead of the test questions.")
+    ] = False,
     backbone: Annotated[
-        str | None, typer.Option(metavar="BACKBONE", help="The language model to show untrained; by default the model's own.")
+        str | None,
+        typer.Option(
+            metavar="BACKBONE",
+            help="The language model to show untrained; by default the model's own.",
+        ),
     ] = None,
     neighbors: Neighbors = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the true link of every question: P@1, NDCG, MRR with 95 % intervals, in all and in slices.
+    """Rank the true link of every question: P@1, NDCG, MRR with 95 % intervals, in all and in
+    slices.
 
-    Beside the model stand rankings that need no training: by degree, common neighbours, words, and the untrained backbone.
+    Beside the model stand rankings that need no training: by degree, common neighbours, words, and
+    the untrained backbone.
 
     graphformers evaluate papers.model papers.split
     """
@@ -104,10 +135,15 @@ def evaluate_command(
 
     expected = (1, 2) if vectors else (2,)
     if len(paths) not in expected:
-        raise typer.BadParameter(f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors", param_hint="paths")
+        raise typer.BadParameter(
+            f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors",
+            param_hint="paths",
+        )
     check_protocol(protocol, (*PROTOCOLS, "all"))
     if cosine and not vectors:
-        raise typer.BadParameter("is for --vectors; a model knows how its vectors are compared", param_hint="--cosine")
+        raise typer.BadParameter(
+            "is for --vectors; a model knows how its vectors are compared", param_hint="--cosine"
+        )
     loaded = LinkSplit.load(paths[-1])
     found = evaluate_beside_baselines(
         paths[0] if len(paths) == 2 else None,
@@ -125,41 +161,64 @@ def evaluate_command(
 @app.command("compare")
 def compare_command(
     split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where report and runs go.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where report and runs go.")
+    ],
     table: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="One of the paper's tables: datasets, overall, neighbours, ablation, efficiency."),
+        typer.Option(
+            metavar="NAME",
+            help="One of the paper's tables: datasets, overall, neighbours, ablation, efficiency.",
+        ),
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A method to compare, trained in two stages; NAME.one-stage on clean text alone; graphformers.simplified, "
-            ".shared or .position: without that part, as in the paper's ablation. Repeatable. By default plm, max and "
+            help="A method to compare, trained in two stages; NAME.one-stage on "
+            "clean text alone; graphformers.simplified, "
+            ".shared or .position: without that part, as in the paper's ablation. Repeatable. By "
+            "default plm, max and "
             "graphformers, both ways.",
         ),
     ] = None,
-    source: Annotated[str, typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub.")] = "minilm",
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub."),
+    ] = "minilm",
     config: Recipe = None,
     set: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of all runs, or of one method: max.learning_rate=1e-4. Repeatable."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of all runs, or of one method: max.learning_rate=1e-4. Repeatable.",
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="NUMBERS", help="Every method is trained with each, as in 42,43,44.")] = "42",
+    seeds: Annotated[
+        str,
+        typer.Option(metavar="NUMBERS", help="Every method is trained with each, as in 42,43,44."),
+    ] = "42",
     retrain: Annotated[
-        bool, typer.Option("--retrain", help="neighbours: fewer neighbours in training as well, not only at test.")
+        bool,
+        typer.Option(
+            "--retrain", help="neighbours: fewer neighbours in training as well, not only at test."
+        ),
     ] = False,
-    keep_models: Annotated[bool, typer.Option(help="Whether trained models are kept once they are scored.")] = True,
+    keep_models: Annotated[
+        bool, typer.Option(help="Whether trained models are kept once they are scored.")
+    ] = True,
     device: Device = None,
-    force: Annotated[bool, typer.Option("--force", help="Train anew what was made with other settings.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train anew what was made with other settings.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several methods under one budget and report whether the graph helps, which to take, and what it costs.
+    """Train several methods under one budget and report whether the graph helps, which to take, and
+    what it costs.
 
-    Every run makes the same number of steps: max_steps, or the epochs of both stages; nobody stops early. With max_seconds every
-    run has the same time instead.
+    Every run makes the same number of steps: max_steps, or the epochs of both stages; nobody stops
+    early. With max_seconds every run has the same time instead.
 
     The same command continues a comparison that was stopped, and uses the runs that are finished.
 
@@ -174,9 +233,16 @@ def compare_command(
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
     if len(numbers) < len(words) or len(numbers) > len(dict.fromkeys(numbers)):
-        raise typer.BadParameter(f"{seeds!r} given, expected different whole numbers such as 42,43,44", param_hint="--seeds")
-    settings = merge_settings({} if config is None else read_recipe(config), parse_settings(set or []))
-    plan = Plan(LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models)
+        raise typer.BadParameter(
+            f"{seeds!r} given, expected different whole numbers such as 42,43,44",
+            param_hint="--seeds",
+        )
+    settings = merge_settings(
+        {} if config is None else read_recipe(config), parse_settings(set or [])
+    )
+    plan = Plan(
+        LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models
+    )
     print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
 
 
@@ -184,30 +250,46 @@ def compare_command(
 def convert_command(
     weights: Annotated[
         str,
-        typer.Argument(metavar="WEIGHTS", help="A .bin or .pt file, a folder of weights, minilm, or a name on the hub."),
+        typer.Argument(
+            metavar="WEIGHTS",
+            help="A .bin or .pt file, a folder of weights, minilm, or a name on the hub.",
+        ),
     ],
     output: Output,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A folder, tokenizer.json or vocab.txt; by default beside the weights.")
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="A folder, tokenizer.json or vocab.txt; by default beside the weights.",
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean, att, tnve, iftn.")
+        str,
+        typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean, att, tnve, iftn."),
     ] = "graphformers",
     max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
     pooling: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What stands for a text: cls, or mean of its tokens; by default cls, with plm as made.",
+            help=(
+                "What stands for a text: cls, or mean of its tokens; "
+                "by default cls, with plm as made."
+            ),
         ),
     ] = None,
-    similarity: Annotated[str, typer.Option(metavar="NAME", help="How vectors are compared: dot or cosine.")] = "dot",
+    similarity: Annotated[
+        str, typer.Option(metavar="NAME", help="How vectors are compared: dot or cosine.")
+    ] = "dot",
     force: Force = False,
 ) -> None:
-    """Turn foreign weights into a model folder: a language model's, as it is, or a checkpoint of the 2021 code.
+    """Turn foreign weights into a model folder: a language model's, as it is, or a checkpoint of
+    the 2021 code.
 
-    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run. With
-    --method plm a language model reads texts alone, as it was made to; other methods add what is untrained.
+    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run.
+    With
+    --method plm a language model reads texts alone, as it was made to; other methods add what is
+      untrained.
 
     graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
 
@@ -217,7 +299,12 @@ def convert_command(
     from graphformers.model.backbones import convert
 
     check_writable(output, "model", force=force)
-    changes = {"max_tokens": max_tokens, "similarity": similarity} | ({} if pooling is None else {"pooling": pooling})
+    changes = {"max_tokens": max_tokens, "similarity": similarity} | (
+        {} if pooling is None else {"pooling": pooling}
+    )
     model = convert(weights, tokenizer, method, **changes)
     model.save_pretrained(output, force=force)
-    print(f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} parameters")
+    print(
+        f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} "
+        f"parameters"
+    )

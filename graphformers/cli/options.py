@@ -16,24 +16,38 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is.")
+    str | None,
+    typer.Option(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is."
+    ),
 ]
 Recipe = Annotated[
-    Path | None, typer.Option("--config", metavar="RECIPE", help="A recipe of ours such as minilm, or a .toml file.")
+    Path | None,
+    typer.Option(
+        "--config", metavar="RECIPE", help="A recipe of ours such as minilm, or a .toml file."
+    ),
 ]
 Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")]
 MovedModel = Annotated[
     Path | None,
     typer.Option(
-        "--model", metavar="MODEL", help="The model folder, if it no longer lies where it did, as seen from the vectors."
+        "--model",
+        metavar="MODEL",
+        help="The model folder, if it no longer lies where it did, as seen from the vectors.",
     ),
 ]
 Neighbors = Annotated[
     int | None,
-    typer.Option("--neighbors", metavar="NUMBER", help="Neighbours sampled for a node; by default as the model was trained."),
+    typer.Option(
+        "--neighbors",
+        metavar="NUMBER",
+        help="Neighbours sampled for a node; by default as the model was trained.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -46,7 +60,10 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     pass
 
@@ -60,5 +77,7 @@ def parse_column(word: str) -> tuple[str, str]:
     """ROLE=NAME as typed after --column."""
     role, equals, name = word.partition("=")
     if not equals or not name:
-        raise typer.BadParameter(f"{word!r} given, expected ROLE=NAME such as text=title", param_hint="--column")
+        raise typer.BadParameter(
+            f"{word!r} given, expected ROLE=NAME such as text=title", param_hint="--column"
+        )
     return role, name

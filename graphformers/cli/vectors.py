@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphformers.cli.options import AsJson, Device, Force, MovedModel, Neighbors, Output, Vectors, app, listed, parse_column
+from graphformers.cli.options import (
+    AsJson,
+    Device,
+    Force,
+    MovedModel,
+    Neighbors,
+    Output,
+    Vectors,
+    app,
+    listed,
+    parse_column,
+)
 
 if TYPE_CHECKING:
     from graphformers.model.encoding import GraphFormers
@@ -24,26 +35,54 @@ def embed_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
     graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
     output: Output,
-    precision: Annotated[str, typer.Option(metavar="NAME", help="Of the vectors: float32, float16 or int8.")] = "float32",
-    states_precision: Annotated[str, typer.Option(metavar="NAME", help="Of the layer states: float16 or float32.")] = "float16",
+    precision: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the vectors: float32, float16 or int8.")
+    ] = "float32",
+    states_precision: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the layer states: float16 or float32.")
+    ] = "float16",
     keep_states: Annotated[
-        bool, typer.Option(help="Whether layer states stay beside the vectors, so that updates need not compute them again.")
+        bool,
+        typer.Option(
+            help=(
+                "Whether layer states stay beside the vectors, so that "
+                "updates need not compute them again."
+            )
+        ),
     ] = True,
     states: Annotated[
-        str, typer.Option(metavar="WHERE", help="States between the two passes: memory (of the GPU), disk, or auto: what fits.")
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="States between the two passes: memory (of the GPU), disk, or auto: what fits.",
+        ),
     ] = "auto",
     neighbors: Neighbors = None,
     shard_size: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere.")
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere."
+        ),
     ] = None,
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Compute on a Ray cluster over a shared folder; local for this machine.")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Compute on a Ray cluster over a shared folder; local for this machine.",
+        ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(metavar="NUMBER", help="With --ray: how many workers.")] = None,
-    gpus_per_worker: Annotated[float, typer.Option(metavar="NUMBER", help="With --ray: GPUs of each worker.")] = 0.0,
+    workers: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="With --ray: how many workers.")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(metavar="NUMBER", help="With --ray: GPUs of each worker.")
+    ] = 0.0,
     device: Device = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what it would take, in time and on disk; nothing is written.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Tell what it would take, in time and on disk; nothing is written."
+        ),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -61,16 +100,30 @@ def embed_command(
     from graphformers.printing import print_embedding_forecast, print_vectors
 
     if ray is None and (workers is not None or gpus_per_worker):
-        raise typer.BadParameter("is for --ray", param_hint="--gpus-per-worker" if workers is None else "--workers")
+        raise typer.BadParameter(
+            "is for --ray", param_hint="--gpus-per-worker" if workers is None else "--workers"
+        )
     if ray is not None and device is not None:
-        raise typer.BadParameter("is for this machine; with --ray, --gpus-per-worker says what is used", param_hint="--device")
+        raise typer.BadParameter(
+            "is for this machine; with --ray, --gpus-per-worker says what is used",
+            param_hint="--device",
+        )
     if ray is not None and dry_run:
-        raise typer.BadParameter("tries this machine; leave --ray out to try it", param_hint="--dry-run")
-    cluster = None if ray is None else Cluster(ray, 2 if workers is None else workers, gpus_per_worker)
-    settings = EmbedSettings(precision, states_precision, keep_states, states, neighbors, shard_size=shard_size)
+        raise typer.BadParameter(
+            "tries this machine; leave --ray out to try it", param_hint="--dry-run"
+        )
+    cluster = (
+        None if ray is None else Cluster(ray, 2 if workers is None else workers, gpus_per_worker)
+    )
+    settings = EmbedSettings(
+        precision, states_precision, keep_states, states, neighbors, shard_size=shard_size
+    )
     if not dry_run:
         check_output(output, force=force)
-    loaded, texts = GraphFormers.from_pretrained(model, device="cpu" if ray else device), TextGraph.load(graph)
+    loaded, texts = (
+        GraphFormers.from_pretrained(model, device="cpu" if ray else device),
+        TextGraph.load(graph),
+    )
     if dry_run:
         print_embedding_forecast(forecast(loaded, texts, settings), as_json)
         return
@@ -88,18 +141,30 @@ def update_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table of nodes with their texts, new or changed; what it does not say of a node stays.",
+            help=(
+                "A table of nodes with their texts, new or changed; "
+                "what it does not say of a node stays."
+            ),
         ),
     ] = None,
-    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="A table of new links.")] = None,
+    edges: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A table of new links.")
+    ] = None,
     remove: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Nodes to remove: a table with a column of ids, or a line for each.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Nodes to remove: a table with a column of ids, or a line for each.",
+        ),
     ] = None,
     remove_edges: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table of links to remove: all of a pair; with a column of types those of one, or of none where it is empty.",
+            help=(
+                "A table of links to remove: all of a pair; with a column of types "
+                "those of one, or of none where it is empty."
+            ),
         ),
     ] = None,
     model: MovedModel = None,
@@ -107,29 +172,49 @@ def update_command(
         list[str] | None,
         typer.Option(
             metavar="ROLE=NAME",
-            help="Which column is id, text (several: text=title,abstract), src, dst, type; by default as in the graph's own.",
+            help=(
+                "Which column is id, text (several: text=title,abstract), src, "
+                "dst, type; by default as in the graph's own."
+            ),
         ),
     ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Columns to take that no node has yet, separated by commas, '' for none; by default all, or none where the"
+            help="Columns to take that no node has yet, separated by commas, '' "
+            "for none; by default all, or none where the"
             " import left some out.",
         ),
     ] = None,
     header: Annotated[
         bool | None,
-        typer.Option(help="Whether the first line of .csv and .tsv files names the columns; by default as in the graph's own."),
+        typer.Option(
+            help=(
+                "Whether the first line of .csv and .tsv files names the "
+                "columns; by default as in the graph's own."
+            )
+        ),
     ] = None,
     quotes: Annotated[
-        bool | None, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields; by default likewise.")
+        bool | None,
+        typer.Option(
+            help="Whether quotes in .csv and .tsv files enclose fields; by default likewise."
+        ),
     ] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave bad rows out and count them, instead of stopping at the first.")
+        bool,
+        typer.Option(
+            "--skip-bad",
+            help="Leave bad rows out and count them, instead of stopping at the first.",
+        ),
     ] = False,
     keep_empty: Annotated[
-        bool, typer.Option("--keep-empty", help="Take nodes without a text; a graph that has some takes more of them anyway.")
+        bool,
+        typer.Option(
+            "--keep-empty",
+            help="Take nodes without a text; a graph that has some takes more of them anyway.",
+        ),
     ] = False,
     device: Device = None,
     as_json: AsJson = False,
@@ -142,7 +227,9 @@ def update_command(
     from graphformers.printing import print_update
 
     if not any((nodes, edges, remove, remove_edges)):
-        raise typer.BadParameter("nothing to change; give --nodes, --edges, --remove or --remove-edges")
+        raise typer.BadParameter(
+            "nothing to change; give --nodes, --edges, --remove or --remove-edges"
+        )
     columns = dict(parse_column(word) for word in column or [])
     given: dict[str, Any] = {
         "columns": columns,
@@ -170,7 +257,12 @@ def export_command(
     vectors: Vectors,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", help="NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt.",
+        ),
     ],
     force: Force = False,
 ) -> None:
@@ -189,26 +281,43 @@ def export_command(
 def search_command(
     vectors: Vectors,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")] = None,
-    links: Annotated[str | None, typer.Option(metavar="ID", help="Likely links that this node does not have yet.")] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")
+    ] = None,
+    links: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Likely links that this node does not have yet."),
+    ] = None,
     neighbors: Annotated[
         list[str] | None,
-        typer.Option(metavar="IDS", help="The company in which the text is read: an id, or ids separated by commas. Repeatable."),
+        typer.Option(
+            metavar="IDS",
+            help=(
+                "The company in which the text is read: an id, or "
+                "ids separated by commas. Repeatable."
+            ),
+        ),
     ] = None,
     count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILTER",
-            help="Only nodes whose column fits: 'year>=1995', venue=ICML, 'venue~neur' (contains), 'year in 1995,1996'."
+            help="Only nodes whose column fits: 'year>=1995', venue=ICML, "
+            "'venue~neur' (contains), 'year in 1995,1996'."
             " Repeatable; all must hold.",
         ),
     ] = None,
     show: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Columns to show of what is found, separated by commas. Repeatable."),
+        typer.Option(
+            metavar="COLUMNS",
+            help="Columns to show of what is found, separated by commas. Repeatable.",
+        ),
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Look at every vector instead of using the index.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Look at every vector instead of using the index.")
+    ] = False,
     model: MovedModel = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -220,20 +329,32 @@ def search_command(
     from graphformers.printing import print_matches
     from graphformers.retrieval.searcher import Searcher
 
-    given = [name for name, value in (("TEXT", text), ("--id", id), ("--links", links)) if value is not None]
+    given = [
+        name
+        for name, value in (("TEXT", text), ("--id", id), ("--links", links))
+        if value is not None
+    ]
     if len(given) != 1:
         raise typer.BadParameter(
-            f"{' and '.join(given) or 'nothing'} given, expected one of TEXT, --id, --links", param_hint="TEXT"
+            f"{' and '.join(given) or 'nothing'} given, expected one of TEXT, --id, --links",
+            param_hint="TEXT",
         )
     if neighbors and text is None:
-        raise typer.BadParameter("--neighbors given without a text to read among them", param_hint="--neighbors")
+        raise typer.BadParameter(
+            "--neighbors given without a text to read among them", param_hint="--neighbors"
+        )
     if text is not None and not text.strip():
         raise typer.BadParameter("an empty text given, expected some words", param_hint="TEXT")
     shown, where = [name for word in show or [] for name in listed(word)], where or []
-    searcher = Searcher(vectors, _moved(model, device), exact=True if exact else None, device=device, columns=shown)
+    searcher = Searcher(
+        vectors, _moved(model, device), exact=True if exact else None, device=device, columns=shown
+    )
     if text is not None:
-        whole = [word for word in neighbors or [] if word in searcher.store]  # an id may have commas of its own
-        around = whole + [part for word in neighbors or [] if word not in whole for part in listed(word)]
+        # an id may have commas of its own
+        whole = [word for word in neighbors or [] if word in searcher.store]
+        around = whole + [
+            part for word in neighbors or [] if word not in whole for part in listed(word)
+        ]
         found = searcher.text(text, count, neighbors=around, where=where)
     elif id is not None:
         found = searcher.similar(id, count, where=where)
@@ -247,12 +368,20 @@ def serve_command(
     vectors: Vectors,
     model: MovedModel = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)
+    ] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Holds the token that writing needs; or the environment, GRAPHFORMERS_TOKEN."),
+        typer.Option(
+            metavar="FILE",
+            help="Holds the token that writing needs; or the environment, GRAPHFORMERS_TOKEN.",
+        ),
     ] = None,
     read_token_file: Annotated[
         Path | None,
@@ -264,16 +393,25 @@ def serve_command(
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A name under which a proxy on this machine passes requests on. Repeatable."),
+        typer.Option(
+            metavar="HOST",
+            help="A name under which a proxy on this machine passes requests on. Repeatable.",
+        ),
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            metavar="NUMBER", help="Requests a second from one address; by default 100, on 127.0.0.1 any number.", min=0
+            metavar="NUMBER",
+            help="Requests a second from one address; by default 100, on 127.0.0.1 any number.",
+            min=0,
         ),
     ] = None,
     log: Annotated[
-        bool, typer.Option("--log", help="Print a line for every request: time, address, what, status, milliseconds.")
+        bool,
+        typer.Option(
+            "--log",
+            help="Print a line for every request: time, address, what, status, milliseconds.",
+        ),
     ] = False,
     device: Device = None,
 ) -> None:
@@ -282,15 +420,15 @@ def serve_command(
     Without a token, changes are taken from this machine alone: a server that other machines can
     reach, by itself or through a proxy, is then read-only; and so is one that asks readers for a
     token and has none for writing. Tokens are sent as they are, so put a proxy that speaks TLS in
-    front where the network is not yours.
-    While a server that takes changes runs, no other process can change the folder; a read-only server shows the folder as it was
-    at the start.
+    front where the network is not yours. While a server that takes changes runs, no other process
+    can change the folder; a read-only server shows the folder as it was at the start.
 
     graphformers serve papers.vectors --port 8000
     """
     import os
 
-    # before torch and numpy are imported: their threads must not spin while they wait for each other (docs/design.md)
+    # before torch and numpy are imported: their threads must not spin while they wait for each
+    # other (docs/design.md)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from graphformers.serve.settings import Limits, ServeSettings, read_token
@@ -303,7 +441,12 @@ def serve_command(
         from graphformers.errors import MissingExtraError
 
         raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
-    settings = ServeSettings(vectors, model, host, port, write, read, device, log, tuple(name or []))
+    settings = ServeSettings(
+        vectors, model, host, port, write, read, device, log, tuple(name or [])
+    )
     if rate is None:
         rate = 0 if settings.is_loopback else 100
-    serve(replace(settings, limits=Limits(rate=rate)), lambda address: print(f"serving {vectors} at {address}", flush=True))
+    serve(
+        replace(settings, limits=Limits(rate=rate)),
+        lambda address: print(f"serving {vectors} at {address}", flush=True),
+    )

@@ -1,1 +1,3 @@
-"""Comparison: several methods under one budget, the paper's tables, and a report that says whether the graph helps."""
+"""Comparison: several methods under one budget, the paper's tables, and a report that says whether
+the graph helps.
+"""

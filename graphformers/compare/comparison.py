@@ -1,4 +1,6 @@
-"""compare: trains methods under one budget, and writes report.html, tables.md and results.json beside the runs."""
+"""compare: trains methods under one budget, and writes report.html, tables.md and results.json
+beside the runs.
+"""
 
 import json
 from collections.abc import Sequence
@@ -32,22 +34,38 @@ class Comparison:
     numbers: Path
 
 
-def compare(plan: Plan, *, table: str | None = None, methods: Sequence[str] | None = None, retrain: bool = False) -> Comparison:
+def compare(
+    plan: Plan,
+    *,
+    table: str | None = None,
+    methods: Sequence[str] | None = None,
+    retrain: bool = False,
+) -> Comparison:
     """Runs what is missing of a comparison and writes its report.
 
-    `table` is one of the paper's tables, by name; `methods` are names such as max or max.one-stage. What an interrupted
-    comparison finished is used.
+    `table` is one of the paper's tables, by name; `methods` are names such as max or max.one-stage.
+    What an interrupted comparison finished is used.
     """
     if retrain and table != "neighbours":
-        raise GraphFormersError("--retrain is for --table neighbours, which it has trained for each number of neighbours")
+        raise GraphFormersError(
+            "--retrain is for --table neighbours, which it has trained for each number of "
+            "neighbours"
+        )
     check_folder(plan.folder)
     _check_table(plan, table)
     most = num_neighbors(plan)
     if table is not None and methods:
-        raise GraphFormersError("a table by name and methods given, expected one of them: a table knows its methods")
-    chosen = variants_of(table, retrain=retrain, most_neighbors=most) if table else variants(methods or DEFAULT)
+        raise GraphFormersError(
+            "a table by name and methods given, expected one of them: a table knows its methods"
+        )
+    chosen = (
+        variants_of(table, retrain=retrain, most_neighbors=most)
+        if table
+        else variants(methods or DEFAULT)
+    )
     _tell_unused(plan, chosen)
-    simple = untrained(plan) if chosen else {}  # before hours of training: what can fail should fail now
+    # before hours of training: what can fail should fail now
+    simple = untrained(plan) if chosen else {}
     runs = []
     for seed in plan.seeds:
         for each in chosen:
@@ -63,7 +81,9 @@ def check_folder(folder: Path) -> None:
         raise GraphFormersError(f"{folder}: a file, expected a folder for the report")
     strange = foreign_entry(folder, COMPARISON)
     if strange is not None:
-        raise GraphFormersError(f"{folder}: holds {strange!r} and no report of ours; choose another folder")
+        raise GraphFormersError(
+            f"{folder}: holds {strange!r} and no report of ours; choose another folder"
+        )
     # reports and runs would be written elsewhere
     refuse_links_out(folder)
     if not (folder / COMPARISON).is_file():
@@ -74,15 +94,24 @@ def check_folder(folder: Path) -> None:
 def _check_table(plan: Plan, table: str | None) -> None:
     own = next((name for name in plan.settings or {} if name.endswith(".num_neighbors")), None)
     if table == "neighbours" and own is not None:
-        raise GraphFormersError(f"{own} given, but this table gives all methods the same neighbours: set num_neighbors")
+        raise GraphFormersError(
+            f"{own} given, but this table gives all methods the same neighbours: set num_neighbors"
+        )
 
 
 def _tell_unused(plan: Plan, chosen: Sequence[Variant]) -> None:
     """Says which settings are for methods that are not compared: perhaps another name was meant."""
     methods = {each.method for each in chosen}
-    unused = [name for name in plan.settings or {} if "." in name and name.partition(".")[0] not in methods]
+    unused = [
+        name
+        for name in plan.settings or {}
+        if "." in name and name.partition(".")[0] not in methods
+    ]
     if chosen and unused:
-        say(f"without effect: {', '.join(unused)}; the methods compared are {', '.join(sorted(methods))}")
+        say(
+            f"without effect: {', '.join(unused)}; the methods compared are "
+            f"{', '.join(sorted(methods))}"
+        )
 
 
 def num_neighbors(plan: Plan) -> int:
@@ -92,14 +121,22 @@ def num_neighbors(plan: Plan) -> int:
 
 
 def conditions_of(variant: Variant, table: str | None, most: int) -> list[str]:
-    """Under which conditions a variant is scored: as asked, and where it reads neighbours with wrong ones and with none."""
+    """Under which conditions a variant is scored: as asked, and where it reads neighbours with
+    wrong ones and with none.
+    """
     if not variant.reads_neighbors:
         return [ASKED]
-    fewer = [f"#N = {count}" for count in range(1, most)] if table == "neighbours" and "." not in variant.name else []
+    fewer = (
+        [f"#N = {count}" for count in range(1, most)]
+        if table == "neighbours" and "." not in variant.name
+        else []
+    )
     return [ASKED, SHUFFLED, ALONE, *fewer]
 
 
-def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retrain: bool) -> list[tables_of.Table]:
+def _tables(
+    plan: Plan, results: Results, table: str | None, most: int, *, retrain: bool
+) -> list[tables_of.Table]:
     found = [tables_of.dataset_table(results)]
     if table == "overall":
         found += [tables_of.overall_table(results), tables_of.untrained_table(results)]
@@ -108,14 +145,21 @@ def _tables(plan: Plan, results: Results, table: str | None, most: int, *, retra
     elif table == "ablation":
         found.append(tables_of.ablation_table(results))
     elif table == "efficiency":
-        found.append(tables_of.efficiency_table(*measure_efficiency(plan.source, plan.settings or {}, plan.device)))
+        found.append(
+            tables_of.efficiency_table(
+                *measure_efficiency(plan.source, plan.settings or {}, plan.device)
+            )
+        )
     elif table is None:
         found.append(tables_of.system_table("Compared", (*results.trained, *results.untrained)))
     return found
 
 
-def write_files(plan: Plan, results: Results, tables: Sequence[tables_of.Table], table: str | None) -> tuple[Path, Path]:
-    """results.json, tables.md, and report.html where plotly is installed; overall.json and so on for a table of the paper's.
+def write_files(
+    plan: Plan, results: Results, tables: Sequence[tables_of.Table], table: str | None
+) -> tuple[Path, Path]:
+    """results.json, tables.md, and report.html where plotly is installed; overall.json and so on
+    for a table of the paper's.
 
     Gives the report and the numbers.
     """
@@ -124,7 +168,11 @@ def write_files(plan: Plan, results: Results, tables: Sequence[tables_of.Table],
         plan.folder / (name if table is None else f"{table}{Path(name).suffix}")
         for name in ("results.json", "tables.md", "report.html")
     )
-    told: dict[str, Any] = {"made by": details, **results.table(), "tables": [each.table() for each in tables]}
+    told: dict[str, Any] = {
+        "made by": details,
+        **results.table(),
+        "tables": [each.table() for each in tables],
+    }
     write_whole(numbers, json.dumps(told, ensure_ascii=False, indent=1).encode() + b"\n")
     shown = "".join(f"## {each.title}\n\n{each.markdown()}\n" for each in tables)
     write_whole(written, f"{shown}{_verdict_lines(told['verdict'])}".encode())
@@ -149,11 +197,16 @@ def _details(plan: Plan, results: Results) -> dict[str, Any]:
     """What a reader needs to repeat it."""
     table = results.split.table()
     config, _ = divide_settings(settings_for("graphformers", plan.settings or {}))
-    hidden = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")  # said otherwise, or without effect here
+    # said otherwise, or without effect here
+    hidden = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")
     told = {name: value for name, value in (plan.settings or {}).items() if name not in hidden}
     steps = sorted({run.facts["steps"] for system in results.trained for run in system.runs})
     seconds = (plan.settings or {}).get("max_seconds")
-    budget = f"{seconds:.0f} s of training" if seconds else ", ".join(f"{count:,} steps" for count in steps)
+    budget = (
+        f"{seconds:.0f} s of training"
+        if seconds
+        else ", ".join(f"{count:,} steps" for count in steps)
+    )
     return {
         "split": str(plan.split.artifact.path) if plan.split.artifact else "",
         "pairs": ", ".join(f"{name} {value:,}" for name, value in table.items()),

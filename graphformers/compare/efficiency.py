@@ -1,4 +1,6 @@
-"""The paper's Table 5: time and memory of a mini-batch read from scratch, by number of neighbours."""
+"""The paper's Table 5: time and memory of a mini-batch read from scratch, by number of
+neighbours.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,8 @@ COUNTS = {"cuda": (3, 5, 10, 20, 50, 100, 200), "cpu": (3, 5, 10, 20, 50)}
 def measure_efficiency(
     source: str, settings: Mapping[str, Any], device: str | None = None, counts: Sequence[int] = ()
 ) -> tuple[list[dict[str, Any]], str]:
-    """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them; and the name of what computes.
+    """GraphFormers and PLM+Max on a backbone, ready for inference as `encode` has them; and the
+    name of what computes.
 
     Of the settings those of models count, but for the number of tokens, which is the paper's.
     """
@@ -31,7 +34,9 @@ def measure_efficiency(
     for method in ("graphformers", "max"):
         _, changes = divide_settings(settings_for(method, settings))
         changes["max_tokens"] = TOKENS
-        models[method] = ready(GraphFormers.from_backbone(source, method, device=str(place), **changes))
+        models[method] = ready(
+            GraphFormers.from_backbone(source, method, device=str(place), **changes)
+        )
     return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"])), device_name(place)
 
 
@@ -42,7 +47,8 @@ def ready(model: GraphFormers) -> GraphFormers:
 
 
 def table_5(models: Mapping[str, GraphFormers], counts: Sequence[int]) -> list[dict[str, Any]]:
-    """32 centres, 16 tokens a node, distinct neighbours, from scratch, inference: milliseconds and peak memory of each model.
+    """32 centres, 16 tokens a node, distinct neighbours, from scratch, inference: milliseconds and
+    peak memory of each model.
 
     On a GPU also replayed as a CUDA graph: what is left when launching kernels costs nothing.
     """
@@ -60,9 +66,15 @@ def table_5(models: Mapping[str, GraphFormers], counts: Sequence[int]) -> list[d
 def _measure(model: GraphFormers, count: int) -> dict[str, float]:
     num_nodes, device = CENTERS * (1 + count), model.device
     length = TOKENS - len(model.tokenizer.prefix) - len(model.tokenizer.suffix)
-    flat = np.random.default_rng(0).integers(model.tokenizer.vocab_size // 2, model.tokenizer.vocab_size, num_nodes * length)
-    cache = TokenCache(flat, np.arange(num_nodes + 1) * length, model.tokenizer.prefix, model.tokenizer.suffix)
-    neighborhood = Neighborhood(np.arange(CENTERS), np.arange(CENTERS + 1) * count, np.arange(CENTERS, num_nodes))
+    flat = np.random.default_rng(0).integers(
+        model.tokenizer.vocab_size // 2, model.tokenizer.vocab_size, num_nodes * length
+    )
+    cache = TokenCache(
+        flat, np.arange(num_nodes + 1) * length, model.tokenizer.prefix, model.tokenizer.suffix
+    )
+    neighborhood = Neighborhood(
+        np.arange(CENTERS), np.arange(CENTERS + 1) * count, np.arange(CENTERS, num_nodes)
+    )
     batch = to_device(model.packer().pack_neighborhoods(cache, neighborhood), device)
 
     def work() -> None:
@@ -73,9 +85,13 @@ def _measure(model: GraphFormers, count: int) -> dict[str, float]:
         return {"ms": 1000 * seconds(work, device, 3)}
     found = {"ms": 1000 * seconds(work, device, 20)}
     torch.cuda.reset_peak_memory_stats(device)
-    before, own = torch.cuda.memory_allocated(device), sum(each.nbytes for each in model.parameters())
+    before, own = (
+        torch.cuda.memory_allocated(device),
+        sum(each.nbytes for each in model.parameters()),
+    )
     work()
-    found["gib"] = (own + torch.cuda.max_memory_allocated(device) - before) / 2**30  # other models do not count
+    # other models do not count
+    found["gib"] = (own + torch.cuda.max_memory_allocated(device) - before) / 2**30
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
@@ -99,7 +115,11 @@ def seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> floa
 
 def device_name(device: torch.device) -> str:
     """What computes, in words."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type}, {torch.get_num_threads()} threads"
+    return (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{device.type}, {torch.get_num_threads()} threads"
+    )
 
 
 def synchronize(device: torch.device) -> None:

@@ -36,7 +36,8 @@ class System:
     variant: Variant | None = None
     runs: tuple[Run, ...] = ()
     nodes_per_second: float = 0.0  # that its network reads, and
-    seconds_per_step: float = 0.0  # of training, at best of all runs of that network: others on the machine only slow them down
+    # of training, at best of all runs of that network: others on the machine only slow them down
+    seconds_per_step: float = 0.0
     _scores: dict[tuple[str, str], Score] = field(default_factory=dict, compare=False, repr=False)
 
     def values(self, metric: str = "P@1", condition: str = ASKED) -> Array:
@@ -99,8 +100,16 @@ class Results:
         for own in by_name.values():
             shared = [name for name in own[0].ranks if all(name in run.ranks for run in own)]
             ranks = {name: [run.ranks[name] for run in own] for name in shared}
-            trained.append(System(own[0].variant.title, ranks, own[0].variant, tuple(own), *best[_network(own[0])]))
-        return Results(split, tuple(trained), tuple(System(name, {ASKED: [ranks]}) for name, ranks in untrained.items()))
+            trained.append(
+                System(
+                    own[0].variant.title, ranks, own[0].variant, tuple(own), *best[_network(own[0])]
+                )
+            )
+        return Results(
+            split,
+            tuple(trained),
+            tuple(System(name, {ASKED: [ranks]}) for name, ranks in untrained.items()),
+        )
 
     @cached_property
     def slices(self) -> Slices:
@@ -117,11 +126,22 @@ class Results:
         return len({run.facts.get("device") for each in self.trained for run in each.runs}) <= 1
 
     def find(self, name: str) -> System | None:
-        return next((each for each in self.trained if each.variant is not None and each.variant.name == name), None)
+        return next(
+            (
+                each
+                for each in self.trained
+                if each.variant is not None and each.variant.name == name
+            ),
+            None,
+        )
 
     def best_reader(self) -> System | None:
         """The variant that reads neighbours and did best on the valid questions."""
-        readers = [each for each in self.trained if each.variant is not None and each.variant.reads_neighbors]
+        readers = [
+            each
+            for each in self.trained
+            if each.variant is not None and each.variant.reads_neighbors
+        ]
         return max(readers, key=lambda each: each.valid, default=None)
 
     def best(self) -> System | None:
@@ -129,19 +149,29 @@ class Results:
 
     def text_only(self) -> System | None:
         """PLM, in the better of its schedules."""
-        found = [each for each in self.trained if each.variant is not None and each.variant.method == "plm"]
+        found = [
+            each
+            for each in self.trained
+            if each.variant is not None and each.variant.method == "plm"
+        ]
         return max(found, key=lambda each: each.valid, default=None)
 
     def table(self) -> dict[str, Any]:
         """As plain numbers, for JSON."""
         return {
             "split": self.split.table(),
-            "trained": {(each.variant.name if each.variant else each.title): _numbers(each) for each in self.trained},
+            "trained": {
+                (each.variant.name if each.variant else each.title): _numbers(each)
+                for each in self.trained
+            },
             "untrained": {each.title: _numbers(each) for each in self.untrained},
             "slices": {
                 group: {
                     name: {"questions": int(mark.sum())}
-                    | {each.title: float(each.values()[mark].mean()) for each in (*self.trained, *self.untrained)}
+                    | {
+                        each.title: float(each.values()[mark].mean())
+                        for each in (*self.trained, *self.untrained)
+                    }
                     for name, mark in names.items()
                 }
                 for group, names in self.slices.items()
@@ -171,8 +201,8 @@ def _numbers(system: System) -> dict[str, Any]:
 def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
     """By how much one system's P@1 is ahead of another's (under a condition) on the same questions.
 
-    Where one was trained with several seeds, the interval and the test are over seeds as well. Between two conditions of one
-    system each seed is compared with itself.
+    Where one was trained with several seeds, the interval and the test are over seeds as well.
+    Between two conditions of one system each seed is compared with itself.
     """
     sides = (one.ranks[ASKED], other.ranks[condition])
     one_SQ, other_TQ = (np.array([METRICS["P@1"](ranks) for ranks in side]) for side in sides)
@@ -184,16 +214,24 @@ def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
 
 
 def caution(one: System, other: System) -> str:
-    """What stands between a difference and its reason: unequal numbers of steps in equal time, and single runs."""
+    """What stands between a difference and its reason: unequal numbers of steps in equal time, and
+    single runs.
+    """
     steps = [each.mean_fact("steps") for each in (one, other)]
-    words = [f"{steps[0]:,.0f} steps against {steps[1]:,.0f} in the same time"] if steps[0] != steps[1] else []
+    words = (
+        [f"{steps[0]:,.0f} steps against {steps[1]:,.0f} in the same time"]
+        if steps[0] != steps[1]
+        else []
+    )
     if len(one.runs) == len(other.runs) == 1:
         words.append("one seed each: training again may change this")
     return f" ({'; '.join(words)})" if words else ""
 
 
 def verdict(results: Results) -> list[str]:
-    """What the numbers say, one sentence each. Which method is best is decided on the valid questions, not on the asked ones."""
+    """What the numbers say, one sentence each. Which method is best is decided on the valid
+    questions, not on the asked ones.
+    """
     reader, text, best = results.best_reader(), results.text_only(), results.best()
     found = _learned_nothing(results)
     if reader and text:
@@ -209,7 +247,9 @@ def verdict(results: Results) -> list[str]:
 
 
 def _learned_nothing(results: Results) -> list[str]:
-    """Where all methods are behind the backbone that they began with, their differences say nothing of them."""
+    """Where all methods are behind the backbone that they began with, their differences say nothing
+    of them.
+    """
     start = next((each for each in results.untrained if each.title.endswith(UNTRAINED)), None)
     if start is None or not results.trained:
         return []
@@ -218,41 +258,58 @@ def _learned_nothing(results: Results) -> list[str]:
         return []
     best = max(each.mean() for each in results.trained)
     return [
-        f"Nothing is learned yet: every method finds fewer links than {start.title} ({start.mean():.3f}; the best {best:.3f}). "
+        f"Nothing is learned yet: every method finds fewer links than {start.title} "
+        f"({start.mean():.3f}; the best {best:.3f}). "
         "Train longer, or otherwise, before you believe what follows."
     ]
 
 
 def _does_the_graph_help(reader: System, text: System) -> str:
     difference = ahead(reader, text)
-    numbers = f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} P@1 ({difference}){caution(text, reader)}"
+    numbers = (
+        f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} "
+        f"P@1 ({difference}){caution(text, reader)}"
+    )
     if difference.p_value >= SURE:
         count = len(text.values())
         asked = "one question" if count == 1 else f"these {count:,} questions"
         return f"Whether the graph helps cannot be told from {asked}: {numbers}."
     if difference.value < 0:
         return f"The graph does not help here, it hurts: {numbers}."
-    relative = f"; {100 * difference.value / text.mean():.0f} % more links found at first sight" if text.mean() else ""
+    relative = (
+        f"; {100 * difference.value / text.mean():.0f} % more links found at first sight"
+        if text.mean()
+        else ""
+    )
     return f"The graph helps: {numbers}{relative}."
 
 
 def _counterfactuals(reader: System) -> list[str]:
     own, found = reader.mean(), []
     same = min(SAME, own / 10)  # what is no difference, where little is found at all, is smaller
-    conditions = ((SHUFFLED, "the neighbours of other nodes", "use"), (ALONE, "no neighbours at all", "need"))
+    conditions = (
+        (SHUFFLED, "the neighbours of other nodes", "use"),
+        (ALONE, "no neighbours at all", "need"),
+    )
     for condition, name, verb in conditions:
         if condition in reader.ranks:
             difference = ahead(reader, reader, condition)
             value = reader.mean(condition=condition)
-            unseen = 3 / len(reader.values())  # what may differ, 19 times of 20, where none of these questions does
+            # what may differ, 19 times of 20, where none of these questions does
+            unseen = 3 / len(reader.values())
             is_sure = difference.p_value < SURE and f"{value:.3f}" != f"{own:.3f}"
             if max(own, value) == 0:
-                found.append(f"With {name}, {reader.title} finds none of the links, as with its own.")
+                found.append(
+                    f"With {name}, {reader.title} finds none of the links, as with its own."
+                )
             elif max(-difference.low, difference.high, unseen) <= same and not is_sure:
                 words = f"does as well ({value:.3f} against {own:.3f}): it does not {verb} them"
                 found.append(f"With {name}, {reader.title} {words}.")
             elif difference.p_value >= SURE:
-                found.append(f"With {name}, {reader.title} has {value:.3f} instead of {own:.3f}; too few questions to tell.")
+                found.append(
+                    f"With {name}, {reader.title} has {value:.3f} instead of {own:.3f}; too few "
+                    f"questions to tell."
+                )
             else:
                 word = "falls" if value < own else "rises"
                 found.append(f"With {name}, {reader.title} {word} from {own:.3f} to {value:.3f}.")
@@ -260,26 +317,46 @@ def _counterfactuals(reader: System) -> list[str]:
 
 
 def _which_to_take(results: Results, best: System) -> str:
-    """The best on valid, or a cheaper one that cannot be told from it; and who is surely better on the asked questions."""
+    """The best on valid, or a cheaper one that cannot be told from it; and who is surely better on
+    the asked questions.
+    """
     level = [each.title for each in results.trained if each.valid == best.valid]
     if len(level) > 1:
         names = f"{', '.join(level[:-1])} and {level[-1]}"
-        return f"The valid questions do not tell which to take: {names} do equally well on them ({best.valid:.3f} P@1)."
+        return (
+            f"The valid questions do not tell which to take: {names} do "
+            f"equally well on them ({best.valid:.3f} P@1)."
+        )
     others = {each.title: (each, ahead(best, each)) for each in results.trained if each is not best}
     equals = [
         each
         for each, difference in others.values()
-        if difference.p_value >= SURE and each.nodes_per_second > 1.2 * best.nodes_per_second and results.is_one_device
+        if difference.p_value >= SURE
+        and each.nodes_per_second > 1.2 * best.nodes_per_second
+        and results.is_one_device
     ]
-    better = [each for each, difference in others.values() if difference.p_value < SURE and difference.value < 0]
-    words = f"Take {best.title}: it is the best on the valid questions ({best.valid:.3f} P@1), {best.mean():.3f} here."
+    better = [
+        each
+        for each, difference in others.values()
+        if difference.p_value < SURE and difference.value < 0
+    ]
+    words = (
+        f"Take {best.title}: it is the best on the valid questions "
+        f"({best.valid:.3f} P@1), {best.mean():.3f} here."
+    )
     if better:
         first = max(better, key=lambda each: each.mean())
-        words += f" {first.title} finds more of the links asked for here ({first.mean():.3f}; {first.valid:.3f} on valid)."
+        words += (
+            f" {first.title} finds more of the links asked for here "
+            f"({first.mean():.3f}; {first.valid:.3f} on valid)."
+        )
     if equals:
         cheaper = max(equals, key=lambda each: each.nodes_per_second)
         times = cheaper.nodes_per_second / best.nodes_per_second
-        words += f" {cheaper.title} cannot be told from it ({cheaper.mean():.3f}) and encodes {times:.1f} times as fast."
+        words += (
+            f" {cheaper.title} cannot be told from it ({cheaper.mean():.3f}) "
+            f"and encodes {times:.1f} times as fast."
+        )
     return words
 
 
@@ -312,6 +389,8 @@ def _cost(reader: System, text: System) -> str:
     training = reader.seconds_per_step / max(text.seconds_per_step, 1e-9)
     encoding = text.nodes_per_second / reader.nodes_per_second
     return (
-        f"What it costs: a training step of {reader.title} takes {training:.1f} times as long as one of {text.title}, "
-        f"reading a node {encoding:.1f} times as long ({reader.nodes_per_second:,.0f} nodes/s here)."
+        f"What it costs: a training step of {reader.title} takes {training:.1f} times as long as "
+        f"one of {text.title}, "
+        f"reading a node {encoding:.1f} times as long ({reader.nodes_per_second:,.0f} nodes/s "
+        f"here)."
     )

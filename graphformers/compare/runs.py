@@ -1,6 +1,8 @@
-"""Runs of a comparison: each variant trained with each seed under one budget, scored under several conditions, and kept.
+"""Runs of a comparison: each variant trained with each seed under one budget, scored under several
+conditions, and kept.
 
-A run is a model folder and a folder of ranks beside it. What is finished is never done again; what was interrupted goes on.
+A run is a model folder and a folder of ranks beside it. What is finished is never done again; what
+was interrupted goes on.
 """
 
 import hashlib
@@ -35,7 +37,13 @@ from graphformers.places import read_object
 from graphformers.progress import say
 from graphformers.train.checkpoint import RunFolder
 from graphformers.train.runs import make_trainer
-from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, filled, settings_for
+from graphformers.train.settings import (
+    CHANGEABLE,
+    MODEL_SETTINGS,
+    divide_settings,
+    filled,
+    settings_for,
+)
 
 KIND = "scores"
 VERSION = 1
@@ -56,7 +64,8 @@ class Plan:
     split: LinkSplit
     folder: Path  # runs/ inside it holds models and ranks
     source: str = "minilm"  # the backbone
-    settings: Mapping[str, Any] | None = None  # of training, for all; max.learning_rate for one method
+    # of training, for all; max.learning_rate for one method
+    settings: Mapping[str, Any] | None = None
     seeds: tuple[int, ...] = (42,)
     device: str | None = None
     force: bool = False  # train anew what was made with other settings
@@ -64,45 +73,68 @@ class Plan:
 
     def __post_init__(self) -> None:
         if (Path(self.source) / MANIFEST).is_file():
-            raise GraphFormersError(f"{self.source}: a model of ours, a comparison starts every method from a backbone")
+            raise GraphFormersError(
+                f"{self.source}: a model of ours, a comparison starts every method from a backbone"
+            )
         for name in self.settings or {}:
             method, _, own = name.rpartition(".")
             if own in ("seed", "two_stage"):
                 advice = "--seeds" if own == "seed" else "methods such as max and max.one-stage"
                 raise GraphFormersError(f"{name} has no meaning in a comparison; use {advice}")
             if method and own in BUDGET:
-                raise GraphFormersError(f"{name} given, but a comparison has one budget: {own} is for all methods")
+                raise GraphFormersError(
+                    f"{name} given, but a comparison has one budget: {own} is for all methods"
+                )
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise GraphFormersError(f"seeds {', '.join(map(str, self.seeds)) or 'none'} given, expected different ones")
+            raise GraphFormersError(
+                f"seeds {', '.join(map(str, self.seeds)) or 'none'} given, expected different ones"
+            )
 
     def place(self, variant: Variant, seed: int) -> Path:
         return self.folder / "runs" / f"{variant.name}-{seed}.model"
 
     def resolve(self, variant: Variant, seed: int) -> dict[str, Any]:
-        """The settings of a run: the common ones, the method's own, the variant's; and the same budget for everyone.
+        """The settings of a run: the common ones, the method's own, the variant's; and the same
+        budget for everyone.
 
-        The budget is max_seconds if that is set, else max_steps, else both stages' epochs in steps. Nobody stops early: who did
-        would have had less of it.
+        The budget is max_seconds if that is set, else max_steps, else both stages' epochs in steps.
+        Nobody stops early: who did would have had less of it.
         """
-        settings = settings_for(variant.method, self.settings or {}) | dict(variant.settings) | {"seed": seed}
+        settings = (
+            settings_for(variant.method, self.settings or {})
+            | dict(variant.settings)
+            | {"seed": seed}
+        )
         settings.setdefault("validate_start", False)  # the untrained backbone has a row of its own
         if settings.get("max_seconds") is not None:
             return settings | {"max_steps": None, "epochs": NEVER, "patience": NEVER}
         config, _ = divide_settings(settings)
         per_epoch = max(1, -(-len(self.split.train) // config.batch_size))
         steps = config.max_steps or 2 * config.epochs * per_epoch
-        return settings | {"max_steps": steps, "epochs": -(-steps // per_epoch) + 1, "patience": NEVER}
+        return settings | {
+            "max_steps": steps,
+            "epochs": -(-steps // per_epoch) + 1,
+            "patience": NEVER,
+        }
 
     @cached_property
     def backbone_hash(self) -> str:
         """Of the backbone's weights and configuration: a folder may change under its name."""
-        return _hash_of(file for file in sorted(find_backbone(self.source).glob("*")) if file.suffix in (".safetensors", ".json"))
+        return _hash_of(
+            file
+            for file in sorted(find_backbone(self.source).glob("*"))
+            if file.suffix in (".safetensors", ".json")
+        )
 
     @cached_property
     def words_hash(self) -> str:
-        """Of what else it is read by: its words, where they are no JSON, and how sentence-transformers pool."""
+        """Of what else it is read by: its words, where they are no JSON, and how
+        sentence-transformers pool.
+        """
         folder = find_backbone(self.source)
-        return _hash_of(file for name in ("vocab.txt", "1_Pooling/config.json") for file in folder.glob(name))
+        return _hash_of(
+            file for name in ("vocab.txt", "1_Pooling/config.json") for file in folder.glob(name)
+        )
 
 
 def _hash_of(files: Iterable[Path]) -> str:
@@ -119,13 +151,20 @@ class Run:
     variant: Variant
     seed: int
     ranks: dict[str, Ranks]  # by condition
-    facts: dict[str, Any]  # steps, seconds, valid, parameters, nodes_per_second, history; which model, on what device
+    # steps, seconds, valid, parameters, nodes_per_second, history; which model, on what device
+    facts: dict[str, Any]
 
 
-def finish_run(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str] = (ASKED,)) -> Run:
-    """Trains a variant, if that is not done, and scores it under each condition, if that is not done."""
+def finish_run(
+    plan: Plan, variant: Variant, seed: int, conditions: Sequence[str] = (ASKED,)
+) -> Run:
+    """Trains a variant, if that is not done, and scores it under each condition, if that is not
+    done.
+    """
     model = plan.place(variant, seed)
-    with held(model.with_name(f".{model.stem}.lock"), f"{model}: another process is making this run"):
+    with held(
+        model.with_name(f".{model.stem}.lock"), f"{model}: another process is making this run"
+    ):
         return _finish(plan, variant, seed, conditions)
 
 
@@ -138,10 +177,14 @@ def _finish(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str]) 
     if wanted == list(ranks):
         return Run(variant, seed, ranks, facts)
     if not (model / MANIFEST).is_file():
-        say(f"{variant.title}, seed {seed}: training{' again: its model was not kept' if ranks else ''}")
+        say(
+            f"{variant.title}, seed {seed}: "
+            f"training{' again: its model was not kept' if ranks else ''}"
+        )
         make_trainer(plan.split, plan.source, model, variant.method, settings, plan.device).train()
     told = training_facts(model)
-    if any(told[name] != facts.get(name, told[name]) for name in ("model", "history")):  # ranks of another model, trained before
+    # ranks of another model, trained before
+    if any(told[name] != facts.get(name, told[name]) for name in ("model", "history")):
         ranks, facts = {}, {}
     facts = told | facts
     trained = GraphFormers.from_pretrained(model, device=plan.device)
@@ -149,7 +192,10 @@ def _finish(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str]) 
         ranks[condition], speed = _score(plan, trained, condition)
         if condition == ASKED:
             facts |= {"nodes_per_second": speed, "device": device_name(trained.device)}
-            say(f"{variant.title}, seed {seed}: P@1 {float(METRICS['P@1'](ranks[ASKED]).mean()):.4f}")
+            say(
+                f"{variant.title}, seed {seed}: P@1 "
+                f"{float(METRICS['P@1'](ranks[ASKED]).mean()):.4f}"
+            )
     save_ranks(place, ranks, facts)
     if not plan.keep_models:
         shutil.rmtree(model)
@@ -160,9 +206,11 @@ def _score(plan: Plan, model: GraphFormers, condition: str) -> tuple[Ranks, floa
     """Where the positives stand under a condition, and how many nodes were read in a second."""
     split, sampler = plan.split, sampler_of(condition, plan.split, model)
     nodes = asked_nodes(split.test)
-    model.encode_nodes(split.graph, nodes[:64], sampler=sampler)  # what the first call takes is no part of the pace
+    # what the first call takes is no part of the pace
+    model.encode_nodes(split.graph, nodes[:64], sampler=sampler)
     taken: list[float] = []
-    while not taken or (condition == ASKED and len(taken) < 3 and sum(taken) < TIMED):  # what takes a moment is timed again
+    # what takes a moment is timed again
+    while not taken or (condition == ASKED and len(taken) < 3 and sum(taken) < TIMED):
         started = time.perf_counter()
         scorer = model_scores(model, split, split.test, sampler=sampler)
         taken.append(time.perf_counter() - started)
@@ -179,27 +227,39 @@ def _what_makes_it(plan: Plan, variant: Variant, settings: Mapping[str, Any]) ->
 
 
 def _what_all_share(plan: Plan) -> dict[str, Any]:
-    return {"backbone": plan.backbone_hash, BACKBONE_WORDS: plan.words_hash, "split": plan.split.fingerprint}
+    return {
+        "backbone": plan.backbone_hash,
+        BACKBONE_WORDS: plan.words_hash,
+        "split": plan.split.fingerprint,
+    }
 
 
 def _agree(plan: Plan, model: Path, wanted: dict[str, Any]) -> None:
-    """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away when that is forced."""
+    """Notes what makes a run before it begins. What was made otherwise is refused, or cleared away
+    when that is forced.
+    """
     note, run = model.with_suffix(".json"), RunFolder(model)
     others = [each for each in (model, run.folder, model.with_suffix(".scores")) if each.exists()]
     found = read_object(note) if note.is_file() else {}
     if found:  # by an older version, perhaps, which did not know all settings
-        wanted = wanted if BACKBONE_WORDS in found else {name: wanted[name] for name in wanted if name != BACKBONE_WORDS}
+        wanted = (
+            wanted
+            if BACKBONE_WORDS in found
+            else {name: wanted[name] for name in wanted if name != BACKBONE_WORDS}
+        )
         found = filled(found, [name for name in wanted if name not in MODEL_SETTINGS])
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not plan.force:
         name = differing[0]
         raise GraphFormersError(
-            f"{model}: made with {name}={found.get(name)!r}, now {name}={wanted.get(name)!r} is given; choose another output "
+            f"{model}: made with {name}={found.get(name)!r}, now {name}={wanted.get(name)!r} is "
+            f"given; choose another output "
             "folder, or --force to train anew"
         )
     if not differing:
         return
-    with run.held() if run.folder in others else nullcontext():  # not under another process that trains there
+    # not under another process that trains there
+    with run.held() if run.folder in others else nullcontext():
         run.clear()
         for each in others:
             if each != run.folder:
@@ -224,9 +284,13 @@ def training_facts(model: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ShuffledSampler(NeighborSampler):
-    """Every node gets the neighbours of some other node: as many texts to read, none of them its own company."""
+    """Every node gets the neighbours of some other node: as many texts to read, none of them its
+    own company.
+    """
 
-    def sample(self, centers: Array, *, epoch: int = 0, exclude: Array | None = None) -> Neighborhood:
+    def sample(
+        self, centers: Array, *, epoch: int = 0, exclude: Array | None = None
+    ) -> Neighborhood:
         order = np.argsort(mix(self.seed, self.id_hashes), kind="stable")
         partner = np.empty_like(order)
         partner[order] = np.roll(order, 1)
@@ -247,15 +311,20 @@ def sampler_of(condition: str, split: LinkSplit, model: GraphFormers) -> Neighbo
 
 
 def untrained(plan: Plan) -> dict[str, Ranks]:
-    """What needs no training, on the same questions: rankings by words and links, and the backbone as it is."""
-    with held(plan.folder / "runs" / ".untrained.lock"):  # who comes second uses what the first has made
+    """What needs no training, on the same questions: rankings by words and links, and the backbone
+    as it is.
+    """
+    # who comes second uses what the first has made
+    with held(plan.folder / "runs" / ".untrained.lock"):
         return _untrained(plan)
 
 
 def _untrained(plan: Plan) -> dict[str, Ranks]:
     place, split = plan.folder / "runs" / "untrained.model", plan.split
     _, model = divide_settings(settings_for("graphformers", plan.settings or {}))
-    max_tokens, count = (model.get(name, getattr(ModelConfig, name)) for name in ("max_tokens", "num_neighbors"))
+    max_tokens, count = (
+        model.get(name, getattr(ModelConfig, name)) for name in ("max_tokens", "num_neighbors")
+    )
     _agree(plan, place, _what_all_share(plan) | {"max_tokens": max_tokens, "num_neighbors": count})
     place = place.with_suffix(".scores")
     if (place / MANIFEST).is_file():
@@ -273,7 +342,10 @@ def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: dict[str, Any]) ->
     """Writes ranks by name as an artifact, replacing an older one."""
     with write_artifact(path, KIND, VERSION, force=True) as draft:
         for place, each in enumerate(ranks.values()):
-            save_array(draft.path(f"ranks_{place}.npy"), np.stack([each.better, each.tied]).astype(np.int32))
+            save_array(
+                draft.path(f"ranks_{place}.npy"),
+                np.stack([each.better, each.tied]).astype(np.int32),
+            )
         draft.summary = {"names": list(ranks), "facts": facts}
 
 

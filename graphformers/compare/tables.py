@@ -25,15 +25,25 @@ class Table:
 
     def markdown(self) -> str:
         """As tables.md has it."""
-        lines = ["| " + " | ".join(_escaped(cell) for cell in self.header) + " |", "|" + "---|" * len(self.header)]
+        lines = [
+            "| " + " | ".join(_escaped(cell) for cell in self.header) + " |",
+            "|" + "---|" * len(self.header),
+        ]
         for i, row in enumerate(self.rows):
-            cells = [f"**{_escaped(cell)}**" if (i, k) in self.bold else _escaped(cell) for k, cell in enumerate(row)]
+            cells = [
+                f"**{_escaped(cell)}**" if (i, k) in self.bold else _escaped(cell)
+                for k, cell in enumerate(row)
+            ]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines) + "\n"
 
     def table(self) -> dict[str, Any]:
         """As results.json has it."""
-        return {"title": self.title, "header": list(self.header), "rows": [list(row) for row in self.rows]}
+        return {
+            "title": self.title,
+            "header": list(self.header),
+            "rows": [list(row) for row in self.rows],
+        }
 
 
 def _escaped(cell: str) -> str:
@@ -51,7 +61,9 @@ def metric_cells(system: System, condition: str = ASKED) -> list[str]:
 
 
 def with_best(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose second to fourth columns are metrics; the best of each is bold, as the paper has it."""
+    """A table whose second to fourth columns are metrics; the best of each is bold, as the paper
+    has it.
+    """
     bold = set()
     for column in range(1, 1 + len(METRIC_NAMES)):
         values = [row[column].split(" ")[0] for row in rows]
@@ -104,20 +116,42 @@ def neighbor_table(results: Results, most: int, *, retrain: bool) -> Table:
             retrained = results.find(f"{method}.n{count}") if retrain and count < most else None
             system = retrained or results.find(method)
             condition = ASKED if retrained or count == most else f"#N = {count}"
-            row += metric_cells(system, condition) if system is not None and condition in system.ranks else [""] * 3
+            row += (
+                metric_cells(system, condition)
+                if system is not None and condition in system.ranks
+                else [""] * 3
+            )
         rows.append(row)
-    titles = [f"{TITLES[method]} {metric}" for method in ("graphformers", "max") for metric in METRIC_NAMES]
-    return Table(f"Neighbours {'in training and at test' if retrain else 'at test'}", ["#N", *titles], rows)
+    titles = [
+        f"{TITLES[method]} {metric}"
+        for method in ("graphformers", "max")
+        for metric in METRIC_NAMES
+    ]
+    return Table(
+        f"Neighbours {'in training and at test' if retrain else 'at test'}", ["#N", *titles], rows
+    )
 
 
 def efficiency_table(found: Sequence[Mapping[str, Any]], device: str) -> Table:
     """Table 5: milliseconds and memory of a mini-batch, by number of neighbours.
 
-    On a GPU also without what launching kernels takes, which is most of the time where there is little to do.
+    On a GPU also without what launching kernels takes, which is most of the time where there is
+    little to do.
     """
     rows = []
-    for words, name, unit in (("Time", "ms", "ms"), ("Time of the GPU", "graph_ms", "ms"), ("Memory", "gib", "GiB")):
+    for words, name, unit in (
+        ("Time", "ms", "ms"),
+        ("Time of the GPU", "graph_ms", "ms"),
+        ("Memory", "gib", "GiB"),
+    ):
         for method in ("max", "graphformers"):
             if all(f"{method}_{name}" in entry for entry in found):
-                rows.append([f"{words}: {TITLES[method]}", *(f"{entry[f'{method}_{name}']:.2f} {unit}" for entry in found)])
-    return Table(f"Efficiency on {device}", ["#N", *(str(entry["neighbours"]) for entry in found)], rows)
+                rows.append(
+                    [
+                        f"{words}: {TITLES[method]}",
+                        *(f"{entry[f'{method}_{name}']:.2f} {unit}" for entry in found),
+                    ]
+                )
+    return Table(
+        f"Efficiency on {device}", ["#N", *(str(entry["neighbours"]) for entry in found)], rows
+    )

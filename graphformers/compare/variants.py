@@ -1,4 +1,6 @@
-"""Variant: a method with the settings that set it apart; and which variants each of the paper's tables compares."""
+"""Variant: a method with the settings that set it apart; and which variants each of the paper's
+tables compares.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,8 @@ TITLES = {
     "graphformers": "GraphFormers",
 }
 ONE_STAGE = "one-stage"
-LESS: dict[str, tuple[str, str, dict[str, Any]]] = {  # to take from GraphFormers: in words, in Table 4, as a setting
+# to take from GraphFormers: in words, in Table 4, as a setting
+LESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ONE_STAGE: ("one stage", "- Progressive", {"two_stage": False}),  # from other methods, too
     "simplified": ("bidirectional", "- Simplified", {"direction": "bidirectional"}),
     "shared": ("a GNN for every layer", "- Shared GNNs", {"share_gnn": False}),
@@ -33,7 +36,8 @@ class Variant:
     name: str
     title: str
     method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what differs from the common settings
+    # what differs from the common settings
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reads_neighbors(self) -> bool:
@@ -45,7 +49,8 @@ class Variant:
 
 
 def variant(name: str) -> Variant:
-    """A method by its name, such as max, trained in two stages; max.one-stage is trained on clean text alone.
+    """A method by its name, such as max, trained in two stages; max.one-stage is trained on clean
+    text alone.
 
     graphformers.simplified, .shared and .position are the paper's ablations.
     """
@@ -56,7 +61,10 @@ def variant(name: str) -> Variant:
         return Variant(name, TITLES[method], method, {"two_stage": True})
     known = list(LESS) if method == "graphformers" else [ONE_STAGE]
     if less not in known:
-        raise GraphFormersError(f"{name!r} given, expected {method} or " + " or ".join(f"{method}.{each}" for each in known))
+        raise GraphFormersError(
+            f"{name!r} given, expected {method} or "
+            + " or ".join(f"{method}.{each}" for each in known)
+        )
     words, _, changes = LESS[less]
     return Variant(name, f"{TITLES[method]} ({words})", method, {"two_stage": True} | changes)
 
@@ -74,7 +82,12 @@ def ablations() -> dict[str, Variant]:
 def with_neighbors(count: int) -> list[Variant]:
     """Table 3, retrained: both methods with so many neighbours in training as well."""
     return [
-        Variant(f"{method}.n{count}", f"{TITLES[method]} (#N = {count})", method, {"two_stage": True, "num_neighbors": count})
+        Variant(
+            f"{method}.n{count}",
+            f"{TITLES[method]} (#N = {count})",
+            method,
+            {"two_stage": True, "num_neighbors": count},
+        )
         for method in ("graphformers", "max")
     ]
 
@@ -91,7 +104,11 @@ def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -
         return list(ablations().values())
     if table == "neighbours":
         own = variants(["graphformers", "max"])
-        return own + [each for count in range(1, most_neighbors) for each in with_neighbors(count)] if retrain else own
+        return (
+            own + [each for count in range(1, most_neighbors) for each in with_neighbors(count)]
+            if retrain
+            else own
+        )
     if table in TABLES:
         return []
     raise GraphFormersError(f"no table {table!r}; {nearest(table, TABLES)}")

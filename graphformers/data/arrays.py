@@ -20,11 +20,14 @@ def save_array(path: Path, array: Array) -> None:
 
 def load_array(path: Path) -> Array:
     """Maps a .npy file into memory, read-only."""
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))  # a plain view: the memmap class slows down every index
+    # a plain view: the memmap class slows down every index
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def save_table(path: Path, table: pa.Table) -> None:
-    """Writes an Arrow file whose columns are one chunk each, so that rows are found without a search."""
+    """Writes an Arrow file whose columns are one chunk each, so that rows are found without a
+    search.
+    """
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         for batch in table.combine_chunks().to_batches():
             writer.write_batch(batch)
@@ -60,7 +63,8 @@ def hash_strings(strings: list[str]) -> Array:
 
 
 def mix(*parts: Array | int) -> Array:
-    """Combines 64-bit integers into one well-mixed 64-bit hash, elementwise (the finalizer of splitmix64 after each part).
+    """Combines 64-bit integers into one well-mixed 64-bit hash, elementwise (the finalizer of
+    splitmix64 after each part).
 
     The order of the parts matters; arrays broadcast against each other.
     """
@@ -81,7 +85,9 @@ def mix(*parts: Array | int) -> Array:
 
 
 def ranges(starts: Array, lengths: Array) -> Array:
-    """The concatenation of range(start, start + length), without a loop: the flat places of ragged rows."""
+    """The concatenation of range(start, start + length), without a loop: the flat places of ragged
+    rows.
+    """
     total = int(lengths.sum())
     ends = np.cumsum(lengths)
     places: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
@@ -94,7 +100,9 @@ def equal_parts(total: int, count: int) -> list[int]:
 
 
 def edge_keys(sources: Array, targets: Array) -> Array:
-    """Each edge as one 64-bit number, source << 32 | target: sorting these sorts by source, then by target."""
+    """Each edge as one 64-bit number, source << 32 | target: sorting these sorts by source, then by
+    target.
+    """
     keys = sources.astype(np.uint64)
     keys <<= np.uint64(32)
     keys |= targets.astype(np.uint64)
@@ -107,7 +115,8 @@ def pair_keys(ones: Array, others: Array) -> Array:
 
 
 def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
-    """The compressed rows (indptr int64, indices int32) of edges given as keys: sorted, no duplicates, no self-loops.
+    """The compressed rows (indptr int64, indices int32) of edges given as keys: sorted, no
+    duplicates, no self-loops.
 
     One sort of 64-bit keys is faster than any sparse-matrix library at hand (docs/design.md).
     """
@@ -125,7 +134,9 @@ def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
 
 
 def are_linked(indptr: Array, indices: Array, nodes: Array, others_QC: Array) -> Array:
-    """(Q, C) whether others_QC[q, c] stands in the compressed row of nodes[q]: a binary search in all rows at once."""
+    """(Q, C) whether others_QC[q, c] stands in the compressed row of nodes[q]: a binary search in
+    all rows at once.
+    """
     low = np.broadcast_to(indptr[nodes][:, None], others_QC.shape).copy()
     end = np.broadcast_to(indptr[nodes + 1][:, None], others_QC.shape)
     high = end.copy()

@@ -1,7 +1,7 @@
 """GraphBuilder: batches of nodes and edges in, a TextGraph out.
 
-Every format feeds the same builder, in any order; what is checked here is checked for all of them: ids that are missing or
-appear twice, texts that are empty, edges to nodes that do not exist.
+Every format feeds the same builder, in any order; what is checked here is checked for all of them:
+ids that are missing or appear twice, texts that are empty, edges to nodes that do not exist.
 """
 
 from bisect import bisect_right
@@ -14,13 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
-from graphformers.data.columns import OURS, as_strings, is_text, join_column, make_column, table_in_memory, text_column
+from graphformers.data.columns import (
+    OURS,
+    as_strings,
+    is_text,
+    join_column,
+    make_column,
+    table_in_memory,
+    text_column,
+)
 from graphformers.data.graph import TextGraph
 from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 
-RESOLVE_ROWS = 8_000_000  # edges looked up at a time: the hash table over all ids is made once for each such block
+# edges looked up at a time: the hash table over all ids is made once for each such block
+RESOLVE_ROWS = 8_000_000
 HASH_ROWS = 1_000_000
 NODE = "{'id': 'p1', 'text': 'a title'}"  # for messages
 OUTSIDE = "edges to nodes outside the graph"
@@ -30,10 +39,10 @@ MOST_TYPES = 32_000  # of edges, which are numbered with 16 bits
 class GraphBuilder:
     """Collects nodes and edges.
 
-    Edges that come before `seal_nodes` wait as strings, about 40 bytes each: a format with separate node files seals first.
-    `outside` says what an edge to an unknown node is: False, a problem; True, normal for this format (a citation of a paper
-    that is not in the data), counted and left aside. `keep_empty` keeps nodes without a text, which are read as texts without
-    words.
+    Edges that come before `seal_nodes` wait as strings, about 40 bytes each: a format with separate
+    node files seals first. `outside` says what an edge to an unknown node is: False, a problem;
+    True, normal for this format (a citation of a paper that is not in the data), counted and left
+    aside. `keep_empty` keeps nodes without a text, which are read as texts without words.
     """
 
     def __init__(
@@ -48,11 +57,13 @@ class GraphBuilder:
         self._outside = outside
         self._keep_empty = keep_empty
         self.num_empty = 0  # nodes without a text
-        self._column_type = column_type or (lambda name: None)  # what a column is known to hold, where it comes as plain text
+        # what a column is known to hold, where it comes as plain text
+        self._column_type = column_type or (lambda name: None)
         self._ids: list[pa.Array] = []
         self._texts: list[pa.Array] = []
         self._columns: list[dict[str, pa.Array]] = []
-        self._plain: list[bool] = []  # whether a batch's columns came as plain text, whose types are guessed at the end
+        # whether a batch's columns came as plain text, whose types are guessed at the end
+        self._plain: list[bool] = []
         self._starts: list[int] = []
         self._locates: list[tuple[Locate, Array]] = []  # with each batch's rows that were kept
         self._num_nodes = 0
@@ -60,15 +71,23 @@ class GraphBuilder:
         self._kept: Array | None = None  # the nodes that stay, where ids are repeated
         self._waiting: list[_Edges] = []
         self._num_waiting = 0
-        self._edges: list[tuple[Array, Array, Array, Array | None]] = []  # sources, targets, type codes (-1: no type), times
+        # sources, targets, type codes (-1: no type), times
+        self._edges: list[tuple[Array, Array, Array, Array | None]] = []
         self._types: dict[str, int] = {}
 
     def add_nodes(
-        self, ids: pa.Array, texts: pa.Array, columns: dict[str, pa.Array], locate: Locate, *, plain: bool = False
+        self,
+        ids: pa.Array,
+        texts: pa.Array,
+        columns: dict[str, pa.Array],
+        locate: Locate,
+        *,
+        plain: bool = False,
     ) -> None:
         """Takes a batch of nodes; ids and texts become strings, the other columns keep their types.
 
-        `plain` columns are text that may stand for numbers: their types are guessed from all batches together.
+        `plain` columns are text that may stand for numbers: their types are guessed from all
+        batches together.
         """
         assert self._known is None, "all nodes come before `seal_nodes`"
         ids, texts = as_strings(ids), pc.utf8_trim_whitespace(as_strings(texts))
@@ -77,7 +96,9 @@ class GraphBuilder:
         if self._keep_empty:
             self.num_empty += int(no_text.sum())
             texts, no_text = pc.fill_null(texts, ""), np.zeros_like(no_text)
-        self.problems.report("empty id", no_id, locate, lambda i: "the id is empty, expected a unique string")
+        self.problems.report(
+            "empty id", no_id, locate, lambda i: "the id is empty, expected a unique string"
+        )
         expected = "is empty, expected some words"
         self.problems.report(
             "empty text",
@@ -89,7 +110,11 @@ class GraphBuilder:
         kept = np.flatnonzero(~(no_id | no_text))
         if len(kept) < len(ids):
             taken = pa.array(kept)
-            ids, texts, columns = ids.take(taken), texts.take(taken), {k: v.take(taken) for k, v in columns.items()}
+            ids, texts, columns = (
+                ids.take(taken),
+                texts.take(taken),
+                {k: v.take(taken) for k, v in columns.items()},
+            )
         self._ids.append(ids)
         self._texts.append(texts)
         self._columns.append(columns)
@@ -101,10 +126,17 @@ class GraphBuilder:
     def add_table(self, table: pa.Table) -> None:
         """Takes nodes from memory, as `node_table` gives them."""
         columns = {name: one_chunk(table[name]) for name in table.column_names if name not in OURS}
-        self.add_nodes(one_chunk(table["id"]), one_chunk(table["text"]), columns, lambda i: (Path("nodes"), f"row {i + 1}"))
+        self.add_nodes(
+            one_chunk(table["id"]),
+            one_chunk(table["text"]),
+            columns,
+            lambda i: (Path("nodes"), f"row {i + 1}"),
+        )
 
     def seal_nodes(self) -> None:
-        """Says that all nodes are in, so that edges can be looked up as they come instead of being kept as strings."""
+        """Says that all nodes are in, so that edges can be looked up as they come instead of being
+        kept as strings.
+        """
         ids = one_chunk(pa.chunked_array(self._ids, pa.large_string()))
         texts = one_chunk(pa.chunked_array(self._texts, pa.large_string()))
         lengths = [len(batch) for batch in self._ids]
@@ -112,10 +144,17 @@ class GraphBuilder:
         columns = {}
         for name in names:
             chunks, known = [batch.get(name) for batch in self._columns], self._column_type(name)
-            columns[name] = join_column(chunks, lengths, self._plain, stays_text=known is not None and is_text(known))
+            columns[name] = join_column(
+                chunks, lengths, self._plain, stays_text=known is not None and is_text(known)
+            )
         self._ids, self._texts, self._columns = [], [], []
         table = pa.table({"id": ids, "text": texts} | columns)
-        hashes = np.concatenate([hash_strings(ids[i : i + HASH_ROWS].to_pylist()) for i in range(0, max(len(ids), 1), HASH_ROWS)])
+        hashes = np.concatenate(
+            [
+                hash_strings(ids[i : i + HASH_ROWS].to_pylist())
+                for i in range(0, max(len(ids), 1), HASH_ROWS)
+            ]
+        )
         repeats = self._find_repeats(ids, hashes)
         if len(repeats):
             self._kept = np.setdiff1d(np.arange(len(ids)), repeats)
@@ -148,7 +187,9 @@ class GraphBuilder:
                 break
             name = ids[node].as_py()
             detail = f"the id {name!r} stands already at {ELSEWHERE}, expected unique ids"
-            self.problems.add("duplicate id", *self._where(node), detail, other=self._where(first_with[name]))
+            self.problems.add(
+                "duplicate id", *self._where(node), detail, other=self._where(first_with[name])
+            )
         return np.array(repeats, dtype=np.int64)
 
     def _where(self, node: int) -> Place:
@@ -157,9 +198,16 @@ class GraphBuilder:
         return locate(int(kept[node - self._starts[batch]]))
 
     def add_edges(
-        self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
+        self,
+        sources: pa.Array,
+        targets: pa.Array,
+        types: pa.Array | None,
+        locate: Locate,
+        times: Array | None = None,
     ) -> None:
-        """Takes a batch of directed edges between ids, with types and times where there are some."""
+        """Takes a batch of directed edges between ids, with types and times where there are
+        some.
+        """
         self._waiting.append(_Edges(as_strings(sources), as_strings(targets), types, locate, times))
         self._num_waiting += len(sources)
         if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
@@ -170,7 +218,8 @@ class GraphBuilder:
         self._edges.append((sources, targets, np.full(len(sources), -1, dtype=np.int16), None))
 
     def lookup(self, batches: list[tuple[pa.Array, Locate]]) -> Array:
-        """Row numbers (int32) of the ids of several batches, one after the other; unknown ids are problems and give -1.
+        """Row numbers (int32) of the ids of several batches, one after the other; unknown ids are
+        problems and give -1.
 
         Give many batches at a time: the table over all nodes is made anew for each call.
         """
@@ -194,14 +243,21 @@ class GraphBuilder:
             while batches and rows < RESOLVE_ROWS:
                 block.append(batches.pop(0))
                 rows += len(block[-1].sources)
-            sources, targets = self._lookup([batch.sources for batch in block]), self._lookup([batch.targets for batch in block])
+            sources, targets = (
+                self._lookup([batch.sources for batch in block]),
+                self._lookup([batch.targets for batch in block]),
+            )
             types = [self._encode_types(batch.types, len(batch.sources)) for batch in block]
             kept = (sources >= 0) & (targets >= 0)
             if not kept.all():
                 self._report_outside(block, sources, targets)
-            times = join_times([batch.times for batch in block], [len(batch.sources) for batch in block])
+            times = join_times(
+                [batch.times for batch in block], [len(batch.sources) for batch in block]
+            )
             own_times = None if times is None else times[kept]
-            self._edges.append((sources[kept], targets[kept], np.concatenate(types)[kept], own_times))
+            self._edges.append(
+                (sources[kept], targets[kept], np.concatenate(types)[kept], own_times)
+            )
 
     def _lookup(self, arrays: list[pa.Array]) -> Array:
         strings = pa.chunked_array(arrays, pa.large_string())
@@ -212,11 +268,21 @@ class GraphBuilder:
         if types is None:
             return np.full(length, -1, dtype=np.int16)
         encoded = pc.fill_null(as_strings(types), "").dictionary_encode()
-        codes = [self._types.setdefault(name, len(self._types)) for name in encoded.dictionary.to_pylist()]
+        codes = [
+            self._types.setdefault(name, len(self._types))
+            for name in encoded.dictionary.to_pylist()
+        ]
         if len(self._types) > MOST_TYPES:
             one = next(reversed(self._types))
-            raise InputError(f"more than {MOST_TYPES:,} edge types, {one!r} among them; is the right column used as the type?")
-        return np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)] if codes else np.zeros(0, dtype=np.int16)
+            raise InputError(
+                f"more than {MOST_TYPES:,} edge types, {one!r} among them; is the right column "
+                f"used as the type?"
+            )
+        return (
+            np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)]
+            if codes
+            else np.zeros(0, dtype=np.int16)
+        )
 
     def _report_outside(self, block: "list[_Edges]", sources: Array, targets: Array) -> None:
         missing = (sources < 0) | (targets < 0)
@@ -238,7 +304,11 @@ class GraphBuilder:
 
     def _an_id(self) -> str:
         """What ids look like here, for messages: 1 and 1.0 and 001 are three ids."""
-        return f" such as {self._known[0].as_py()!r}" if self._known is not None and len(self._known) else ""
+        return (
+            f" such as {self._known[0].as_py()!r}"
+            if self._known is not None and len(self._known)
+            else ""
+        )
 
     def build(self) -> TextGraph:
         """The graph of everything added."""
@@ -247,13 +317,24 @@ class GraphBuilder:
         self._resolve()
         if not len(self._hashes):
             skipped = "; ".join(self.problems.summary()["skipped_examples"][:3])
-            advice = f"every row was skipped: {skipped}" if skipped else "check the files and the column names"
+            advice = (
+                f"every row was skipped: {skipped}"
+                if skipped
+                else "check the files and the column names"
+            )
             raise InputError(f"no nodes were read, so there is no graph; {advice}")
-        sources, targets = (np.concatenate([e[end] for e in self._edges] or [np.zeros(0, np.int32)]) for end in (0, 1))
+        sources, targets = (
+            np.concatenate([e[end] for e in self._edges] or [np.zeros(0, np.int32)])
+            for end in (0, 1)
+        )
         types = self._join_types()
-        times = join_times([edge[3] for edge in self._edges], [len(edge[0]) for edge in self._edges])
+        times = join_times(
+            [edge[3] for edge in self._edges], [len(edge[0]) for edge in self._edges]
+        )
         self._edges = []
-        indptr, indices = compressed_rows(len(self._hashes), edge_keys(sources, targets), edge_keys(targets, sources))
+        indptr, indices = compressed_rows(
+            len(self._hashes), edge_keys(sources, targets), edge_keys(targets, sources)
+        )
         summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
         summary |= {"empty_texts": self.num_empty} if self.num_empty else {}
         return TextGraph(
@@ -288,11 +369,15 @@ class _Edges(NamedTuple):
 
 
 def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array | None:
-    """The times of several batches of edges, not a number where a batch has none; None where none has any."""
+    """The times of several batches of edges, not a number where a batch has none; None where none
+    has any.
+    """
     if all(times is None for times in batches):
         return None
     found = zip(batches, lengths, strict=True)
-    return np.concatenate([np.full(length, np.nan) if times is None else times for times, length in found])
+    return np.concatenate(
+        [np.full(length, np.nan) if times is None else times for times, length in found]
+    )
 
 
 def build_graph(
@@ -307,10 +392,12 @@ def build_graph(
 ) -> TextGraph:
     """A graph from data in memory: `build_graph(papers, citations["from"], citations["to"])`.
 
-    `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of dicts, or a dict of lists.
-    Edges run from `sources` to `targets`, all of them ids, with `types` where there are any, and `times` (numbers, or dates, also
-    as text such as 2024-05-01; None where one is not known) where links are to be split by them. `skip_bad` leaves bad rows out,
-    counted, instead of stopping at the first; `keep_empty` keeps nodes without a text, which are read as texts without words.
+    `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of
+    dicts, or a dict of lists. Edges run from `sources` to `targets`, all of them ids, with `types`
+    where there are any, and `times` (numbers, or dates, also as text such as 2024-05-01; None where
+    one is not known) where links are to be split by them. `skip_bad` leaves bad rows out, counted,
+    instead of stopping at the first; `keep_empty` keeps nodes without a text, which are read as
+    texts without words.
     """
     edges = {"sources": sources, "targets": targets, "types": types, "times": times}
     counts = {name: len(each) for name, each in edges.items() if each is not None}
@@ -320,7 +407,9 @@ def build_graph(
     builder = GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty)
     builder.add_table(node_table(nodes))
     kinds = None if types is None else text_array(types)
-    builder.add_edges(text_array(sources), text_array(targets), kinds, _edge_row, _times(times, builder.problems))
+    builder.add_edges(
+        text_array(sources), text_array(targets), kinds, _edge_row, _times(times, builder.problems)
+    )
     return builder.build()
 
 
@@ -329,17 +418,22 @@ def _edge_row(i: int) -> Place:
 
 
 def _times(given: Sequence[Any] | None, problems: Problems) -> Array | None:
-    """Times in memory; None where one is not known. What is no time is an error: edges have no rows that could be left out."""
+    """Times in memory; None where one is not known. What is no time is an error: edges have no rows
+    that could be left out.
+    """
     if given is None:
         return None
     times, bad = TimeColumn().read(make_column(given), "times", Path("edges"), _edge_row, problems)
     if bad.any():
-        raise InputError(f"{int(bad.sum()):,} of the times given are none; mend them, or leave them empty")
+        raise InputError(
+            f"{int(bad.sum()):,} of the times given are none; mend them, or leave them empty"
+        )
     return times
 
 
 def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = None) -> pa.Table:
-    """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id and text.
+    """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id
+    and text.
 
     Where they have no texts, `known_texts` gives them by id.
     """
@@ -351,8 +445,12 @@ def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = 
             table, names = table.append_column("text", texts), [*names, "text"]
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
-        raise InputError(f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing")
-    return table if not missing else pa.table({name: pa.array([], pa.large_string()) for name in OURS})
+        raise InputError(
+            f"nodes with the columns {', '.join(names)} given, {missing[0]!r} is missing"
+        )
+    return (
+        table if not missing else pa.table({name: pa.array([], pa.large_string()) for name in OURS})
+    )
 
 
 def text_array(values: Any) -> pa.Array:
@@ -363,10 +461,15 @@ def text_array(values: Any) -> pa.Array:
     try:
         return pa.array(values, pa.large_string())
     except UnicodeEncodeError as error:
-        raise InputError(f"{error.object!r} given, which is no text: it holds half of a character ({error.reason})") from error
+        raise InputError(
+            f"{error.object!r} given, which is no text: it holds half of a character "
+            f"({error.reason})"
+        ) from error
     except (pa.ArrowException, TypeError):
         return text_column(values)
 
 
 def _is_empty(strings: pa.Array) -> Array:
-    return np.asarray(pc.fill_null(pc.equal(pc.binary_length(strings), 0), True).to_numpy(zero_copy_only=False))
+    return np.asarray(
+        pc.fill_null(pc.equal(pc.binary_length(strings), 0), True).to_numpy(zero_copy_only=False)
+    )

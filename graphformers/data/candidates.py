@@ -1,4 +1,6 @@
-"""The candidates of a ranking: one positive and nodes that could have been it but are not linked to the anchor."""
+"""The candidates of a ranking: one positive and nodes that could have been it but are not linked to
+the anchor.
+"""
 
 from dataclasses import dataclass
 
@@ -12,15 +14,22 @@ from graphformers.progress import progress
 BLOCK = 16_384  # questions at a time
 DEFAULT_COUNT = 300  # the paper's 1 + 299
 FEW = 0.05  # of the questions: so many are left out rather than that all get shorter lists
-SOME = 0.2  # the same, of questions that would cut the lists to less than half: a hub asks 1 of every (mean degree) questions
-MOST_ROUNDS = 20  # of drawing again what was not allowed; what is left then is drawn from an explicit list
+# the same, of questions that would cut the lists to less than half: a hub asks 1 of every (mean
+# degree) questions
+SOME = 0.2
+# of drawing again what was not allowed; what is left then is drawn from an explicit list
+MOST_ROUNDS = 20
 
 
-def draw_candidates(graph: TextGraph, pairs: Array, eligible: Array, count: int, seed: int) -> Array:
-    """(Q, count) int32 candidates for (Q, 2) pairs of anchor and positive: the positive, then negatives without repetition.
+def draw_candidates(
+    graph: TextGraph, pairs: Array, eligible: Array, count: int, seed: int
+) -> Array:
+    """(Q, count) int32 candidates for (Q, 2) pairs of anchor and positive: the positive, then
+    negatives without repetition.
 
-    Negatives are uniform over `eligible`, the nodes that obey the same rule as positives do, so that having neighbours or not
-    gives nothing away; never the anchor, a neighbour of it anywhere in the whole graph, or a node with the positive's text.
+    Negatives are uniform over `eligible`, the nodes that obey the same rule as positives do, so
+    that having neighbours or not gives nothing away; never the anchor, a neighbour of it anywhere
+    in the whole graph, or a node with the positive's text.
     """
     result = np.empty((len(pairs), count), dtype=np.int32)
     with progress("Drawing candidates", len(pairs), "pairs") as task:
@@ -28,7 +37,9 @@ def draw_candidates(graph: TextGraph, pairs: Array, eligible: Array, count: int,
             block = pairs[start : start + BLOCK]
             generator = np.random.Generator(np.random.PCG64([seed, start]))
             result[start : start + len(block), 0] = block[:, 1]
-            result[start : start + len(block), 1:] = _draw_block(graph, block, eligible, count - 1, generator)
+            result[start : start + len(block), 1:] = _draw_block(
+                graph, block, eligible, count - 1, generator
+            )
             task.advance(len(block))
     return result
 
@@ -43,7 +54,9 @@ class DefaultLists:
 
 
 def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> DefaultLists:
-    """300 candidates, or as many as the graph allows; a few questions that allow much fewer than the others are left out."""
+    """300 candidates, or as many as the graph allows; a few questions that allow much fewer than
+    the others are left out.
+    """
     pairs, wanted = np.concatenate(asked), DEFAULT_COUNT - 1
     possible = possible_negatives(graph, pairs, eligible, wanted)
     typical = int(np.median(possible))
@@ -57,29 +70,39 @@ def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> Defa
     count = int(possible[kept].min()) + 1
     if count == 1:
         raise GraphFormersError(
-            "this graph is too small or too dense for a ranking: some question has no possible negative at all"
+            "this graph is too small or too dense for a ranking: some question has no possible "
+            "negative at all"
         )
-    notes = _why_left_out(graph, pairs, possible, kept, eligible) + _why_short(graph, pairs[kept], possible[kept], eligible)
+    notes = _why_left_out(graph, pairs, possible, kept, eligible) + _why_short(
+        graph, pairs[kept], possible[kept], eligible
+    )
     return DefaultLists(count, np.split(kept, parts), notes)
 
 
-def _why_left_out(graph: TextGraph, pairs: Array, possible: Array, kept: Array, eligible: Array) -> list[str]:
+def _why_left_out(
+    graph: TextGraph, pairs: Array, possible: Array, kept: Array, eligible: Array
+) -> list[str]:
     if kept.all():
         return []
     nodes, count = np.unique(pairs[~kept, 0]), int(possible[kept].min()) + 1
     example = np.flatnonzero(~kept)[np.argmin(possible[~kept])]
     others = f" ({len(nodes):,} nodes ask such questions)" if len(nodes) > 1 else ""
     return [
-        f"questions left out: {int((~kept).sum()):,} of {len(pairs):,}; {count} candidates need {count - 1} negatives, and "
+        f"questions left out: {int((~kept).sum()):,} of {len(pairs):,}; {count} candidates need "
+        f"{count - 1} negatives, and "
         f"{_what_leaves_few(graph, pairs[example], eligible)} only {possible[example]:,}{others}"
     ]
 
 
 def _what_leaves_few(graph: TextGraph, pair: Array, eligible: Array) -> str:
-    """What costs a question most of its negatives: an anchor that is linked to them, or the positive's text, which they share."""
+    """What costs a question most of its negatives: an anchor that is linked to them, or the
+    positive's text, which they share.
+    """
     alike = int((graph.text_groups[eligible] == graph.text_groups[pair[1]]).sum())
     if alike > graph.degrees()[pair[0]]:
-        return f"{alike:,} nodes share the text of {graph.ids[int(pair[1])].as_py()!r}, which leaves"
+        return (
+            f"{alike:,} nodes share the text of {graph.ids[int(pair[1])].as_py()!r}, which leaves"
+        )
     return f"the node {graph.ids[int(pair[0])].as_py()!r} leaves"
 
 
@@ -89,7 +112,8 @@ def _why_short(graph: TextGraph, pairs: Array, possible: Array, eligible: Array)
     if count == DEFAULT_COUNT:
         return []
     why = "this graph is too small for more"
-    if possible[shortest] < len(eligible) // 2:  # it would not be, but for a node linked to most of it, or a text of most
+    # it would not be, but for a node linked to most of it, or a text of most
+    if possible[shortest] < len(eligible) // 2:
         cause = _what_leaves_few(graph, pairs[shortest], eligible)
         why = f"{cause} only {possible[shortest]:,} possible negatives of {len(eligible):,} nodes"
         short = int((possible < DEFAULT_COUNT - 1).sum())
@@ -101,7 +125,9 @@ def possible_negatives(graph: TextGraph, pairs: Array, eligible: Array, most: in
     """(Q,) int64 how many negatives each question allows; `most` where it is that or more."""
     is_eligible = np.zeros(graph.num_nodes, dtype=bool)
     is_eligible[eligible] = True
-    alike = np.bincount(graph.text_groups[eligible], minlength=int(graph.text_groups.max()) + 1)[graph.text_groups[pairs[:, 1]]]
+    alike = np.bincount(graph.text_groups[eligible], minlength=int(graph.text_groups.max()) + 1)[
+        graph.text_groups[pairs[:, 1]]
+    ]
     possible: Array = len(eligible) - alike - graph.degrees()[pairs[:, 0]] - 1  # at least
     unsure = np.flatnonzero(possible < most)
     unsure = unsure[np.argsort(pairs[unsure, 0], kind="stable")]
@@ -122,7 +148,9 @@ def _allowed(graph: TextGraph, pair: Array, eligible: Array) -> Array:
     return np.setdiff1d(others, np.append(graph.neighbors_of(anchor), anchor))
 
 
-def _draw_block(graph: TextGraph, pairs: Array, eligible: Array, count: int, generator: np.random.Generator) -> Array:
+def _draw_block(
+    graph: TextGraph, pairs: Array, eligible: Array, count: int, generator: np.random.Generator
+) -> Array:
     negatives = eligible[generator.integers(0, len(eligible), (len(pairs), count))]
     todo = np.arange(len(pairs))
     for _ in range(MOST_ROUNDS):
@@ -140,9 +168,13 @@ def _draw_block(graph: TextGraph, pairs: Array, eligible: Array, count: int, gen
 
 
 def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array) -> Array:
-    """(Q, C) marks negatives that are the anchor, linked to it, of the positive's text, or a repetition in their row."""
+    """(Q, C) marks negatives that are the anchor, linked to it, of the positive's text, or a
+    repetition in their row.
+    """
     anchors, positives = pairs[:, :1], pairs[:, 1:]
-    wrong: Array = (negatives == anchors) | (graph.text_groups[negatives] == graph.text_groups[positives])
+    wrong: Array = (negatives == anchors) | (
+        graph.text_groups[negatives] == graph.text_groups[positives]
+    )
     wrong |= are_linked(graph.indptr, graph.indices, pairs[:, 0], negatives)
     order = np.argsort(negatives, axis=1, kind="stable")
     ordered = np.take_along_axis(negatives, order, axis=1)
@@ -152,14 +184,23 @@ def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array) -> Array:
     return wrong
 
 
-def _draw_from_list(graph: TextGraph, pair: Array, eligible: Array, count: int, generator: np.random.Generator) -> Array:
-    """For an anchor linked to most of the graph: the allowed negatives are listed and drawn from."""
+def _draw_from_list(
+    graph: TextGraph, pair: Array, eligible: Array, count: int, generator: np.random.Generator
+) -> Array:
+    """For an anchor linked to most of the graph: the allowed negatives are listed and drawn
+    from.
+    """
     allowed = _allowed(graph, pair, eligible)
     if len(allowed) < count:
         name = graph.ids[int(pair[0])].as_py()
-        advice = f"ask for at most {len(allowed) + 1:,} candidates" if len(allowed) else "hold out other links (another seed)"
+        advice = (
+            f"ask for at most {len(allowed) + 1:,} candidates"
+            if len(allowed)
+            else "hold out other links (another seed)"
+        )
         raise GraphFormersError(
-            f"the node {name!r} leaves only {len(allowed):,} possible negatives, {count:,} were asked for; {advice} (a negative "
+            f"the node {name!r} leaves only {len(allowed):,} possible negatives, {count:,} were "
+            f"asked for; {advice} (a negative "
             "has neighbours, is not linked to the node and has another text than the positive)"
         )
     return generator.choice(allowed, count, replace=False)

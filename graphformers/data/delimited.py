@@ -1,8 +1,9 @@
 """Delimited text, .csv and .tsv, as streams of column batches.
 
-A file is read in blocks of whole rows. A block whose quotes and line ends can be understood in one way only goes to Arrow's
-reader; any other, and any that Arrow refuses, goes row by row through Python's `csv`, slower and exact: it names the line, or
-leaves the row out. So speed is what clean data gets, and no row is lost to a guess.
+A file is read in blocks of whole rows. A block whose quotes and line ends can be understood in one
+way only goes to Arrow's reader; any other, and any that Arrow refuses, goes row by row through
+Python's `csv`, slower and exact: it names the line, or leaves the row out. So speed is what clean
+data gets, and no row is lost to a guess.
 """
 
 import csv
@@ -22,7 +23,13 @@ import pyarrow.csv as arrow_csv
 from graphformers.data.arrays import Array
 from graphformers.data.columns import repeated
 from graphformers.data.problems import LateLine, Locate, Place, Problems, RowKey
-from graphformers.data.sources import BrokenStreamError, bad_bytes, file_kind, open_stream, report_broken
+from graphformers.data.sources import (
+    BrokenStreamError,
+    bad_bytes,
+    file_kind,
+    open_stream,
+    report_broken,
+)
 from graphformers.errors import InputError
 from graphformers.progress import Progress, progress
 
@@ -31,10 +38,14 @@ BLOCK_BYTES = 16 << 20
 ARROW_BYTES = 4 << 20  # Arrow parses parts of this size on all cores
 BATCH_ROWS = 65_536
 LONGEST_FIELD = 1 << 24  # characters; longer ones are an unclosed quote
-# From so many whole lines on, each with as many fields as a row, a quoted field is taken for one that a stray quote opened: prose
-# with commas may look like rows for a while, prose with tabs hardly.
+# From so many whole lines on, each with as many fields as a row, a quoted field is taken for one
+# that a stray quote opened: prose with commas may look like rows for a while, prose with tabs
+# hardly.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
-LIKE_ROWS = "rows, expected a closing quote (--no-quotes reads quotes as plain characters; .jsonl takes any text)"
+LIKE_ROWS = (
+    "rows, expected a closing quote (--no-quotes reads quotes as "
+    "plain characters; .jsonl takes any text)"
+)
 DECLARED = re.compile(rb'"?sep=([,;|\t])"?')
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
@@ -62,7 +73,9 @@ class TextTable:
 
     @cached_property
     def delimiter(self) -> str:
-        """The suffix's own; another one where the first line has that and not the suffix's (semicolons of European Excel)."""
+        """The suffix's own; another one where the first line has that and not the suffix's
+        (semicolons of European Excel).
+        """
         if self.declared:
             return self.declared
         usual, first = DELIMITERS[file_kind(self.path)], self._first_line
@@ -77,7 +90,9 @@ class TextTable:
         return csv.reader(texts, delimiter=self.delimiter, quoting=quoting, strict=True)
 
     def columns(self) -> tuple[list[str], int]:
-        """The column names, "1", "2", … where there is no header, and how many lines come before the rows."""
+        """The column names, "1", "2", … where there is no header, and how many lines come before
+        the rows.
+        """
         declared = 1 if self.declared else 0
         header = f"{self.path}:{declared + 1}"
         with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
@@ -85,9 +100,13 @@ class TextTable:
             try:
                 first = next((row for row in reader if row), None)
             except csv.Error as error:
-                raise InputError(f"{header}: {_explain(error)}, expected a text file with column names") from error
+                raise InputError(
+                    f"{header}: {_explain(error)}, expected a text file with column names"
+                ) from error
         if first is None:
-            raise InputError(f"{self.path}: empty file, expected {'a header and ' if self.header else ''}rows")
+            raise InputError(
+                f"{self.path}: empty file, expected {'a header and ' if self.header else ''}rows"
+            )
         if not self.header:
             return [str(i + 1) for i in range(len(first))], declared
         names = [name.strip() for name in first]
@@ -96,11 +115,15 @@ class TextTable:
             raise InputError(f"{header}: the header: {wrong}")
         twice = repeated(names)
         if twice is not None:
-            raise InputError(f"{header}: the column {twice!r} stands twice in the header, expected each once")
+            raise InputError(
+                f"{header}: the column {twice!r} stands twice in the header, expected each once"
+            )
         return names, declared + reader.line_num
 
     def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:
-        """The lines on which rows start, in one reading of the file; blocks in which none is wanted are passed over."""
+        """The lines on which rows start, in one reading of the file; blocks in which none is wanted
+        are passed over.
+        """
         found: dict[RowKey, int] = {}
         with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
             position = 0
@@ -126,7 +149,9 @@ class TextTable:
         return found
 
     def hides_rows(self, field: bytes, width: int) -> bool:
-        """Whether the lines within a quoted field, the first and the last aside, all look like rows of `width` fields."""
+        """Whether the lines within a quoted field, the first and the last aside, all look like rows
+        of `width` fields.
+        """
         lines = field.split(b"\n")[1:-1]
         delimiter = self.delimiter.encode()
         return len(lines) >= LINES_LIKE_ROWS[self.delimiter] and all(
@@ -145,7 +170,9 @@ class Buffer:
         self.broken: BrokenStreamError | None = None
 
     def fill(self, size: int) -> bool:
-        """Reads on until `size` bytes are there or the stream ends; False when there is nothing left."""
+        """Reads on until `size` bytes are there or the stream ends; False when there is nothing
+        left.
+        """
         pieces, held = [self.data], len(self.data)
         while held < size and not self.ended:
             try:
@@ -166,11 +193,16 @@ class Buffer:
         self.data = self.data[size:]
 
 
-def read_delimited(table: TextTable, problems: Problems, only: list[str] | None) -> Iterator[Columns]:
+def read_delimited(
+    table: TextTable, problems: Problems, only: list[str] | None
+) -> Iterator[Columns]:
     """Yields the rows of a file in batches, with all columns or `only` the named ones."""
     names, header_lines = table.columns()
     size = BLOCK_BYTES
-    with progress(f"Reading {table.path.name}", table.path.stat().st_size, "B") as task, open_stream(table.path, task) as stream:
+    with (
+        progress(f"Reading {table.path.name}", table.path.stat().st_size, "B") as task,
+        open_stream(table.path, task) as stream,
+    ):
         header_bytes = sum(len(stream.readline()) for _ in range(header_lines))
         buffer = Buffer(stream, header_bytes, header_lines + 1)
         while buffer.fill(size):
@@ -178,7 +210,11 @@ def read_delimited(table: TextTable, problems: Problems, only: list[str] | None)
             place, block = (buffer.offset, buffer.line), buffer.data
             ended = buffer.ended and buffer.broken is None
             used, quoted = _whole_rows(table, block, len(names), ended=ended)
-            fast = _read_with_arrow(table, pa.py_buffer(block)[:used], names, only, quoted=quoted) if used else None
+            fast = (
+                _read_with_arrow(table, pa.py_buffer(block)[:used], names, only, quoted=quoted)
+                if used
+                else None
+            )
             if fast is not None:
                 yield from _place_batches(table, fast, place)
             else:
@@ -193,33 +229,44 @@ def read_delimited(table: TextTable, problems: Problems, only: list[str] | None)
 
 
 def _whole_rows(table: TextTable, block: bytes, width: int, *, ended: bool) -> tuple[int, bool]:
-    """How many bytes of a block are whole rows that can be understood in one way only, 0 where something is odd about them;
-    and whether there are quoted fields among them."""
+    """How many bytes of a block are whole rows that can be understood in one way only, 0 where
+    something is odd about them; and whether there are quoted fields among them.
+    """
     if table.quotes and b'"' in block:
         text = np.frombuffer(block + b"\n", np.uint8)
         quotes = np.flatnonzero(text == QUOTE)
         before = text[quotes - 1]  # that of the very first byte is the line feed at the end
-        if _is_one_of(before, ord(table.delimiter), LINE_FEED).any():  # elsewhere in a field a quote is a plain character
+        # elsewhere in a field a quote is a plain character
+        if _is_one_of(before, ord(table.delimiter), LINE_FEED).any():
             return _whole_quoted_rows(table, block, text, quotes, width, ended=ended), True
     end = len(block) if ended else block.rfind(b"\n") + 1
     returns = block.count(b"\r", 0, end)
     return end if returns == 0 or returns == block.count(b"\r\n", 0, end) else 0, False
 
 
-def _whole_quoted_rows(table: TextTable, block: bytes, text: Array, quotes: Array, width: int, *, ended: bool) -> int:
-    """The same for a block with quotes, of which each must open a field, close one, or be doubled within one."""
+def _whole_quoted_rows(
+    table: TextTable, block: bytes, text: Array, quotes: Array, width: int, *, ended: bool
+) -> int:
+    """The same for a block with quotes, of which each must open a field, close one, or be doubled
+    within one.
+    """
     end = len(block) if ended and len(quotes) % 2 == 0 else _last_row_end(block, quotes)
     quotes = quotes[: np.searchsorted(quotes, end)]
-    opening, closing = quotes[0::2], quotes[1::2]  # of a doubled quote the first closes and the second opens again
+    # of a doubled quote the first closes and the second opens again
+    opening, closing = quotes[0::2], quotes[1::2]
     delimiter = ord(table.delimiter)
     before = text[opening - 1]
     after = text[closing + 1]
-    if not (_is_one_of(before, delimiter, LINE_FEED, QUOTE) & _is_one_of(after, delimiter, LINE_FEED, RETURN, QUOTE)).all():
+    if not (
+        _is_one_of(before, delimiter, LINE_FEED, QUOTE)
+        & _is_one_of(after, delimiter, LINE_FEED, RETURN, QUOTE)
+    ).all():
         return 0
     if b"\r" in block:
         returns = np.flatnonzero(text[:end] == RETURN)
         bare = returns[text[returns + 1] != LINE_FEED]
-        if (np.searchsorted(quotes, bare) % 2 == 0).any():  # outside quotes, where readers differ on them
+        # outside quotes, where readers differ on them
+        if (np.searchsorted(quotes, bare) % 2 == 0).any():
             return 0
     starts, ends = opening[before != QUOTE], closing[after != QUOTE]  # of whole fields
     line_feeds = np.flatnonzero(text[:end] == LINE_FEED)
@@ -255,9 +302,13 @@ def _read_with_arrow(
             pa.BufferReader(block),
             read_options=arrow_csv.ReadOptions(block_size=ARROW_BYTES, column_names=names),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=table.delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted
+                delimiter=table.delimiter,
+                quote_char='"' if quoted else False,
+                newlines_in_values=quoted,
             ),
-            convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), include_columns=only),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.large_string()), include_columns=only
+            ),
         )
     except pa.ArrowInvalid:
         return None
@@ -275,20 +326,30 @@ def _place_batches(table: TextTable, rows: pa.Table, place: tuple[int, int]) -> 
 
 
 class CarefulReader:
-    """Reads a block row by row; rows that are not as they should be are reported, and nothing behind them is lost.
+    """Reads a block row by row; rows that are not as they should be are reported, and nothing
+    behind them is lost.
 
-    A quote that opens a field and is not closed as it should be makes one bad row of the line it stands on: reading goes on with
-    the next line.
+    A quote that opens a field and is not closed as it should be makes one bad row of the line it
+    stands on: reading goes on with the next line.
     """
 
-    def __init__(self, table: TextTable, names: list[str], only: list[str] | None, problems: Problems, first_line: int) -> None:
+    def __init__(
+        self,
+        table: TextTable,
+        names: list[str],
+        only: list[str] | None,
+        problems: Problems,
+        first_line: int,
+    ) -> None:
         self._table, self._names, self._only, self._problems = table, names, only or names, problems
         self._first_line = first_line
         self._is_utf8 = True
         self.num_rows = 0
 
     def read(self, block: bytes, *, ended: bool) -> Generator[Columns, None, int]:
-        """Yields batches; returns how many bytes were read. What may be a part of a row stays, unless the file `ended`."""
+        """Yields batches; returns how many bytes were read. What may be a part of a row stays,
+        unless the file `ended`.
+        """
         self._is_utf8 = bad_bytes(block) is None
         lines = io.BytesIO(block).readlines()
         if not ended and not block.endswith(b"\n"):
@@ -309,7 +370,9 @@ class CarefulReader:
         return sum(map(len, lines[:done]))
 
     def _rows(self, lines: list[bytes], *, ended: bool) -> Iterator[tuple[int, int, list[str]]]:
-        """(first line, line after the last, fields) of one row after the other, the fields empty where there are none to keep."""
+        """(first line, line after the last, fields) of one row after the other, the fields empty
+        where there are none to keep.
+        """
         width = len(self._names)
         after = 0
         while after < len(lines):
@@ -319,11 +382,17 @@ class CarefulReader:
                 for fields in reader:
                     start, after = after, base + reader.line_num
                     if after - start > 1 and self._hides_rows(fields):
-                        self._report(start, f"a field opened with a quote here holds lines that look like {LIKE_ROWS}")
+                        self._report(
+                            start,
+                            f"a field opened with a quote here holds lines that look like "
+                            f"{LIKE_ROWS}",
+                        )
                         after = start + 1
                         yield start, after, []
                         break
-                    sound = (len(fields) == width and self._is_utf8) or self._is_sound(fields, start, after)
+                    sound = (len(fields) == width and self._is_utf8) or self._is_sound(
+                        fields, start, after
+                    )
                     yield start, after, fields if sound else []
             except csv.Error as error:
                 if not ended and "end of data" in str(error):
@@ -335,7 +404,10 @@ class CarefulReader:
 
     def _hides_rows(self, fields: list[str]) -> bool:
         width = len(self._names)
-        return any("\n" in field and self._table.hides_rows(field.encode(errors="surrogateescape"), width) for field in fields)
+        return any(
+            "\n" in field and self._table.hides_rows(field.encode(errors="surrogateescape"), width)
+            for field in fields
+        )
 
     def _report(self, start: int, detail: str) -> None:
         self._problems.add("malformed row", self._table.path, self._first_line + start, detail)
@@ -349,7 +421,11 @@ class CarefulReader:
             expected = f"{len(self._names)}: {', '.join(self._names)}"
             self._report(start, f"{len(fields)} fields{lines} ({shown!r}), expected {expected}")
             return False
-        wrong = None if self._is_utf8 else bad_bytes(self._table.delimiter.join(fields).encode(errors="surrogateescape"))
+        wrong = (
+            None
+            if self._is_utf8
+            else bad_bytes(self._table.delimiter.join(fields).encode(errors="surrogateescape"))
+        )
         if wrong is not None:
             self._problems.add("wrong encoding", self._table.path, self._first_line + start, wrong)
         return wrong is None
@@ -358,7 +434,9 @@ class CarefulReader:
         self.num_rows += len(rows)
         columns = dict(zip(self._names, zip(*rows, strict=True), strict=True))
         path, lines = self._table.path, np.array(numbers)
-        return {name: pa.array(columns[name], pa.large_string()) for name in self._only}, lambda i: (path, int(lines[i]))
+        return {
+            name: pa.array(columns[name], pa.large_string()) for name in self._only
+        }, lambda i: (path, int(lines[i]))
 
 
 def _explain(error: csv.Error) -> str:
@@ -367,7 +445,10 @@ def _explain(error: csv.Error) -> str:
     if "end of data" in words:
         return f"a field opened with a quote here is never closed {advice}"
     if "field limit" in words:
-        return f"a field of more than {LONGEST_FIELD:,} characters, or a quote that is never closed {advice}"
+        return (
+            f"a field of more than {LONGEST_FIELD:,} characters, or "
+            f"a quote that is never closed {advice}"
+        )
     if "expected after" in words:
         return f"a field opened with a quote here goes on after the quote that closes it {advice}"
     if "new-line character" in words:

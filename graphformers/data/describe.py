@@ -13,10 +13,16 @@ MOST_SHOWN = 5
 
 
 def describe_graph(graph: TextGraph) -> dict[str, Any]:
-    """Counts, percentiles of degree and text length, what the import left out, and five sample nodes with neighbours."""
+    """Counts, percentiles of degree and text length, what the import left out, and five sample
+    nodes with neighbours.
+    """
     degrees = graph.degrees()
     words = np.asarray(pc.count_substring_regex(graph.texts, r"\S+"))
-    types = None if graph.edge_types is None else np.bincount(graph.edge_types, minlength=len(graph.type_names))
+    types = (
+        None
+        if graph.edge_types is None
+        else np.bincount(graph.edge_types, minlength=len(graph.type_names))
+    )
     return {
         "nodes": graph.num_nodes,
         "pairs": graph.num_pairs,
@@ -26,7 +32,9 @@ def describe_graph(graph: TextGraph) -> dict[str, Any]:
         "degree_percentiles": _percentiles(degrees),
         "words_percentiles": _percentiles(words),
         "columns": {name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
-        "edge_types": {} if types is None else dict(zip(graph.type_names, types.tolist(), strict=True)),
+        "edge_types": {}
+        if types is None
+        else dict(zip(graph.type_names, types.tolist(), strict=True)),
         "edge_times": _span(graph.edge_times),
         "self_loops": graph.summary.get("self_loops", 0),
         "left_aside": graph.summary.get("left_aside", {}),
@@ -63,5 +71,8 @@ def _sample(graph: TextGraph, node: int) -> dict[str, Any]:
         "id": graph.ids[node].as_py(),
         "text": graph.texts[node].as_py(),
         "degree": len(neighbors),
-        "neighbors": [{"id": id, "text": text} for id, text in zip(graph.ids_of(shown), graph.texts_of(shown), strict=True)],
+        "neighbors": [
+            {"id": id, "text": text}
+            for id, text in zip(graph.ids_of(shown), graph.texts_of(shown), strict=True)
+        ],
     }

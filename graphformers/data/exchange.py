@@ -21,11 +21,21 @@ if TYPE_CHECKING:
     import torch_geometric.data
 
 # of attributes of graphs
-PYG_NAMES = ("edge_index", "edge_attr", "edge_weight", "edge_type", "edge_time", "type_names", "num_nodes")
+PYG_NAMES = (
+    "edge_index",
+    "edge_attr",
+    "edge_weight",
+    "edge_type",
+    "edge_time",
+    "type_names",
+    "num_nodes",
+)
 
 
 def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
-    """The directed edges as a networkx graph: nodes are ids with `text` and the other columns, edges have `type` and `time`."""
+    """The directed edges as a networkx graph: nodes are ids with `text` and the other columns,
+    edges have `type` and `time`.
+    """
     graph = loaded_graph(graph)
     result = _import("networkx", "a networkx graph").MultiDiGraph()
     result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
@@ -36,51 +46,89 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     if graph.edge_times is not None:
         known["time"] = [None if math.isnan(time) else time for time in graph.edge_times.tolist()]
     for e, (source, target) in enumerate(graph.edges.T.tolist()):
-        result.add_edge(ids[source], ids[target], **{name: values[e] for name, values in known.items() if values[e] is not None})
+        result.add_edge(
+            ids[source],
+            ids[target],
+            **{name: values[e] for name, values in known.items() if values[e] is not None},
+        )
     return result
 
 
 def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
-    """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`, where there, the type.
+    """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`,
+    where there, the type.
 
-    `time`, where it is a number or a date, is since when an edge is there. Other attributes of edges are left out, and noted.
-    The other node attributes become columns; one that is called like ours, id or text, gets a _ behind its name.
+    `time`, where it is a number or a date, is since when an edge is there. Other attributes of
+    edges are left out, and noted. The other node attributes become columns; one that is called like
+    ours, id or text, gets a _ behind its name.
     """
     if not graph.number_of_nodes():
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
     texts, others = [], []
     for name, attributes in graph.nodes(data=True):
         if not (as_text(attributes.get(text)) or "").strip():
-            raise InputError(f"networkx node {name!r}: no attribute {text!r} with a text; pass text=… with the attribute's name")
+            raise InputError(
+                f"networkx node {name!r}: no attribute {text!r} with a text; pass text=… with the "
+                f"attribute's name"
+            )
         texts.append(as_text(attributes[text]))
         others.append({str(key): value for key, value in attributes.items() if key != text})
     names = ColumnNames(key for attributes in others for key in attributes)
-    columns = {kept: make_column([attributes.get(key) for attributes in others]) for key, kept in names.items()}
+    columns = {
+        kept: make_column([attributes.get(key) for attributes in others])
+        for key, kept in names.items()
+    }
     nodes = pa.table({"id": [str(name) for name in graph.nodes], "text": texts} | columns)
-    edges = [(str(u), str(v), data.get(type), data.get("time")) for u, v, data in graph.edges(data=True)]
-    types = [as_text(edge[2]) for edge in edges] if any(edge[2] is not None for edge in edges) else None
+    edges = [
+        (str(u), str(v), data.get(type), data.get("time")) for u, v, data in graph.edges(data=True)
+    ]
+    types = (
+        [as_text(edge[2]) for edge in edges] if any(edge[2] is not None for edge in edges) else None
+    )
     times = [edge[3] for edge in edges]
     has_times = any(time is not None for time in times) and are_times(times)
-    made = build_graph(nodes, [edge[0] for edge in edges], [edge[1] for edge in edges], types, times if has_times else None)
-    return _noting(made, {key for *_, data in graph.edges(data=True) for key in data} - {type, "time" if has_times else type})
+    made = build_graph(
+        nodes,
+        [edge[0] for edge in edges],
+        [edge[1] for edge in edges],
+        types,
+        times if has_times else None,
+    )
+    return _noting(
+        made,
+        {key for *_, data in graph.edges(data=True) for key in data}
+        - {type, "time" if has_times else type},
+    )
 
 
 def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
-    """A PyG `Data` with `edge_index`, `num_nodes`, lists `id` and `text`, and the other columns, numbers as tensors.
+    """A PyG `Data` with `edge_index`, `num_nodes`, lists `id` and `text`, and the other columns,
+    numbers as tensors.
 
-    Edges are what models see, both directions of every linked pair once; with `directed` they are those that were given, with
-    their types, where they have some, as `edge_type`: numbers into the list `type_names`; and their times as `edge_time`.
+    Edges are what models see, both directions of every linked pair once; with `directed` they are
+    those that were given, with their types, where they have some, as `edge_type`: numbers into the
+    list `type_names`; and their times as `edge_time`.
     """
     data = _import("torch_geometric.data", "a PyG Data object")
     import torch
 
     graph = loaded_graph(graph)
     sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
-    edges = graph.edges.astype(np.int64) if directed else np.stack([sources, graph.indices.astype(np.int64)])
+    edges = (
+        graph.edges.astype(np.int64)
+        if directed
+        else np.stack([sources, graph.indices.astype(np.int64)])
+    )
     found: dict[str, Any] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
-    found |= {kept: _as_tensor(graph.column(name)) for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items()}
+    found |= {
+        kept: _as_tensor(graph.column(name))
+        for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items()
+    }
     if directed and graph.edge_types is not None:
-        found |= {"edge_type": torch.from_numpy(graph.edge_types.astype(np.int64)), "type_names": list(graph.type_names)}
+        found |= {
+            "edge_type": torch.from_numpy(graph.edge_types.astype(np.int64)),
+            "type_names": list(graph.type_names),
+        }
     if directed and graph.edge_times is not None:
         found["edge_time"] = torch.from_numpy(np.array(graph.edge_times))
     return data.Data(edge_index=torch.from_numpy(edges), num_nodes=graph.num_nodes, **found)
@@ -98,43 +146,66 @@ def _as_tensor(column: pa.Array) -> Any:
 
 
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
-    """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or the one given.
+    """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or
+    the one given.
 
-    `id` names the nodes, `edge_type` the kinds of edges (by `type_names`, if it has that list) and `edge_time` their times, where
-    there. Attributes with one value for each node become columns; others, such as a matrix of features, are left out.
+    `id` names the nodes, `edge_type` the kinds of edges (by `type_names`, if it has that list) and
+    `edge_time` their times, where there. Attributes with one value for each node become columns;
+    others, such as a matrix of features, are left out.
     """
     if hasattr(data, "node_types"):
         raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")
     texts = text if text is not None else getattr(data, "text", None)
     if texts is None:
-        raise InputError("this PyG Data has no attribute 'text'; pass text=[…] with one string per node")
+        raise InputError(
+            "this PyG Data has no attribute 'text'; pass text=[…] with one string per node"
+        )
     if len(texts) != data.num_nodes:
-        raise InputError(f"{len(texts)} texts for the {data.num_nodes} nodes of this PyG Data, expected one each")
+        raise InputError(
+            f"{len(texts)} texts for the {data.num_nodes} nodes of this PyG Data, expected one each"
+        )
     given = getattr(data, "id", range(len(texts)))
     ids = [str(name) for name in (given.tolist() if hasattr(given, "tolist") else given)]
     if len(ids) != len(texts):
-        raise InputError(f"{len(ids)} ids for the {len(texts)} nodes of this PyG Data, expected one each")
-    edges = np.zeros((2, 0), dtype=np.int64) if data.edge_index is None else np.asarray(data.edge_index.cpu())
+        raise InputError(
+            f"{len(ids)} ids for the {len(texts)} nodes of this PyG Data, expected one each"
+        )
+    edges = (
+        np.zeros((2, 0), dtype=np.int64)
+        if data.edge_index is None
+        else np.asarray(data.edge_index.cpu())
+    )
     wrong = edges[(edges < 0) | (edges >= len(ids))]
     if len(wrong):
         raise InputError(f"an edge of node {wrong[0]} in edge_index, expected 0 to {len(ids) - 1}")
     kinds = getattr(data, "edge_type", None)
     names = getattr(data, "type_names", None)
-    types = None if kinds is None else [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
+    types = (
+        None
+        if kinds is None
+        else [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
+    )
     sources, targets = ([ids[node] for node in row] for row in edges.tolist())
     nodes = pa.table({"id": ids, "text": [as_text(each) for each in texts], **_node_columns(data)})
     times = getattr(data, "edge_time", None)
     made = build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
-    return _noting(made, {name for name in ("edge_attr", "edge_weight") if getattr(data, name, None) is not None})
+    return _noting(
+        made,
+        {name for name in ("edge_attr", "edge_weight") if getattr(data, name, None) is not None},
+    )
 
 
 def _noting(graph: TextGraph, names: Set[str]) -> TextGraph:
     """The graph, which says that these attributes of its edges were not kept."""
-    return replace(graph, summary=graph.summary | {"edge_columns_not_kept": sorted(map(str, names))})
+    return replace(
+        graph, summary=graph.summary | {"edge_columns_not_kept": sorted(map(str, names))}
+    )
 
 
 def _node_columns(data: Any) -> dict[str, pa.Array]:
-    """The attributes of a PyG `Data` that are lists or one-dimensional tensors with a value for each node."""
+    """The attributes of a PyG `Data` that are lists or one-dimensional tensors with a value for
+    each node.
+    """
     found = {}
     for name, value in data.to_dict().items():
         is_flat = isinstance(value, list) or getattr(value, "ndim", 0) == 1

@@ -1,8 +1,8 @@
 """TextGraph: a text on every node, links between them, frozen and memory-mapped.
 
-A `node` is a row number, an `id` the user's own string. Links are kept twice: as the directed, typed edges they came as, and as
-undirected neighbours in compressed rows (CSR): the neighbours of node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each
-once, never v itself.
+A `node` is a row number, an `id` the user's own string. Links are kept twice: as the directed,
+typed edges they came as, and as undirected neighbours in compressed rows (CSR): the neighbours of
+node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each once, never v itself.
 """
 
 import hashlib
@@ -36,7 +36,9 @@ VERSION = 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextGraph:
-    """A graph of N texts, P linked pairs and E directed edges. Made by `read_graph`, `TextGraph.load` or `build_graph`."""
+    """A graph of N texts, P linked pairs and E directed edges. Made by `read_graph`,
+    `TextGraph.load` or `build_graph`.
+    """
 
     nodes: pa.Table  # N rows: id, text, then the user's own columns
     id_hashes: Array  # (N,) uint64: the hash of each id, on which every random draw stands
@@ -45,7 +47,8 @@ class TextGraph:
     edges: Array  # (2, E) int32: sources, targets, in the order they were read
     edge_types: Array | None = None  # (E,) int16: index into type_names
     type_names: tuple[str, ...] = ()
-    edge_times: Array | None = None  # (E,) float64: since when there is an edge; not a number where that is not known
+    # (E,) float64: since when there is an edge; not a number where that is not known
+    edge_times: Array | None = None
     summary: dict[str, Any] = field(default_factory=dict)  # what the import said of its input
     artifact: Artifact | None = None  # the folder this graph was loaded from or saved to
 
@@ -121,7 +124,9 @@ class TextGraph:
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
             id = plain_ids(ids)[int(unknown[0])]
-            raise UnknownIdError(f"no node with the id {id!r} in this graph of {self.num_nodes:,} nodes")
+            raise UnknownIdError(
+                f"no node with the id {id!r} in this graph of {self.num_nodes:,} nodes"
+            )
         return found
 
     def find_nodes(self, ids: Sequence[str]) -> Array:
@@ -130,18 +135,24 @@ class TextGraph:
         strange = [id for id in ids if not isinstance(id, str)]
         if strange:
             raise GraphFormersError(
-                f"the id {strange[0]!r} is a {type(strange[0]).__name__}, ids are strings: {str(strange[0])!r}"
+                f"the id {strange[0]!r} is a {type(strange[0]).__name__}, ids are strings: "
+                f"{str(strange[0])!r}"
             )
         if self.num_nodes == 0 or len(ids) == 0:
             return np.full(len(ids), -1, dtype=np.int64)
         ids = [id if is_unicode(id) else "" for id in ids]  # which is nobody's
         hashes = hash_strings(ids)
-        place = np.minimum(np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1)
+        place = np.minimum(
+            np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1
+        )
         found = self._by_hash[place]
-        wrong = np.asarray(pc.not_equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string())))
+        wrong = np.asarray(
+            pc.not_equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string()))
+        )
         for i in np.flatnonzero(wrong):  # unknown, or the second of two ids with one hash
             twins = self._by_hash[
-                place[i] : place[i] + np.searchsorted(self.id_hashes[self._by_hash[place[i] :]], hashes[i], "right")
+                place[i] : place[i]
+                + np.searchsorted(self.id_hashes[self._by_hash[place[i] :]], hashes[i], "right")
             ]
             found[i] = next((node for node in twins if self.ids[node].as_py() == ids[int(i)]), -1)
         return found
@@ -179,7 +190,8 @@ class TextGraph:
         return np.stack([sources[once], np.asarray(self.indices)[once]], axis=1)
 
     def pair_times(self) -> Array | None:
-        """(P,) float64: since when each of `pairs()` is linked, by the earliest of its edges; not a number where none has a time.
+        """(P,) float64: since when each of `pairs()` is linked, by the earliest of its edges; not a
+        number where none has a time.
 
         None where there are no times at all.
         """
@@ -205,7 +217,11 @@ class TextGraph:
             if self.edge_times is not None:
                 save_array(draft.path("edge_times.npy"), self.edge_times)
             draft.settings = {"type_names": list(self.type_names)}
-            draft.summary = self.summary | {"nodes": self.num_nodes, "pairs": self.num_pairs, "edges": self.edges.shape[1]}
+            draft.summary = self.summary | {
+                "nodes": self.num_nodes,
+                "pairs": self.num_pairs,
+                "edges": self.edges.shape[1],
+            }
         return TextGraph.load(path)
 
     @staticmethod
@@ -231,7 +247,9 @@ class TextGraph:
 
 
 def plain_ids(ids: Any) -> list[Any]:
-    """Ids as Python's own values, also where they come as Arrow's: an array of ids, or what a loop over one gives."""
+    """Ids as Python's own values, also where they come as Arrow's: an array of ids, or what a loop
+    over one gives.
+    """
     ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
     return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
 

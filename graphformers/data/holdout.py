@@ -1,12 +1,16 @@
 """Which links are held out to be asked, and which stay for models to see.
 
 Four ways to hold out:
-- "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a train link.
-- "latest-links" (temporal): the same, the asked pairs being the latest ones, where edges have times. No link that models may see
+- "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a
+  train link.
+- "latest-links" (temporal): the same, the asked pairs being the latest ones, where edges have
+  times. No link that models may see
   is later than one that is asked; late links that cannot be asked are left out altogether.
-- "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the light of its other links to
+- "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the
+  light of its other links to
   known nodes.
-- a node column such as year (temporal): the same, the held-out nodes being the latest ones. No known node is later than one
+- a node column such as year (temporal): the same, the held-out nodes being the latest ones. No
+  known node is later than one
   that asks; late nodes that have nothing to ask are left out altogether.
 """
 
@@ -29,25 +33,36 @@ Rows = tuple[Array, Array]  # indptr, indices: the links that models may see
 class SplitSettings:
     """How links are held out. Shares lie between 0 and 1, counts are 1 or more."""
 
-    valid: float = 0.05  # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
+    # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
+    valid: float = 0.05
     test: float = 0.05  # how many test pairs, likewise
     seed: int = 42  # the same seed gives the same bytes
-    held_out: str = "links"  # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
-    candidates: int | None = None  # for each valid and test pair; by default 1 positive + 299 negatives, fewer where few fit
-    max_train: int | None = None  # at most so many train pairs; the other links stay visible as neighbours
+    # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
+    held_out: str = "links"
+    # for each valid and test pair; by default 1 positive + 299 negatives, fewer where few fit
+    candidates: int | None = None
+    # at most so many train pairs; the other links stay visible as neighbours
+    max_train: int | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
         for name in ("valid", "test"):
             value = getattr(self, name)
             if not (0 < value < 1 or (1 <= value < 2**40 and value == int(value))):
-                raise GraphFormersError(f"{name}={value} given, expected a share between 0 and 1 or a whole number of pairs")
+                raise GraphFormersError(
+                    f"{name}={value} given, expected a share between 0 and 1 or a whole number of "
+                    f"pairs"
+                )
         if self.valid < 1 and self.test < 1 and self.valid + self.test >= 1:
             raise GraphFormersError(
-                f"valid={self.valid} and test={self.test} given, expected shares that leave something to train on"
+                f"valid={self.valid} and test={self.test} given, expected shares that leave "
+                f"something to train on"
             )
         if self.candidates is not None and self.candidates < 2:
-            raise GraphFormersError(f"candidates={self.candidates} given, expected at least 2: one positive and one negative")
+            raise GraphFormersError(
+                f"candidates={self.candidates} given, expected at least 2: one positive and one "
+                f"negative"
+            )
         if self.seed < 0:
             raise GraphFormersError(f"seed={self.seed} given, expected 0 or more")
         if self.max_train is not None and self.max_train < 1:
@@ -55,10 +70,14 @@ class SplitSettings:
 
 
 def hold_out(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows, Array]:
-    """[valid, test] pairs of anchor and positive, the links that models may see, and the nodes held out."""
+    """[valid, test] pairs of anchor and positive, the links that models may see, and the nodes held
+    out.
+    """
     if settings.held_out not in OF_LINKS:
         return _hold_out_nodes(graph, settings)
-    asked, rows = (_hold_out_links if settings.held_out == "links" else _hold_out_latest)(graph, settings)
+    asked, rows = (_hold_out_links if settings.held_out == "links" else _hold_out_latest)(
+        graph, settings
+    )
     return asked, rows, np.zeros(0, dtype=np.int32)
 
 
@@ -76,13 +95,19 @@ def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
 
 
 def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
-    """[valid, test] pairs, the latest ones whose ends have earlier links, test after valid; and the rows of the earlier links."""
+    """[valid, test] pairs, the latest ones whose ends have earlier links, test after valid; and the
+    rows of the earlier links.
+    """
     pairs, times = graph.pairs(), graph.pair_times()
     if times is None:
-        raise GraphFormersError("the links of this graph have no times; import them with --column time=NAME (or times=…)")
+        raise GraphFormersError(
+            "the links of this graph have no times; import them with --column time=NAME (or "
+            "times=…)"
+        )
     if np.isnan(times).any():
         raise GraphFormersError(
-            f"{int(np.isnan(times).sum()):,} linked pairs have no time; a split by time needs it for every link"
+            f"{int(np.isnan(times).sum()):,} linked pairs have no time; a split by time needs it "
+            f"for every link"
         )
     if times.min() == times.max():
         raise GraphFormersError("all links have the same time, so none is later than another")
@@ -95,12 +120,18 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
         latest = pairs[order[:tried]]
         left = degrees - np.bincount(latest.reshape(-1), minlength=graph.num_nodes)
         can_be_asked = np.flatnonzero((left[latest] > 0).all(1))
-        if len(can_be_asked) > len(found):  # with more held out it may be fewer again: their ends lose their other links
+        # with more held out it may be fewer again: their ends lose their other links
+        if len(can_be_asked) > len(found):
             late, found = latest, can_be_asked
         if len(found) >= sum(wanted) or tried >= most:
             break
         tried = min(most, tried + tried // 4 + 1)
-    sizes = _share_out(wanted, len(found), settings, "of the later half of the pairs have earlier links at both ends")
+    sizes = _share_out(
+        wanted,
+        len(found),
+        settings,
+        "of the later half of the pairs have earlier links at both ends",
+    )
     found = found[: sum(sizes)]
     test, valid = np.split(_orient(graph, late[found], settings.seed), [sizes[1]])
     kept = np.ones(len(pairs), dtype=bool)
@@ -132,10 +163,12 @@ def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Arra
 
 
 def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows, Array]:
-    """[valid, test] pairs (held-out node, known node), the rows of the links that models may see, and the held-out nodes.
+    """[valid, test] pairs (held-out node, known node), the rows of the links that models may see,
+    and the held-out nodes.
 
-    Nodes are held out in order, at random or the latest first, until enough of them have a question. At random, those without one
-    stay known nodes, which can only add links to the rest; by time they are held out too, or training would know the future.
+    Nodes are held out in order, at random or the latest first, until enough of them have a
+    question. At random, those without one stay known nodes, which can only add links to the rest;
+    by time they are held out too, or training would know the future.
     """
     wanted = [count_of(settings.valid, graph.num_nodes), count_of(settings.test, graph.num_nodes)]
     order = _node_order(graph, settings)
@@ -144,20 +177,25 @@ def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
         chosen = _with_a_question(graph, order[:tried])
         if len(chosen) >= sum(wanted) or tried >= len(order):
             break
-        tried = min(len(order), max(tried + 1, int(tried * 1.1 * sum(wanted) / max(len(chosen), 1))))
+        tried = min(
+            len(order), max(tried + 1, int(tried * 1.1 * sum(wanted) / max(len(chosen), 1)))
+        )
     sizes = _share_out(wanted, len(chosen), settings, "nodes with two links to known nodes")
     chosen = chosen[: sum(sizes)]
     held_out = chosen if settings.held_out == "nodes" else order[:tried]
     sources, targets, position = _links_to_known(graph, chosen, held_out)
     positives = _choose_one(graph, chosen, held_out, settings.seed)
-    test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])  # the first, the latest, are test
+    # the first, the latest, are test
+    test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])
     context = targets != positives[position]
     rows = _rows_with_context(graph, held_out, sources[context], targets[context])
     return [valid, test], rows, np.sort(held_out).astype(np.int32)
 
 
 def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
-    """Nodes in the order in which they are held out: by hash, or by the named column, the latest first."""
+    """Nodes in the order in which they are held out: by hash, or by the named column, the latest
+    first.
+    """
     hashes = mix(settings.seed, 1, graph.id_hashes)
     if settings.held_out == "nodes":
         return np.argsort(hashes, kind="stable")
@@ -175,19 +213,32 @@ def times_of(graph: TextGraph, name: str) -> Array:
             raise GraphFormersError(
                 f"the column {name!r} is text that is no date ({error}), expected numbers or dates"
             ) from error
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_temporal(column.type)):
-        raise GraphFormersError(f"the column {name!r} holds {column.type}, expected numbers or dates")
+    if not (
+        pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+        or pa.types.is_temporal(column.type)
+    ):
+        raise GraphFormersError(
+            f"the column {name!r} holds {column.type}, expected numbers or dates"
+        )
     missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py()
     if missing:
-        raise GraphFormersError(f"the column {name!r} is empty for {missing:,} nodes; a temporal split needs it for every node")
+        raise GraphFormersError(
+            f"the column {name!r} is empty for {missing:,} nodes; a temporal split needs it for "
+            f"every node"
+        )
     values = np.asarray(column)
     if len(np.unique(values)) == 1:
-        raise GraphFormersError(f"the column {name!r} has the same value for every node, so none is later than another")
+        raise GraphFormersError(
+            f"the column {name!r} has the same value for every node, so none is later than another"
+        )
     return values
 
 
 def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[Array, Array, Array]:
-    """The links from chosen nodes to known ones: sources, targets, and which of `chosen` the source is."""
+    """The links from chosen nodes to known ones: sources, targets, and which of `chosen` the source
+    is.
+    """
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
     degrees = graph.degrees()[chosen]
@@ -207,15 +258,21 @@ def _can_be_asked(graph: TextGraph, held_out: Array) -> Array:
 
 
 def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
-    """Those of the held-out nodes with two links to known nodes, one of them to a node that can be asked; in order."""
+    """Those of the held-out nodes with two links to known nodes, one of them to a node that can be
+    asked; in order.
+    """
     _, targets, position = _links_to_known(graph, held_out, held_out)
     links = np.bincount(position, minlength=len(held_out))
-    askable = np.bincount(position, weights=_can_be_asked(graph, held_out)[targets], minlength=len(held_out))
+    askable = np.bincount(
+        position, weights=_can_be_asked(graph, held_out)[targets], minlength=len(held_out)
+    )
     return held_out[(links > 1) & (askable > 0)]
 
 
 def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> Array:
-    """(len(chosen),) the positive of each: among its links to nodes that can be asked, the one of smallest hash."""
+    """(len(chosen),) the positive of each: among its links to nodes that can be asked, the one of
+    smallest hash.
+    """
     _, targets, position = _links_to_known(graph, chosen, held_out)
     allowed = _can_be_asked(graph, held_out)[targets]
     targets, position = targets[allowed], position[allowed]
@@ -225,7 +282,9 @@ def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> 
     return targets[order[first]]
 
 
-def _rows_with_context(graph: TextGraph, held_out: Array, sources: Array, targets: Array) -> tuple[Array, Array]:
+def _rows_with_context(
+    graph: TextGraph, held_out: Array, sources: Array, targets: Array
+) -> tuple[Array, Array]:
     """Rows of the links among known nodes, and in the rows of held-out nodes the given links."""
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
@@ -247,7 +306,8 @@ def pair_hashes(graph: TextGraph, pairs: Array, seed: int) -> Array:
 def _orient(graph: TextGraph, pairs: Array, seed: int) -> Array:
     """Which end is the anchor, drawn by the seed."""
     swapped = (pair_hashes(graph, pairs, seed + 2) & np.uint64(1)).astype(bool)
-    swapped ^= graph.id_hashes[pairs[:, 0]] > graph.id_hashes[pairs[:, 1]]  # row numbers must not matter
+    # row numbers must not matter
+    swapped ^= graph.id_hashes[pairs[:, 0]] > graph.id_hashes[pairs[:, 1]]
     return np.where(swapped[:, None], pairs[:, ::-1], pairs).astype(np.int32)
 
 
@@ -256,12 +316,15 @@ def count_of(wanted: float, total: int) -> int:
 
 
 def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str) -> list[int]:
-    """[valid, test] sizes: as wanted; less, in proportion, when shares were asked for and too little was found."""
+    """[valid, test] sizes: as wanted; less, in proportion, when shares were asked for and too
+    little was found.
+    """
     if found >= sum(wanted):
         return wanted
     if settings.valid >= 1 or settings.test >= 1 or found < 2:
         raise GraphFormersError(
-            f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} {what}; ask for fewer, or take a "
+            f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} "
+            f"{what}; ask for fewer, or take a "
             "graph with more links"
         )
     valid = max(1, found * wanted[0] // sum(wanted))

@@ -1,11 +1,14 @@
-"""PackedBatch: several nodes in one row, under a block-diagonal mask, so that no work is spent on padding.
+"""PackedBatch: several nodes in one row, under a block-diagonal mask, so that no work is spent on
+padding.
 
-Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), B centres, K neighbours of a centre.
+Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), B centres,
+K neighbours of a centre.
 
-A node lies in one piece in one row; the slot of a token says which of the row's nodes it belongs to, C that it is padding. Every
-row takes the longest nodes that still fit, so that rows are full but for the last ones. Rows are no wider than the longest text
-of a batch wants, since attention and its mask grow with their square. A node that reads its neighbourhood has
-one place more, in front of its [CLS], for the graph token; what stands there is written by the network.
+A node lies in one piece in one row; the slot of a token says which of the row's nodes it belongs
+to, C that it is padding. Every row takes the longest nodes that still fit, so that rows are full
+but for the last ones. Rows are no wider than the longest text of a batch wants, since attention and
+its mask grow with their square. A node that reads its neighbourhood has one place more, in front of
+its [CLS], for the graph token; what stands there is written by the network.
 """
 
 from collections.abc import Callable
@@ -37,9 +40,13 @@ class PackedBatch:
     slots_RW: "Tensor"  # int64: 0..C-1, C for padding
     cls_RC: "Tensor"  # int64: where in the row the [CLS] of each slot stands
     is_graph_RW: "Tensor"  # bool: whether this is the place of a graph token
-    places_N: "Tensor"  # int64: where the nodes lie among the R * C slots, in the order they were given
-    cls_N: "Tensor"  # int64: where their [CLS] stand among the R * W places of all rows; a graph token stands just before
-    ids_N: "Tensor | None" = None  # int64: the hashes of their ids, for networks that know nodes by name
+    # int64: where the nodes lie among the R * C slots, in the order they were given
+    places_N: "Tensor"
+    # int64: where their [CLS] stand among the R * W places of all rows; a graph token stands just
+    # before
+    cls_N: "Tensor"
+    # int64: the hashes of their ids, for networks that know nodes by name
+    ids_N: "Tensor | None" = None
 
     @property
     def num_nodes(self) -> int:
@@ -61,9 +68,11 @@ class PackedBatch:
 
 @dataclass(frozen=True)
 class PackedNeighborhoods:
-    """B centres and M neighbours in rows of their own, the centres' rows first, and which neighbours each centre has.
+    """B centres and M neighbours in rows of their own, the centres' rows first, and which
+    neighbours each centre has.
 
-    Unidirectional: every distinct neighbour once. Bidirectional: one copy for each neighbourhood it belongs to, in order.
+    Unidirectional: every distinct neighbour once. Bidirectional: one copy for each neighbourhood it
+    belongs to, in order.
     """
 
     nodes: PackedBatch  # B + M nodes
@@ -72,7 +81,9 @@ class PackedNeighborhoods:
     index_BK: "Tensor"  # int64: into the M neighbours, 0 where there is none
     open_BK: "Tensor"  # bool: whether there is one
     places_M: "Tensor"  # int64: where among the B * K places each neighbour is first used
-    line_N: "Tensor"  # int64: where everyone's [CLS] stands in a line of the centres' rows, whole, and the others' slots
+    # int64: where everyone's [CLS] stands in a line of the centres' rows, whole, and the others'
+    # slots
+    line_N: "Tensor"
 
     @property
     def centers(self) -> PackedBatch:
@@ -80,35 +91,59 @@ class PackedNeighborhoods:
         rows = {name: getattr(self.nodes, name)[: self.center_rows] for name in ROW_FIELDS}
         few = slice(self.num_centers)
         ids_N = None if self.nodes.ids_N is None else self.nodes.ids_N[few]
-        return PackedBatch(**rows, places_N=self.nodes.places_N[few], cls_N=self.nodes.cls_N[few], ids_N=ids_N)
+        return PackedBatch(
+            **rows, places_N=self.nodes.places_N[few], cls_N=self.nodes.cls_N[few], ids_N=ids_N
+        )
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with all its tensors on a device; from pinned memory the copy goes on in the background."""
+    """The batch with all its tensors on a device; from pinned memory the copy goes on in the
+    background.
+    """
     moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
     return moved
 
 
 def map_tensors(value: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """A copy of nested dataclasses, lists and tuples with `function` applied to everything of one kind in them."""
+    """A copy of nested dataclasses, lists and tuples with `function` applied to everything of one
+    kind in them.
+    """
     if isinstance(value, kind):
         return function(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{entry.name: map_tensors(getattr(value, entry.name), function, kind) for entry in fields(value)})
+        return replace(
+            value,
+            **{
+                entry.name: map_tensors(getattr(value, entry.name), function, kind)
+                for entry in fields(value)
+            },
+        )
     if isinstance(value, list | tuple):
         return type(value)(map_tensors(entry, function, kind) for entry in value)
     return value
 
 
 def pack_nodes(
-    flat: Array, indptr: Array, row_width: int, slots: int, pad_token: int, *, graph_tokens: bool = False, row_multiple: int = 1
+    flat: Array,
+    indptr: Array,
+    row_width: int,
+    slots: int,
+    pad_token: int,
+    *,
+    graph_tokens: bool = False,
+    row_multiple: int = 1,
 ) -> PackedBatch:
-    """Packs sequences (flat tokens and where each starts, as `TokenCache.read` gives them) into rows."""
+    """Packs sequences (flat tokens and where each starts, as `TokenCache.read` gives them) into
+    rows.
+    """
     lengths, front = np.diff(indptr), int(graph_tokens)
-    assert len(lengths) == 0 or lengths.max() + front <= row_width, "no sequence is longer than a row"
+    assert len(lengths) == 0 or lengths.max() + front <= row_width, (
+        "no sequence is longer than a row"
+    )
     order, rows_N, slots_N, starts_N = _fill_rows(lengths + front, row_width, slots)
     num_rows = -(-(int(rows_N[-1]) + 1) // row_multiple) * row_multiple if len(order) else 0
-    ordered, begins = lengths[order], rows_N * row_width + starts_N  # where in all rows a node begins, its graph token first
+    # where in all rows a node begins, its graph token first
+    ordered, begins = lengths[order], rows_N * row_width + starts_N
     places_T = ranges(begins + front, ordered)
     tokens = np.full(num_rows * row_width, pad_token, dtype=np.int64)
     positions = np.zeros(num_rows * row_width, dtype=np.int64)
@@ -122,20 +157,29 @@ def pack_nodes(
     places_N, cls_N = np.empty((2, len(order)), dtype=np.int64)
     places_N[order], cls_N[order] = rows_N * slots + slots_N, begins + front
     is_graph[begins if graph_tokens else begins[:0]] = True
-    shapes = [(tokens, row_width), (positions, row_width), (slot_of, row_width), (cls, slots), (is_graph, row_width)]
+    shapes = [
+        (tokens, row_width),
+        (positions, row_width),
+        (slot_of, row_width),
+        (cls, slots),
+        (is_graph, row_width),
+    ]
     rows = [array.reshape(num_rows, width) for array, width in shapes]
     return PackedBatch(*map(torch.from_numpy, [*rows, places_N, cls_N]))
 
 
 def _fill_rows(lengths: Array, row_width: int, slots: int) -> tuple[Array, Array, Array, Array]:
-    """The nodes in the order in which rows hold them; and the row, the slot and the start of each in that order.
+    """The nodes in the order in which rows hold them; and the row, the slot and the start of each
+    in that order.
 
-    Rows are filled one after the other with the longest nodes that still fit; the loop is over rows and distinct lengths.
+    Rows are filled one after the other with the longest nodes that still fit; the loop is over rows
+    and distinct lengths.
     """
     order = np.argsort(-lengths, kind="stable")
     distinct, counts = np.unique(-lengths, return_counts=True)
     sizes, left = (-distinct).tolist(), counts.tolist()  # the longest first
-    nexts = (np.cumsum(counts) - counts).tolist()  # where in `order` the next node of each length stands
+    # where in `order` the next node of each length stands
+    nexts = (np.cumsum(counts) - counts).tolist()
     pieces: list[tuple[int, int, int]] = []  # row, first of its nodes in `order`, how many
     row, longest = 0, 0
     while longest < len(sizes):
@@ -173,41 +217,58 @@ class Packer:
     slots: int = 16  # of a row of ROW_WIDTH; wider ones have more
     row_multiple: int = 1
     width_multiple: int = 1  # of neighbourhoods: compiled layers are compiled for each width
-    nested: bool = True  # centres have graph tokens (and, one copy per neighbourhood, neighbours too)
+    # centres have graph tokens (and, one copy per neighbourhood, neighbours too)
+    nested: bool = True
     named: bool = False  # batches tell whose texts they hold
 
     def __post_init__(self) -> None:
         needed = self.max_tokens + int(self.nested)
-        if needed > self.row_width:  # rows are as wide as the longest sequence, rounded for the GPU's sake
+        # rows are as wide as the longest sequence, rounded for the GPU's sake
+        if needed > self.row_width:
             object.__setattr__(self, "row_width", -(-needed // 8) * 8)
 
     def row_of(self, lengths: Array) -> tuple[int, int]:
-        """The width and the slots of rows for texts of these lengths: few kinds of rows, since layers are compiled for each.
+        """The width and the slots of rows for texts of these lengths: few kinds of rows, since
+        layers are compiled for each.
 
-        No wider than the longest text wants; with twice as many slots where texts are so short that they would leave rows empty.
+        No wider than the longest text wants; with twice as many slots where texts are so short that
+        they would leave rows empty.
         """
         width = ROW_WIDTH
         while width < lengths.max(initial=0):
             width *= 2
         width = min(width, self.row_width)
         slots = max(self.slots, self.slots * width // ROW_WIDTH)
-        return width, slots * 2 if lengths.sum() * slots < FULL_ROW * width * len(lengths) else slots
+        return width, slots * 2 if lengths.sum() * slots < FULL_ROW * width * len(
+            lengths
+        ) else slots
 
     def pack(
-        self, tokens: TokenCache, nodes: Array, *, graph_tokens: bool = False, row: tuple[int, int] | None = None
+        self,
+        tokens: TokenCache,
+        nodes: Array,
+        *,
+        graph_tokens: bool = False,
+        row: tuple[int, int] | None = None,
     ) -> PackedBatch:
         """The texts of some nodes, in rows of the kind given, or of their own."""
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
         sizes = (*(row or self.row_of(np.diff(indptr) + int(graph_tokens))), self.pad_token)
-        packed = pack_nodes(flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple)
+        packed = pack_nodes(
+            flat, indptr, *sizes, graph_tokens=graph_tokens, row_multiple=self.row_multiple
+        )
         if not self.named or tokens.id_hashes is None:
             return packed
         return replace(packed, ids_N=torch.from_numpy(tokens.id_hashes[nodes].view(np.int64)))
 
-    def pack_neighborhoods(self, tokens: TokenCache, neighborhood: Neighborhood) -> PackedNeighborhoods:
+    def pack_neighborhoods(
+        self, tokens: TokenCache, neighborhood: Neighborhood
+    ) -> PackedNeighborhoods:
         """The texts of some centres and of their neighbours."""
         if self.distinct:
-            neighbors, first, index = np.unique(neighborhood.neighbors, return_index=True, return_inverse=True)
+            neighbors, first, index = np.unique(
+                neighborhood.neighbors, return_index=True, return_inverse=True
+            )
         else:
             neighbors, index = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
             first = index
@@ -216,7 +277,9 @@ class Packer:
         everyone = np.concatenate([neighborhood.centers, neighbors])
         row = self.row_of(tokens.lengths(everyone, self.max_tokens) + int(self.nested))
         centers = self.pack(tokens, neighborhood.centers, graph_tokens=self.nested, row=row)
-        others = self.pack(tokens, neighbors, graph_tokens=self.nested and not self.distinct, row=row)
+        others = self.pack(
+            tokens, neighbors, graph_tokens=self.nested and not self.distinct, row=row
+        )
         return PackedNeighborhoods(
             _stack(centers, others),
             len(neighborhood),
@@ -233,14 +296,22 @@ def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     rows = {name: torch.cat([getattr(upper, name), getattr(lower, name)]) for name in ROW_FIELDS}
     places_N = torch.cat([upper.places_N, lower.places_N + upper.cls_RC.numel()])
     cls_N = torch.cat([upper.cls_N, lower.cls_N + upper.tokens_RW.numel()])
-    ids_N = None if upper.ids_N is None or lower.ids_N is None else torch.cat([upper.ids_N, lower.ids_N])
+    ids_N = (
+        None
+        if upper.ids_N is None or lower.ids_N is None
+        else torch.cat([upper.ids_N, lower.ids_N])
+    )
     return PackedBatch(**rows, places_N=places_N, cls_N=cls_N, ids_N=ids_N)
 
 
 def ragged_index(indptr: Array, index: Array, multiple: int = 1) -> tuple[Array, Array]:
-    """Ragged rows as a rectangle, K a multiple: (B, K) indices, 0 beyond a row's end, and (B, K) whether there is one."""
+    """Ragged rows as a rectangle, K a multiple: (B, K) indices, 0 beyond a row's end, and (B, K)
+    whether there is one.
+    """
     counts = np.diff(indptr)
-    open_BK = np.arange(max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple) < counts[:, None]
+    open_BK = (
+        np.arange(max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple) < counts[:, None]
+    )
     index_BK = np.zeros(open_BK.shape, dtype=np.int64)
     index_BK[open_BK] = index
     return index_BK, open_BK

@@ -1,10 +1,11 @@
 """Batches made ahead, in the background, by worker processes.
 
-A batch travels as a parcel: all its tensors in one buffer. That is one message through a pipe, one copy in pinned memory and one
-transfer to the GPU for each batch, however many pieces it has.
+A batch travels as a parcel: all its tensors in one buffer. That is one message through a pipe, one
+copy in pinned memory and one transfer to the GPU for each batch, however many pieces it has.
 
-Workers are forked, so that they share the graph. They are ours rather than a DataLoader's: those keep batches in shared memory,
-of which containers have little and whose end they do not survive, and outlive a parent that is killed.
+Workers are forked, so that they share the graph. They are ours rather than a DataLoader's: those
+keep batches in shared memory, of which containers have little and whose end they do not survive,
+and outlive a parent that is killed.
 """
 
 import ctypes
@@ -77,7 +78,9 @@ class Parcel:
 
 
 class Workers:
-    """Makes batches in `count` processes, in order; in this one where there are none. `make` turns a key into a batch."""
+    """Makes batches in `count` processes, in order; in this one where there are none. `make` turns
+    a key into a batch.
+    """
 
     def __init__(self, make: Callable[[Any], Any], count: int, device: torch.device) -> None:
         self._make = make
@@ -88,13 +91,17 @@ class Workers:
         for _ in range(count):
             here, there = context.Pipe()
             ends = [here, *(other for other, _ in self._workers)]
-            process = context.Process(target=_work, args=(there, ends, make, os.getpid()), daemon=True)
+            process = context.Process(
+                target=_work, args=(there, ends, make, os.getpid()), daemon=True
+            )
             process.start()
             there.close()
             self._workers.append((here, process))
 
     def parcels(self, wanted: Iterable[Any]) -> Iterator[Parcel]:
-        """The batches of these keys, in order; an earlier round that was left early does not disturb."""
+        """The batches of these keys, in order; an earlier round that was left early does not
+        disturb.
+        """
         keys = iter(wanted)
         if not self._workers:
             for key in keys:
@@ -127,7 +134,8 @@ class Workers:
                 connection.recv_bytes_into(buffer.numpy())
         except (EOFError, ConnectionError) as error:
             raise GraphFormersError(
-                "a process that makes batches is gone, perhaps for want of memory; fewer workers (--set workers=1) need less"
+                "a process that makes batches is gone, perhaps for want of memory; fewer workers "
+                "(--set workers=1) need less"
             ) from error
         return connection, Parcel(buffer, content)
 
@@ -142,11 +150,13 @@ class Workers:
         self._waiting.clear()
 
 
-def _work(connection: Connection, ends: list[Connection], make: Callable[[Any], Any], parent: int) -> None:
+def _work(
+    connection: Connection, ends: list[Connection], make: Callable[[Any], Any], parent: int
+) -> None:
     """A worker: takes keys, sends parcels; dies with its parent, even by kill -9.
 
-    Signals are the parent's affair: Ctrl-C reaches every process of the terminal, and torchrun sends SIGTERM to every process,
-    but the parent wants to finish its step.
+    Signals are the parent's affair: Ctrl-C reaches every process of the terminal, and torchrun
+    sends SIGTERM to every process, but the parent wants to finish its step.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -154,7 +164,8 @@ def _work(connection: Connection, ends: list[Connection], make: Callable[[Any], 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         return
-    for end in ends:  # the parent's, which a fork has too: kept open here, they would never tell that it is gone
+    # the parent's, which a fork has too: kept open here, they would never tell that it is gone
+    for end in ends:
         end.close()
     torch.set_num_threads(1)
     while True:

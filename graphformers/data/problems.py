@@ -1,4 +1,6 @@
-"""Rows that are not what they should be: an error by default, counted and listed with `--skip-bad`."""
+"""Rows that are not what they should be: an error by default, counted and listed with
+`--skip-bad`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,15 +41,20 @@ class _Example:
     other: Place | None
 
     def worded(self, lines: dict[LateLine, int]) -> str:
-        detail = self.detail if self.other is None else self.detail.replace(ELSEWHERE, _where(self.other, lines))
+        detail = (
+            self.detail
+            if self.other is None
+            else self.detail.replace(ELSEWHERE, _where(self.other, lines))
+        )
         return f"{_where(self.place, lines)}: {detail}"
 
 
 class Problems:
     """Collects what was wrong with the input of one import.
 
-    `strict` raises at the first problem. Otherwise the row is left out, its reason counted and the first few are listed.
-    What is normal for a format (a citation of a paper outside the data) goes through `normal` and never raises.
+    `strict` raises at the first problem. Otherwise the row is left out, its reason counted and the
+    first few are listed. What is normal for a format (a citation of a paper outside the data) goes
+    through `normal` and never raises.
     """
 
     def __init__(self, *, strict: bool) -> None:
@@ -55,11 +62,21 @@ class Problems:
         self.counts: Counter[str] = Counter()
         self.normal: Counter[str] = Counter()
         self.unread: dict[str, None] = {}  # columns of edges that mean nothing here, in their order
-        self.other_texts: dict[str, dict[str, None]] = {}  # column guessed as the text -> others that could have been, in order
+        # column guessed as the text -> others that could have been, in order
+        self.other_texts: dict[str, dict[str, None]] = {}
         self._examples: dict[str, list[_Example]] = {}
 
-    def add(self, reason: str, path: Path, spot: Spot, detail: str, other: Place | None = None, advice: str = "") -> None:
-        """`reason` groups the counts, `detail` says given and expected; `other` is the place that ELSEWHERE in it stands for.
+    def add(
+        self,
+        reason: str,
+        path: Path,
+        spot: Spot,
+        detail: str,
+        other: Place | None = None,
+        advice: str = "",
+    ) -> None:
+        """`reason` groups the counts, `detail` says given and expected; `other` is the place that
+        ELSEWHERE in it stands for.
 
         `advice` names a setting that takes such rows, where there is one.
         """
@@ -71,10 +88,19 @@ class Problems:
             self._examples.setdefault(reason, []).append(example)
 
     def wants_examples(self, reason: str) -> bool:
-        """False once enough examples of a reason are listed: locating and wording more can then be saved."""
+        """False once enough examples of a reason are listed: locating and wording more can then be
+        saved.
+        """
         return self.strict or len(self._examples.get(reason, ())) < EXAMPLES
 
-    def report(self, reason: str, bad: Array, locate: Locate, detail: Callable[[int], str], advice: str = "") -> None:
+    def report(
+        self,
+        reason: str,
+        bad: Array,
+        locate: Locate,
+        detail: Callable[[int], str],
+        advice: str = "",
+    ) -> None:
         """Adds the rows of a batch where `bad` is true; `detail` words the problem of one row."""
         rows = np.flatnonzero(bad)
         for done, row in enumerate(rows.tolist()):
@@ -89,12 +115,18 @@ class Problems:
         self.counts[reason] += number
 
     def summary(self) -> dict[str, Any]:
-        """For the manifest: what was left out and why. The lines of the examples are found here, in one reading per file."""
+        """For the manifest: what was left out and why. The lines of the examples are found here, in
+        one reading per file.
+        """
         examples = [example for group in self._examples.values() for example in group]
         lines = _find_lines(examples)
         listed = [example.worded(lines) for example in examples]
         left = {"left_aside": dict(self.normal), "edge_columns_not_kept": list(self.unread)}
-        left |= {"other_texts": {name: list(others) for name, others in self.other_texts.items()}} if self.other_texts else {}
+        left |= (
+            {"other_texts": {name: list(others) for name, others in self.other_texts.items()}}
+            if self.other_texts
+            else {}
+        )
         return {"skipped": dict(self.counts), "skipped_examples": listed} | left
 
 
@@ -115,12 +147,21 @@ def words_for(place: Place) -> str:
 
 
 def _find_lines(examples: list[_Example]) -> dict[LateLine, int]:
-    places = [place for example in examples for place in (example.place, example.other) if place is not None]
+    places = [
+        place
+        for example in examples
+        for place in (example.place, example.other)
+        if place is not None
+    ]
     wanted: dict[Callable[[list[RowKey]], dict[RowKey, int]], list[RowKey]] = {}
     for _, spot in places:
         if isinstance(spot, LateLine):
             wanted.setdefault(spot.find, []).append(spot.row)
-    return {LateLine(find, row): line for find, rows in wanted.items() for row, line in find(rows).items()}
+    return {
+        LateLine(find, row): line
+        for find, rows in wanted.items()
+        for row, line in find(rows).items()
+    }
 
 
 def _where(place: Place, lines: dict[LateLine, int]) -> str:

@@ -1,6 +1,7 @@
 """From foreign files to a TextGraph, in one call.
 
-A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`; `settings.FORMATS` lists them.
+A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`;
+`settings.FORMATS` lists them.
 """
 
 from collections.abc import Sequence
@@ -19,22 +20,31 @@ from graphformers.errors import InputError
 Paths = str | Path | Sequence[str | Path]
 
 
-def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any) -> TextGraph:
-    """Reads a graph from node files and edge files: `read_graph("papers.csv", "citations.csv", columns={"text": "abstract"})`.
+def read_graph(
+    nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any
+) -> TextGraph:
+    """Reads a graph from node files and edge files: `read_graph("papers.csv", "citations.csv",
+    columns={"text": "abstract"})`.
 
-    Formats whose files hold both (dblp, amazon, …) take them all as `nodes`; "python" takes the names of packages. `changes`
-    are settings of ImportSettings.
+    Formats whose files hold both (dblp, amazon, …) take them all as `nodes`; "python" takes the
+    names of packages. `changes` are settings of ImportSettings.
     """
     settings = settings or ImportSettings(**changes)
     node_files, edge_files = _listed(nodes), _listed(edges)
     if settings.format != "python":
         check_files(node_files + edge_files)
         if not node_files:
-            raise InputError(f"no files given for the format {settings.format}, expected at least one")
+            raise InputError(
+                f"no files given for the format {settings.format}, expected at least one"
+            )
     outside, keep_empty = FORMATS[settings.format].outside, settings.keep_empty
-    builder = GraphBuilder(Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty)
+    builder = GraphBuilder(
+        Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
+    )
     with told_of_skipping():
-        import_module(f"graphformers.data.formats.{settings.format}").read(node_files, edge_files, builder, settings)
+        import_module(f"graphformers.data.formats.{settings.format}").read(
+            node_files, edge_files, builder, settings
+        )
         graph = builder.build()
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
@@ -42,9 +52,15 @@ def read_graph(nodes: Paths, edges: Paths = (), settings: ImportSettings | None 
 
 def _listed(paths: Paths) -> list[Path]:
     if hasattr(paths, "columns") or isinstance(paths, dict):
-        raise InputError(f"a {type(paths).__name__} given, expected the names of files; build_graph takes data in memory")
+        raise InputError(
+            f"a {type(paths).__name__} given, expected the names of files; build_graph takes data "
+            f"in memory"
+        )
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     strange = next((path for path in listed if not isinstance(path, str | Path)), None)
     if strange is not None:
-        raise InputError(f"a {type(strange).__name__} given, expected the names of files; build_graph takes data in memory")
+        raise InputError(
+            f"a {type(strange).__name__} given, expected the names of files; build_graph takes "
+            f"data in memory"
+        )
     return [Path(path) for path in listed]

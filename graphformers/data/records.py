@@ -16,7 +16,9 @@ BATCH = 65_536
 
 
 class Records:
-    """Feeds the records of one file to a builder: `with Records(builder, path, ["year"]) as records: records.add_node(…)`."""
+    """Feeds the records of one file to a builder: `with Records(builder, path, ["year"]) as
+    records: records.add_node(…)`.
+    """
 
     def __init__(self, builder: GraphBuilder, path: Path, columns: list[str] | None = None) -> None:
         self._builder, self._path = builder, path
@@ -39,7 +41,12 @@ class Records:
     def __enter__(self) -> "Records":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is None:
             self._flush_nodes()
             self._flush_edges()
@@ -48,8 +55,13 @@ class Records:
         if not self._nodes:
             return
         lines, ids, texts, values = zip(*self._nodes, strict=True)
-        columns = {name: make_column([row[i] for row in values]) for i, name in enumerate(self._column_names)}
-        self._builder.add_nodes(pa.array(ids), pa.array(texts), columns, self._locate(np.array(lines)))
+        columns = {
+            name: make_column([row[i] for row in values])
+            for i, name in enumerate(self._column_names)
+        }
+        self._builder.add_nodes(
+            pa.array(ids), pa.array(texts), columns, self._locate(np.array(lines))
+        )
         self._nodes = []
 
     def _flush_edges(self) -> None:
@@ -57,7 +69,12 @@ class Records:
             return
         lines, sources, targets, types = zip(*self._edges, strict=True)
         kinds = None if types[0] is None else pa.array(types, pa.string())
-        self._builder.add_edges(pa.array(sources), pa.array(targets), kinds, self._locate(np.array(lines, dtype=np.int32)))
+        self._builder.add_edges(
+            pa.array(sources),
+            pa.array(targets),
+            kinds,
+            self._locate(np.array(lines, dtype=np.int32)),
+        )
         self._edges = []
 
     def _locate(self, lines: Array) -> Locate:

@@ -1,9 +1,11 @@
-"""NeighborSampler: up to k neighbours of each node, drawn so that nothing but the draw itself matters.
+"""NeighborSampler: up to k neighbours of each node, drawn so that nothing but the draw itself
+matters.
 
-Every (node, neighbour) gets a 64-bit hash of (seed, epoch, node's id, neighbour's id); the neighbours with the k smallest hashes
-are taken, in the order of their hashes. That is a uniform draw without replacement, and it does not depend on the order of a
-batch, on the number of processes, on row numbers, or on nodes added elsewhere in the graph. Leaving out the other end of a pair
-takes the next smallest instead, on both sides of the pair.
+Every (node, neighbour) gets a 64-bit hash of (seed, epoch, node's id, neighbour's id); the
+neighbours with the k smallest hashes are taken, in the order of their hashes. That is a uniform
+draw without replacement, and it does not depend on the order of a batch, on the number of
+processes, on row numbers, or on nodes added elsewhere in the graph. Leaving out the other end of a
+pair takes the next smallest instead, on both sides of the pair.
 """
 
 import os
@@ -19,21 +21,27 @@ from graphformers.errors import GraphFormersError
 
 BLOCK = 2048  # centres that a thread takes at a time
 MOST_NEIGHBORS = 2_000_000  # and neighbours: many hubs in one block would fill the memory
-SURPLUS = 4  # of a long row only neighbours with a hash small enough for about SURPLUS * k of them are sorted
+# of a long row only neighbours with a hash small enough for about SURPLUS * k of them are sorted
+SURPLUS = 4
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """numpy lets other threads run while it gathers and sorts: two threads draw 1.6 times as fast as one."""
+    """numpy lets other threads run while it gathers and sorts: two threads draw 1.6 times as fast
+    as one.
+    """
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), "sampling")
 
 
-os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not survive a fork, the pool would wait for them for ever
+# threads do not survive a fork, the pool would wait for them for ever
+os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 @dataclass(frozen=True, repr=False)
 class Neighborhood:
-    """Centres and their sampled neighbours: those of centres[b] are neighbors[indptr[b]:indptr[b + 1]]."""
+    """Centres and their sampled neighbours: those of centres[b] are neighbors[indptr[b]:indptr[b +
+    1]].
+    """
 
     centers: Array  # (B,) row numbers
     indptr: Array  # (B + 1,) int64
@@ -67,67 +75,95 @@ class NeighborSampler:
         if self.num_neighbors < 0:
             raise GraphFormersError(f"num_neighbors={self.num_neighbors} given, expected 0 or more")
 
-    def sample(self, centers: Array, *, epoch: int = 0, exclude: Array | None = None) -> Neighborhood:
-        """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's neighbours, -1 for none."""
+    def sample(
+        self, centers: Array, *, epoch: int = 0, exclude: Array | None = None
+    ) -> Neighborhood:
+        """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's
+        neighbours, -1 for none.
+        """
         centers = self._checked(np.asarray(centers))
         left_out = None if exclude is None else np.asarray(exclude)
 
         def draw(part: slice) -> tuple[Array, Array]:
-            return self._sample_block(centers[part], epoch, None if left_out is None else left_out[part])
+            return self._sample_block(
+                centers[part], epoch, None if left_out is None else left_out[part]
+            )
 
         parts = list(self._parts(centers))
         blocks = list(_threads().map(draw, parts) if len(parts) > 1 else map(draw, parts))
         indptr = np.zeros(len(centers) + 1, dtype=np.int64)
         if blocks:
             np.cumsum(np.concatenate([counts for counts, _ in blocks]), out=indptr[1:])
-        neighbors = np.concatenate([found for _, found in blocks]) if blocks else np.zeros(0, dtype=np.int32)
+        neighbors = (
+            np.concatenate([found for _, found in blocks])
+            if blocks
+            else np.zeros(0, dtype=np.int32)
+        )
         return Neighborhood(centers, indptr, neighbors)
 
     def _checked(self, centers: Array) -> Array:
         """As row numbers; ids that look like numbers are none."""
         if centers.ndim != 1 or (len(centers) and centers.dtype.kind not in "iu"):
-            raise GraphFormersError("a list of nodes is given by their row numbers; graph.nodes_of(ids) gives those of ids")
+            raise GraphFormersError(
+                "a list of nodes is given by their row numbers; graph.nodes_of(ids) gives those of "
+                "ids"
+            )
         count = len(self.indptr) - 1
         if len(centers) and not (centers.min() >= 0 and centers.max() < count):
             wrong = centers[(centers < 0) | (centers >= count)][0]
-            raise GraphFormersError(f"the node {wrong} given, expected row numbers from 0 to {count - 1:,}")
+            raise GraphFormersError(
+                f"the node {wrong} given, expected row numbers from 0 to {count - 1:,}"
+            )
         return centers.astype(np.int64, copy=False)
 
     def _parts(self, centers: Array) -> Iterator[slice]:
-        """Slices of at most BLOCK centres and, unless it is a single hub, at most MOST_NEIGHBORS neighbours to hash."""
+        """Slices of at most BLOCK centres and, unless it is a single hub, at most MOST_NEIGHBORS
+        neighbours to hash.
+        """
         ends = np.cumsum(self.indptr[centers + 1] - self.indptr[centers])
         start = 0
         while start < len(centers):
             done = ends[start - 1] if start else 0
-            stop = min(start + BLOCK, max(int(np.searchsorted(ends, done + MOST_NEIGHBORS, "right")), start + 1))
+            stop = min(
+                start + BLOCK,
+                max(int(np.searchsorted(ends, done + MOST_NEIGHBORS, "right")), start + 1),
+            )
             yield slice(start, stop)
             start = stop
 
-    def _sample_block(self, centers: Array, epoch: int, exclude: Array | None) -> tuple[Array, Array]:
+    def _sample_block(
+        self, centers: Array, epoch: int, exclude: Array | None
+    ) -> tuple[Array, Array]:
         """(B,) counts and the neighbours drawn, centre after centre."""
         starts = self.indptr[centers]
         degrees = self.indptr[centers + 1] - starts
         neighbors = self.indices[ranges(starts, degrees)]
         rows = np.repeat(np.arange(len(centers), dtype=np.uint16), degrees)
         hashes = np.repeat(mix(self.seed, epoch, self.id_hashes[centers]), degrees)
-        hashes ^= self.id_hashes[neighbors]  # both are well mixed: two multiplications are enough to mix them with each other
+        # both are well mixed: two multiplications are enough to mix them with each other
+        hashes ^= self.id_hashes[neighbors]
         hashes *= np.uint64(0xBF58476D1CE4E5B9)
         hashes ^= hashes >> np.uint64(32)
         hashes *= np.uint64(0x94D049BB133111EB)
         allowed = None if exclude is None else neighbors != np.repeat(exclude, degrees)
         kept, counts = self._small_enough(hashes, rows, degrees, allowed)
-        keys = rows[kept].astype(np.uint64) << np.uint64(48) | hashes[kept] >> np.uint64(16)  # by centre, then by hash
+        # by centre, then by hash
+        keys = rows[kept].astype(np.uint64) << np.uint64(48) | hashes[kept] >> np.uint64(16)
         order = kept[np.argsort(keys)]
         taken = np.minimum(counts, self.num_neighbors)
         return taken, neighbors[order[ranges(np.cumsum(counts) - counts, taken)]]
 
-    def _small_enough(self, hashes: Array, rows: Array, degrees: Array, allowed: Array | None) -> tuple[Array, Array]:
-        """The places of allowed neighbours that can be among the k smallest of their row, and (B,) their counts.
+    def _small_enough(
+        self, hashes: Array, rows: Array, degrees: Array, allowed: Array | None
+    ) -> tuple[Array, Array]:
+        """The places of allowed neighbours that can be among the k smallest of their row, and (B,)
+        their counts.
 
         So a hub with a hundred thousand neighbours is hashed but not sorted.
         """
         share = SURPLUS * self.num_neighbors / np.maximum(degrees, 1)
-        limits = np.where(share < 1, share * 2.0**64, 0).astype(np.uint64) - np.uint64(1)  # 0 - 1: everything
+        # 0 - 1: everything
+        limits = np.where(share < 1, share * 2.0**64, 0).astype(np.uint64) - np.uint64(1)
         small = hashes <= np.repeat(limits, degrees)
         kept = np.flatnonzero(small if allowed is None else small & allowed)
         counts = np.bincount(rows[kept], minlength=len(degrees))

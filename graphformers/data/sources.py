@@ -1,4 +1,6 @@
-"""Input files as streams: compression seen through, progress shown, every failure with its file and line."""
+"""Input files as streams: compression seen through, progress shown, every failure with its file and
+line.
+"""
 
 import bz2
 import gzip
@@ -25,7 +27,11 @@ BEGINNINGS = {  # of files that are not text, whatever their names say: what the
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
-OPENERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
+OPENERS: dict[str, Any] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
+}
 LINES_PER_UPDATE = 4096
 
 
@@ -64,7 +70,9 @@ class TrackedFile(io.FileIO):
 
 
 class Decompressed(io.RawIOBase):
-    """What a decompressor gives, piece by piece, so that a stream that is cut short is read as far as it goes."""
+    """What a decompressor gives, piece by piece, so that a stream that is cut short is read as far
+    as it goes.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -78,7 +86,8 @@ class Decompressed(io.RawIOBase):
         except (EOFError, zlib.error, lzma.LZMAError) as error:
             raise BrokenStreamError(str(error)) from error
         except OSError as error:
-            if error.errno is not None:  # the disk's error, not the data's: bz2 and gzip raise theirs without a number
+            # the disk's error, not the data's: bz2 and gzip raise theirs without a number
+            if error.errno is not None:
                 raise
             raise BrokenStreamError(str(error)) from error
         buffer[: len(data)] = data
@@ -101,14 +110,21 @@ def _decompressed(path: Path, raw: "io.BufferedReader[TrackedFile]") -> IO[bytes
         if head.startswith(beginning):
             raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path.name}")
+        raise InputError(
+            f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
+            f"{path.name}"
+        )
     if head[:3] == b"\xef\xbb\xbf":
         stream.read(3)
     return cast(IO[bytes], stream)
 
 
-def read_lines(path: Path, problems: Problems, title: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end). A line that is not UTF-8 is a problem; so is a file cut short."""
+def read_lines(
+    path: Path, problems: Problems, title: str | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end). A line that is not UTF-8 is a problem; so
+    is a file cut short.
+    """
     with progress(title or f"Reading {path.name}", path.stat().st_size, "B") as task:
         number = 0
         try:
@@ -134,14 +150,22 @@ def report_broken(path: Path, number: int, error: BrokenStreamError, problems: P
 def broken_words(path: Path, error: BrokenStreamError) -> str:
     """What is wrong with a compressed file and what to do."""
     method = COMPRESSED.get(path.suffix, path.suffix)
-    return f"the {method} stream is cut short or damaged ({error}), expected a complete file; fetch it again"
+    return (
+        f"the {method} stream is cut short or damaged ({error}), "
+        f"expected a complete file; fetch it again"
+    )
 
 
 def bad_bytes(data: bytes) -> str | None:
-    """What is wrong with bytes that should be UTF-8, where, and what to type; None for those that are."""
+    """What is wrong with bytes that should be UTF-8, where, and what to type; None for those that
+    are.
+    """
     try:
         data.decode()
     except UnicodeDecodeError as error:
         advice = "convert the file, for example: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
-        return f"byte 0x{data[error.start]:02x} at position {error.start + 1} is not UTF-8, expected UTF-8 text; {advice}"
+        return (
+            f"byte 0x{data[error.start]:02x} at position {error.start + 1} "
+            f"is not UTF-8, expected UTF-8 text; {advice}"
+        )
     return None

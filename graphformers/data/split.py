@@ -1,7 +1,9 @@
-"""LinkSplit: which links are trained on, which are asked (held out as holdout.py says), and among which candidates.
+"""LinkSplit: which links are trained on, which are asked (held out as holdout.py says), and among
+which candidates.
 
-Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the train links alone (and, in
-the rows of held-out nodes, their links to known nodes minus the asked one).
+Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the
+train links alone (and, in the rows of held-out nodes, their links to known nodes minus the asked
+one).
 """
 
 import hashlib
@@ -13,11 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.artifact import Artifact, check_parent, find_parent, open_artifact, parent_entry, write_artifact
+from graphformers.artifact import (
+    Artifact,
+    check_parent,
+    find_parent,
+    open_artifact,
+    parent_entry,
+    write_artifact,
+)
 from graphformers.data.arrays import Array, load_array, pair_keys, save_array
 from graphformers.data.candidates import default_lists, draw_candidates
 from graphformers.data.graph import TextGraph, loaded_graph
-from graphformers.data.holdout import OF_LINKS, Rows, SplitSettings, count_of, give_back, hold_out, pair_hashes, times_of
+from graphformers.data.holdout import (
+    OF_LINKS,
+    Rows,
+    SplitSettings,
+    count_of,
+    give_back,
+    hold_out,
+    pair_hashes,
+    times_of,
+)
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
@@ -29,7 +47,9 @@ ROUGH = 30  # questions below which a score says little: of 30, one is 3 percent
 
 @dataclass(frozen=True)
 class LinkQuestions:
-    """Q asked links: anchor, positive, and the candidates among which the positive must be found."""
+    """Q asked links: anchor, positive, and the candidates among which the positive must be
+    found.
+    """
 
     pairs: Array  # (Q, 2) int32: anchor, positive
     candidates: Array  # (Q, C) int32: the positive first, then the negatives
@@ -49,17 +69,25 @@ class LinkSplit:
     train: Array  # (T, 2) int32: pairs to train on, each unordered pair once
     valid: LinkQuestions
     test: LinkQuestions
-    held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))  # unknown in training, sorted
+    # unknown in training, sorted
+    held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     notes: tuple[str, ...] = ()  # where less was done than asked for
     artifact: Artifact | None = None
 
     def __repr__(self) -> str:
-        return f"LinkSplit({len(self.train):,} train, {len(self.valid):,} valid, {len(self.test):,} test pairs)"
+        return (
+            f"LinkSplit({len(self.train):,} train, {len(self.valid):,} "
+            f"valid, {len(self.test):,} test pairs)"
+        )
 
     def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
         """Draws from the links that models may see."""
         return NeighborSampler(
-            self.indptr, self.indices, self.graph.id_hashes, num_neighbors, self.settings.seed if seed is None else seed
+            self.indptr,
+            self.indices,
+            self.graph.id_hashes,
+            num_neighbors,
+            self.settings.seed if seed is None else seed,
         )
 
     @cached_property
@@ -68,7 +96,13 @@ class LinkSplit:
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.graph.fingerprint.encode())
-        for array in (self.indptr, self.indices, self.train, self.valid.candidates, self.test.candidates):
+        for array in (
+            self.indptr,
+            self.indices,
+            self.train,
+            self.valid.candidates,
+            self.test.candidates,
+        ):
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         return digest.hexdigest()
 
@@ -82,10 +116,13 @@ class LinkSplit:
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
 
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
-        """Writes the split as a folder and returns it as loaded from there. Its graph must have been saved before."""
+        """Writes the split as a folder and returns it as loaded from there. Its graph must have
+        been saved before.
+        """
         if self.graph.artifact is None:
             raise GraphFormersError(
-                "save the graph first, and split what graph.save(…) returns: a split on disk must find its graph again"
+                "save the graph first, and split what graph.save(…) returns: a split on disk must "
+                "find its graph again"
             )
         with write_artifact(path, KIND, VERSION, force=force) as draft:
             for name, array in self._arrays():
@@ -107,12 +144,15 @@ class LinkSplit:
 
     @staticmethod
     def load(path: str | Path, graph: TextGraph | None = None) -> "LinkSplit":
-        """Maps a split folder into memory, with the graph it was made from: found where it lay, or the one given."""
+        """Maps a split folder into memory, with the graph it was made from: found where it lay, or
+        the one given.
+        """
         artifact = open_artifact(path, KIND, VERSION)
         graph = graph or TextGraph.load(find_parent(artifact, "graph"))
         if graph.artifact is None:
             raise GraphFormersError(
-                f"{path}: the graph given is not on disk, so it cannot be told whether the split was made from it"
+                f"{path}: the graph given is not on disk, so it cannot be told whether the split "
+                f"was made from it"
             )
         check_parent(artifact, "graph", graph.artifact)
 
@@ -138,16 +178,24 @@ def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
     if isinstance(split, LinkSplit):
         return split
     if not isinstance(split, str | Path):
-        raise GraphFormersError(f"a {type(split).__name__} given, expected a split: split_links(graph) makes one")
+        raise GraphFormersError(
+            f"a {type(split).__name__} given, expected a split: split_links(graph) makes one"
+        )
     return LinkSplit.load(split)
 
 
-def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any) -> LinkSplit:
-    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph` may be a folder."""
+def split_links(
+    graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any
+) -> LinkSplit:
+    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph`
+    may be a folder.
+    """
     settings = settings or SplitSettings(**changes)
     graph = loaded_graph(graph)
     if graph.num_pairs == 0:
-        raise GraphFormersError(f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split")
+        raise GraphFormersError(
+            f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split"
+        )
     asked, rows, held_out_nodes = hold_out(graph, settings)
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out_nodes] = False
@@ -156,9 +204,12 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
     if count is None:
         lists = default_lists(graph, asked, eligible)
         count, notes = lists.count, notes + lists.notes
-        left_out = np.concatenate([pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)])
+        left_out = np.concatenate(
+            [pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
+        )
         asked = [pairs[kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
-        if settings.held_out == "links" and len(left_out):  # elsewhere they are later than what is asked, or of unknown nodes
+        # elsewhere they are later than what is asked, or of unknown nodes
+        if settings.held_out == "links" and len(left_out):
             rows = give_back(graph, rows, left_out)
     indptr, indices = rows
     train = _train_pairs(graph, indptr, indices, known, settings)
@@ -171,17 +222,24 @@ def split_links(graph: TextGraph | str | Path, settings: SplitSettings | None = 
     elif settings.held_out not in ("links", "nodes"):
         notes += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], known)
     notes += _rough(len(valid), len(test))
-    return LinkSplit(graph, settings, indptr, indices, train, valid, test, held_out_nodes, tuple(notes))
+    return LinkSplit(
+        graph, settings, indptr, indices, train, valid, test, held_out_nodes, tuple(notes)
+    )
 
 
 def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
     """That less could be held out than was asked for, where it could."""
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
-    for name, share, pairs in zip(("valid", "test"), (settings.valid, settings.test), asked, strict=True):
+    for name, share, pairs in zip(
+        ("valid", "test"), (settings.valid, settings.test), asked, strict=True
+    ):
         wanted = count_of(share, total)
         if share < 1 and len(pairs) < wanted:
-            found.append(f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without isolating a node")
+            found.append(
+                f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without "
+                f"isolating a node"
+            )
     return found
 
 
@@ -190,11 +248,16 @@ def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
     times = times_of(graph, name)
     first = times[asked].min()
     tied = int((times[known] == first).sum())
-    return [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"] if tied else []
+    return (
+        [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"]
+        if tied
+        else []
+    )
 
 
 def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
-    """That links which models may see are as late as some that are asked, and that some are neither seen nor asked.
+    """That links which models may see are as late as some that are asked, and that some are neither
+    seen nor asked.
 
     `left_out` of these could have been asked but for their negatives.
     """
@@ -209,10 +272,14 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
     found = []
     if tied:
         found.append(
-            f"{tied:,} links left for training are of the same time as the earliest link that is asked ({moment(first)})"
+            f"{tied:,} links left for training are of the same time as the earliest link that is "
+            f"asked ({moment(first)})"
         )
     if unused:
-        reasons = {"with an end that has no earlier links": unused - left_out, "for want of negatives": left_out}
+        reasons = {
+            "with an end that has no earlier links": unused - left_out,
+            "for want of negatives": left_out,
+        }
         why = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number)
         found.append(f"{unused:,} late links are neither trained on nor asked: {why}")
     return found
@@ -220,11 +287,22 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
 
 def _rough(valid: int, test: int) -> list[str]:
     """That scores will say little, where few questions are asked."""
-    few = [f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH]
-    return [f"few questions, {' and '.join(few)}: scores from these are rough (--valid and --test say how many)"] if few else []
+    few = [
+        f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH
+    ]
+    return (
+        [
+            f"few questions, {' and '.join(few)}: scores from these are rough (--valid and --test "
+            f"say how many)"
+        ]
+        if few
+        else []
+    )
 
 
-def _train_pairs(graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings) -> Array:
+def _train_pairs(
+    graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings
+) -> Array:
     sources = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(indptr))
     once = (sources < indices) & known[sources] & known[indices]
     pairs = np.stack([sources[once], indices[once]], axis=1)

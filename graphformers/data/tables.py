@@ -16,7 +16,13 @@ from graphformers.data.columns import as_strings, is_text, make_column, repeated
 from graphformers.data.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
 from graphformers.data.problems import Locate, Place, Problems
 from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import BrokenStreamError, bad_bytes, broken_words, file_kind, read_lines
+from graphformers.data.sources import (
+    BrokenStreamError,
+    bad_bytes,
+    broken_words,
+    file_kind,
+    read_lines,
+)
 from graphformers.errors import InputError
 from graphformers.progress import progress
 
@@ -41,7 +47,9 @@ def is_plain(path: Path) -> bool:
 
 
 def names_all_columns(path: Path) -> bool:
-    """Whether a table says at its beginning which columns it has; the records of a .jsonl may each have others."""
+    """Whether a table says at its beginning which columns it has; the records of a .jsonl may each
+    have others.
+    """
     return is_plain(path) or file_kind(path) == "parquet"
 
 
@@ -50,9 +58,14 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
     kind = file_kind(path)
     if kind not in KINDS:
         expected = ", ".join(f".{kind}" for kind in KINDS)
-        drawn = "; what networkx reads, from_networkx takes, in Python" if kind in ("graphml", "gexf", "gml", "json") else ""
+        drawn = (
+            "; what networkx reads, from_networkx takes, in Python"
+            if kind in ("graphml", "gexf", "gml", "json")
+            else ""
+        )
         raise InputError(
-            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); import can be told by --format{drawn}"
+            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); import "
+            f"can be told by --format{drawn}"
         )
     if kind == "parquet":
         return list(_open_parquet(path).schema_arrow.names)
@@ -75,21 +88,28 @@ def read_table(
 ) -> Iterator[TableBatch]:
     """Yields the rows of a table in batches, with all columns or `only` the named ones.
 
-    The columns `texts` come as strings, and a value that is no text or number makes a bad row. So does a JSON record without one
-    of the fields `required`; other fields may be missing and are null.
+    The columns `texts` come as strings, and a value that is no text or number makes a bad row. So
+    does a JSON record without one of the fields `required`; other fields may be missing and are
+    null.
     """
     kind = file_kind(path)
     if kind == "parquet":
         yield from _read_parquet(path, problems, only, texts)
     elif kind in DELIMITERS:
-        for columns, locate in read_delimited(TextTable(path, settings.header, settings.quotes), problems, only):
+        for columns, locate in read_delimited(
+            TextTable(path, settings.header, settings.quotes), problems, only
+        ):
             yield TableBatch(columns, locate)
     else:
         yield from _read_json(path, problems, only, texts, required)
 
 
 def _read_json(
-    path: Path, problems: Problems, only: list[str] | None, texts: Sequence[str], required: Sequence[str]
+    path: Path,
+    problems: Problems,
+    only: list[str] | None,
+    texts: Sequence[str],
+    required: Sequence[str],
 ) -> Iterator[TableBatch]:
     records: list[dict[str, Any]] = []
     lines: list[int] = []
@@ -97,10 +117,20 @@ def _read_json(
         missing = [name for name in required if name not in record]
         nested = [name for name in texts if isinstance(record.get(name), list | dict)]
         if missing:
-            problems.add("missing field", path, line, f"no field {missing[0]!r} in this record, expected {', '.join(required)}")
+            problems.add(
+                "missing field",
+                path,
+                line,
+                f"no field {missing[0]!r} in this record, expected {', '.join(required)}",
+            )
         elif nested:
             shown = repr(record[nested[0]])[:60]
-            problems.add("malformed row", path, line, f"the field {nested[0]!r} is {shown}, expected text or a number")
+            problems.add(
+                "malformed row",
+                path,
+                line,
+                f"the field {nested[0]!r} is {shown}, expected text or a number",
+            )
         else:
             records.append(record)
             lines.append(line)
@@ -112,7 +142,9 @@ def _read_json(
 
 
 def _json_columns(path: Path, settings: ImportSettings) -> list[str]:
-    """The fields of the first records; what is wrong with them is reported when they are read, or now if that is to stop us."""
+    """The fields of the first records; what is wrong with them is reported when they are read, or
+    now if that is to stop us.
+    """
     records = islice(_json_records(path, Problems(strict=not settings.skip_bad)), RECORDS_AHEAD)
     names = list(dict.fromkeys(name for _, record in records for name in record))
     if not names:
@@ -130,27 +162,45 @@ def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[st
         try:
             record = decoder.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
-            reason = _no_number(text) or f"{error}; found {text[:60]!r}, expected one JSON object per line"
+            reason = (
+                _no_number(text)
+                or f"{error}; found {text[:60]!r}, expected one JSON object per line"
+            )
             problems.add("malformed row", path, line, reason)
         else:
             yield line, record
 
 
 def _no_number(text: str) -> str | None:
-    """What is wrong with a line that is JSON but for the NaN and Infinity that Python writes; None where it is something else."""
+    """What is wrong with a line that is JSON but for the NaN and Infinity that Python writes; None
+    where it is something else.
+    """
     found: list[str] = []
     try:
         json.loads(text, parse_constant=found.append)
     except (ValueError, RecursionError):
         return None
-    return f"{found[0]} given, but JSON has no such number, expected null where there is none" if found else None
+    return (
+        f"{found[0]} given, but JSON has no such number, expected null where there is none"
+        if found
+        else None
+    )
 
 
 def _json_batch(
-    path: Path, records: list[dict[str, Any]], lines: list[int], only: list[str] | None, texts: Sequence[str]
+    path: Path,
+    records: list[dict[str, Any]],
+    lines: list[int],
+    only: list[str] | None,
+    texts: Sequence[str],
 ) -> TableBatch:
     names = only or list(dict.fromkeys([*texts, *(name for record in records for name in record)]))
-    columns = {name: (text_column if name in texts else make_column)([record.get(name) for record in records]) for name in names}
+    columns = {
+        name: (text_column if name in texts else make_column)(
+            [record.get(name) for record in records]
+        )
+        for name in names
+    }
     return TableBatch(columns, lambda i: (path, lines[i]))
 
 
@@ -163,11 +213,15 @@ def _open_parquet(path: Path) -> Any:
         raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
     twice = repeated(file.schema_arrow.names)
     if twice is not None:
-        raise InputError(f"{path}: the column {twice!r} stands twice in the file, expected each once")
+        raise InputError(
+            f"{path}: the column {twice!r} stands twice in the file, expected each once"
+        )
     return file
 
 
-def _read_parquet(path: Path, problems: Problems, only: list[str] | None, texts: Sequence[str]) -> Iterator[TableBatch]:
+def _read_parquet(
+    path: Path, problems: Problems, only: list[str] | None, texts: Sequence[str]
+) -> Iterator[TableBatch]:
     file = _open_parquet(path)
     done = 0
     with progress(f"Reading {path.name}", file.metadata.num_rows, "rows") as task:
@@ -176,7 +230,10 @@ def _read_parquet(path: Path, problems: Problems, only: list[str] | None, texts:
             try:
                 block = next(blocks, None)
             except (pa.ArrowException, OSError) as error:
-                raise InputError(f"{path}, after row {done}: the Parquet file is damaged ({error}); fetch it again") from error
+                raise InputError(
+                    f"{path}, after row {done}: the Parquet file is damaged ({error}); fetch it "
+                    f"again"
+                ) from error
             if block is None:
                 return
             yield _parquet_batch(path, block, done, texts, problems)
@@ -184,8 +241,12 @@ def _read_parquet(path: Path, problems: Problems, only: list[str] | None, texts:
             task.advance(block.num_rows)
 
 
-def _parquet_batch(path: Path, block: pa.RecordBatch, first: int, texts: Sequence[str], problems: Problems) -> TableBatch:
-    """The rows of a block whose strings are UTF-8, which Parquet does not make sure of; the others are reported."""
+def _parquet_batch(
+    path: Path, block: pa.RecordBatch, first: int, texts: Sequence[str], problems: Problems
+) -> TableBatch:
+    """The rows of a block whose strings are UTF-8, which Parquet does not make sure of; the others
+    are reported.
+    """
 
     def locate(i: int) -> Place:
         return path, f"row {first + i + 1}"
@@ -199,7 +260,10 @@ def _parquet_batch(path: Path, block: pa.RecordBatch, first: int, texts: Sequenc
             bad |= wrong
 
             def detail(i: int, name: str = name, values: pa.Array = values) -> str:
-                return f"the column {name!r}: {bad_bytes(values.slice(i, 1).cast(pa.large_binary())[0].as_py())}"
+                return (
+                    f"the column {name!r}: "
+                    f"{bad_bytes(values.slice(i, 1).cast(pa.large_binary())[0].as_py())}"
+                )
 
             problems.report("wrong encoding", wrong, locate, detail)
         else:
@@ -207,11 +271,18 @@ def _parquet_batch(path: Path, block: pa.RecordBatch, first: int, texts: Sequenc
     if not bad.any():
         return TableBatch(columns, locate)
     kept = np.flatnonzero(~bad)
-    return TableBatch({name: column.take(pa.array(kept)) for name, column in columns.items()}, lambda i: locate(int(kept[i])))
+    return TableBatch(
+        {name: column.take(pa.array(kept)) for name, column in columns.items()},
+        lambda i: locate(int(kept[i])),
+    )
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def _decode(column: pa.Array) -> tuple[pa.Array, Array]:
@@ -230,4 +301,7 @@ def _numbers_as_text(path: Path, name: str, column: pa.Array) -> pa.Array:
     try:
         return as_strings(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"{path}: the column {name!r} holds values of type {column.type}, expected text or numbers") from error
+        raise InputError(
+            f"{path}: the column {name!r} holds values of type {column.type}, expected text or "
+            f"numbers"
+        ) from error

@@ -1,4 +1,6 @@
-"""Changes: what an update is given. New and changed nodes, new links, nodes and links to remove; from files or from Python."""
+"""Changes: what an update is given. New and changed nodes, new links, nodes and links to remove;
+from files or from Python.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,46 +25,71 @@ from graphformers.data.tables import KINDS, is_plain, read_table, table_columns
 from graphformers.embedding.live import UNTYPED, Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 
-NO_NODES = pa.table({"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())})
-READING = ("columns", "keep", "header", "quotes", "skip_bad", "keep_empty")  # what can be said of how files are read
+NO_NODES = pa.table(
+    {"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())}
+)
+# what can be said of how files are read
+READING = ("columns", "keep", "header", "quotes", "skip_bad", "keep_empty")
 Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
-Links = str | Path | Sequence[Sequence[str | None]] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
+# or an Arrow table
+Links = str | Path | Sequence[Sequence[str | None]] | Sequence[Mapping[str, Any]] | Any
 
 
 @dataclass(frozen=True)
 class Changes:
     """What is to change. Nothing refers to the same thing twice with different meanings."""
 
-    nodes: pa.Table = field(default_factory=lambda: NO_NODES)  # id, text and other columns: new nodes and changed ones
+    # id, text and other columns: new nodes and changed ones
+    nodes: pa.Table = field(default_factory=lambda: NO_NODES)
     links: tuple[Link, ...] = ()
     removed: tuple[str, ...] = ()  # ids
-    unlinked: tuple[Link, ...] = ()  # to be removed, either way: of that type, UNTYPED, or (None) whatever links a pair has
+    # to be removed, either way: of that type, UNTYPED, or (None) whatever links a pair has
+    unlinked: tuple[Link, ...] = ()
     where: tuple[Place, ...] = ()  # of each link, for messages
     unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
-    skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
-    dropped: tuple[str, ...] = ()  # columns of a file of nodes that are not kept, as they were not at the import
+    # rows that were left out, by what is wrong with them
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    # columns of a file of nodes that are not kept, as they were not at the import
+    dropped: tuple[str, ...] = ()
 
     def check(self, live: LiveGraph) -> None:
         """Refuses what contradicts itself, and links to nodes that will not be there."""
         given = self.nodes["id"].to_pylist()
         both = sorted(set(given) & set(self.removed))
         if both:
-            raise InputError(f"the id {both[0]!r} is both to be removed and given as a node; make that two updates, one by one")
+            raise InputError(
+                f"the id {both[0]!r} is both to be removed and given as a node; make that two "
+                f"updates, one by one"
+            )
         linked: dict[frozenset[str], set[str | None]] = {}
         for link in self.links:
             linked.setdefault(frozenset(link[:2]), set()).add(link[2])
-        again = next((link for link in self.unlinked if _meet(linked.get(frozenset(link[:2]), set()), link[2])), None)
+        again = next(
+            (
+                link
+                for link in self.unlinked
+                if _meet(linked.get(frozenset(link[:2]), set()), link[2])
+            ),
+            None,
+        )
         if again is not None:
-            raise InputError(f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make that two updates")
+            raise InputError(
+                f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make "
+                f"that two updates"
+            )
         if too_many_types(self.links, live):
-            raise InputError(f"more than {MOST_TYPES:,} types of links; is the right column used as the type?")
+            raise InputError(
+                f"more than {MOST_TYPES:,} types of links; is the right column used as the type?"
+            )
         lost = lost_ends(self.links, live, set(given), set(self.removed))
         if lost:
             i, end = lost[0]
             place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
             gone = ", which is to be removed" if end in self.removed else ""
             advice = f" ({SKIPPING})" if self.where else ""
-            raise InputError(f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node{advice}")
+            raise InputError(
+                f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node{advice}"
+            )
 
 
 def too_many_types(links: Iterable[Link], live: LiveGraph) -> bool:
@@ -74,11 +101,17 @@ def too_many_types(links: Iterable[Link], live: LiveGraph) -> bool:
     return not given <= known and len(given | known) > MOST_TYPES
 
 
-def lost_ends(links: Sequence[Link], live: LiveGraph, given: set[str], removed: set[str]) -> list[tuple[int, str]]:
+def lost_ends(
+    links: Sequence[Link], live: LiveGraph, given: set[str], removed: set[str]
+) -> list[tuple[int, str]]:
     """The ends of links that will be no nodes: the number of the link, and the id."""
     ends = [end for link in links for end in link[:2]]
     numbers = live.find(ends).tolist()
-    return [(i // 2, end) for i, end in enumerate(ends) if end in removed or (numbers[i] < 0 and end not in given)]
+    return [
+        (i // 2, end)
+        for i, end in enumerate(ends)
+        if end in removed or (numbers[i] < 0 and end not in given)
+    ]
 
 
 def _meet(kinds: set[str | None], kind: str | None) -> bool:
@@ -87,28 +120,48 @@ def _meet(kinds: set[str | None], kind: str | None) -> bool:
 
 
 def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
-    """Nodes whose columns hold what the same columns hold elsewhere in the graph; rows with other values are bad ones."""
+    """Nodes whose columns hold what the same columns hold elsewhere in the graph; rows with other
+    values are bad ones.
+    """
     nodes = builder.node_table()
-    silent = [name for name in nodes.column_names if live.column_type(name) is None and nodes[name].null_count == len(nodes)]
-    nodes, bad = nodes.drop_columns(silent), np.zeros(len(nodes), dtype=bool)  # they do not even say what they hold
+    silent = [
+        name
+        for name in nodes.column_names
+        if live.column_type(name) is None and nodes[name].null_count == len(nodes)
+    ]
+    # they do not even say what they hold
+    nodes, bad = nodes.drop_columns(silent), np.zeros(len(nodes), dtype=bool)
     for place, name in enumerate(nodes.column_names):
         kind, column = live.column_type(name), nodes[name]
         if kind is None or column.type == kind:
             continue
         if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
-            more = next((field.name for field in column.type if kind.get_field_index(field.name) < 0), None)
+            more = next(
+                (field.name for field in column.type if kind.get_field_index(field.name) < 0), None
+            )
             if more is not None:
-                raise InputError(f"the column {name!r} holds {kind}, which has no {more!r}: it would be lost")
+                raise InputError(
+                    f"the column {name!r} holds {kind}, which has no {more!r}: it would be lost"
+                )
         found = _cast(column, kind)
         if found is None:
-            whole = one_chunk(column)  # rows are taken out of it: the cast of a slice of lists looks at all of them
-            rows = [_cast(whole.take(pa.array([i])), kind) if whole[i].is_valid else pa.nulls(1, kind) for i in range(len(whole))]
+            # rows are taken out of it: the cast of a slice of lists looks at all of them
+            whole = one_chunk(column)
+            rows = [
+                _cast(whole.take(pa.array([i])), kind) if whole[i].is_valid else pa.nulls(1, kind)
+                for i in range(len(whole))
+            ]
             strange = np.array([value is None for value in rows], dtype=bool)
             builder.problems.report(
-                "value of another kind", strange & ~bad, builder.place_of, partial(_strange_value, nodes, name, kind)
+                "value of another kind",
+                strange & ~bad,
+                builder.place_of,
+                partial(_strange_value, nodes, name, kind),
             )
             bad |= strange
-            found = pa.chunked_array([pa.nulls(1, kind) if value is None else value for value in rows], kind)
+            found = pa.chunked_array(
+                [pa.nulls(1, kind) if value is None else value for value in rows], kind
+            )
         nodes = nodes.set_column(place, name, found)
     return nodes.filter(pa.array(~bad)).combine_chunks() if bad.any() else nodes
 
@@ -127,7 +180,9 @@ def _strange_value(nodes: pa.Table, name: str, kind: pa.DataType, row: int) -> s
 
 
 class _Collector:
-    """Takes edges from the readers of tables, as a GraphBuilder does. `untyped` is what an empty type means."""
+    """Takes edges from the readers of tables, as a GraphBuilder does. `untyped` is what an empty
+    type means.
+    """
 
     def __init__(self, problems: Problems, untyped: str | None) -> None:
         self.problems = problems
@@ -136,15 +191,31 @@ class _Collector:
         self._untyped = untyped
 
     def add_edges(
-        self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
+        self,
+        sources: pa.Array,
+        targets: pa.Array,
+        types: pa.Array | None,
+        locate: Locate,
+        times: Array | None = None,
     ) -> None:
         empty = np.asarray(pc.or_(pc.is_null(sources), pc.is_null(targets)))
-        self.problems.report("edge to an unknown node", empty, locate, lambda _: "an edge with an empty end, expected an id")
+        self.problems.report(
+            "edge to an unknown node",
+            empty,
+            locate,
+            lambda _: "an edge with an empty end, expected an id",
+        )
         kinds = [None] * len(sources) if types is None else types.to_pylist()
         ends = zip(sources.to_pylist(), targets.to_pylist(), kinds, strict=True)
         for i, (one, other, kind) in enumerate(ends):
             if not empty[i]:
-                self.links.append((str(one), str(other), None if types is None else str(kind) if kind else self._untyped))
+                self.links.append(
+                    (
+                        str(one),
+                        str(other),
+                        None if types is None else str(kind) if kind else self._untyped,
+                    )
+                )
                 self.where.append(locate(i))
 
 
@@ -154,56 +225,89 @@ class _Reading:
 
     settings: ImportSettings  # with the columns that were asked for
     remembered: Mapping[str, str]  # role -> column of the graph's own files
-    taken: Sequence[str] | None = None  # columns of a file that become new ones of the graph; None for all
+    # columns of a file that become new ones of the graph; None for all
+    taken: Sequence[str] | None = None
 
     @staticmethod
-    def of(given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]) -> "_Reading":
+    def of(
+        given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]
+    ) -> "_Reading":
         strange = next((name for name in changes if name not in READING), None)
         if strange is not None:
-            raise GraphFormersError(f"no setting {strange!r} of an update; there are: {', '.join(READING)}")
+            raise GraphFormersError(
+                f"no setting {strange!r} of an update; there are: {', '.join(READING)}"
+            )
         if given is not None:
             return _Reading(replace(given, **changes), {})
         summary = live.base.summary if live else {}
-        usual = dict(summary.get("read_as", {})) | ({"keep_empty": True} if summary.get("empty_texts") else {})
+        usual = dict(summary.get("read_as", {})) | (
+            {"keep_empty": True} if summary.get("empty_texts") else {}
+        )
         remembered, kept = usual.pop("columns", {}), usual.pop("keep", None)
         settings = ImportSettings(**usual | changes)
-        taken = settings.keep if settings.keep is not None or kept is None else ()  # what the import left out stays out
-        return _Reading(replace(settings, keep=None), remembered, taken)  # all are read: the graph's own are known later
+        # what the import left out stays out
+        taken = settings.keep if settings.keep is not None or kept is None else ()
+        # all are read: the graph's own are known later
+        return _Reading(replace(settings, keep=None), remembered, taken)
 
     def for_file(self, path: Path) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
         names, asked = set(table_columns(path, self.settings)), self.settings.columns
-        own = {role: name for role, name in self.remembered.items() if role not in asked and names.issuperset(_parts(role, name))}
+        own = {
+            role: name
+            for role, name in self.remembered.items()
+            if role not in asked and names.issuperset(_parts(role, name))
+        }
         return replace(self.settings, columns=own | asked)
 
     def no_texts(self, live: LiveGraph) -> set[str]:
-        """Columns that are not to be taken for texts: the graph has them beside its texts, or its texts are made of several."""
+        """Columns that are not to be taken for texts: the graph has them beside its texts, or its
+        texts are made of several.
+        """
         columns = live.column_names()
-        return {*columns, *_parts("text", self.remembered.get("text", "")), *({"text"} if "text_" in columns else ())}
+        return {
+            *columns,
+            *_parts("text", self.remembered.get("text", "")),
+            *({"text"} if "text_" in columns else ()),
+        }
 
     def not_taken(self, nodes: pa.Table, path: Path, live: LiveGraph) -> list[str]:
-        """The columns of a file of nodes that the graph does not have and that are not to be new ones of it."""
+        """The columns of a file of nodes that the graph does not have and that are not to be new
+        ones of it.
+        """
         taken, there = self.taken or (), set(nodes.column_names)
         if not there.issuperset(taken):  # perhaps one without a value
             there |= set(table_columns(path, self.settings))
         if missing := [name for name in taken if name not in there]:
-            raise InputError(f"--keep {missing[0]}: {path} has no column of that name; there are: {', '.join(sorted(there))}")
-        return [name for name in nodes.column_names if name not in {"id", "text", *live.column_names(), *taken}]
+            raise InputError(
+                f"--keep {missing[0]}: {path} has no column of that name; there are: "
+                f"{', '.join(sorted(there))}"
+            )
+        return [
+            name
+            for name in nodes.column_names
+            if name not in {"id", "text", *live.column_names(), *taken}
+        ]
 
     def refuse_other_texts(self, names: Sequence[str], live: LiveGraph) -> None:
-        """Nodes in memory without a column `text`, but with one that would be it in a file: it would be kept beside the text."""
+        """Nodes in memory without a column `text`, but with one that would be it in a file: it
+        would be kept beside the text.
+        """
         own, strange = _parts("text", self.remembered.get("text", "")), self.no_texts(live)
         rest = [name for name in names if name not in strange]
         if found := own if set(own) <= set(names) else meaning("text", rest, self.settings):
             raise GraphFormersError(
-                f"nodes with {', '.join(names)} given: in Python the text of a node is called 'text', and {found[0]!r} is a "
+                f"nodes with {', '.join(names)} given: in Python the text of a node is called "
+                f"'text', and {found[0]!r} is a "
                 "column beside it; rename it, or give 'text', too, to have such a column"
             )
 
     def check(self, *, nodes: bool, edges: bool, ids: bool) -> None:
         """Refuses what was asked for where no file can have it."""
         if self.taken and not nodes:
-            raise GraphFormersError(f"the column {self.taken[0]!r} to keep given, but no file holds nodes")
+            raise GraphFormersError(
+                f"the column {self.taken[0]!r} to keep given, but no file holds nodes"
+            )
         for role, name in self.settings.columns.items():
             if role == "time":
                 words = "but an update does not keep the times of links; import them instead"
@@ -232,22 +336,27 @@ def gather_changes(
     live: LiveGraph | None = None,
     **reading: Any,
 ) -> Changes:
-    """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
+    """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids,
+    ids.
 
-    Nodes have an id and a text: {id: text}, a list of dicts or a table; with other columns, which may come without a text for
-    nodes that are there. Links are (id, id) or (id, id, type), a list of dicts or a table. To be removed, a pair loses all its
-    links, a link with a type those of that type, and one whose type is empty or None those without a type. `remove` as a file
-    is a table with a column of ids, or holds one id a line.
+    Nodes have an id and a text: {id: text}, a list of dicts or a table; with other columns, which
+    may come without a text for nodes that are there. Links are (id, id) or (id, id, type), a list
+    of dicts or a table. To be removed, a pair loses all its links, a link with a type those of that
+    type, and one whose type is empty or None those without a type. `remove` as a file is a table
+    with a column of ids, or holds one id a line.
 
-    `live` is what is changed: it tells how its own files were read, what its columns hold, and the texts of nodes of which only
-    columns are given. `reading` are settings of ImportSettings that differ from how the graph was read, such as columns, keep,
-    header, quotes, skip_bad and keep_empty; `settings` are used as they are.
+    `live` is what is changed: it tells how its own files were read, what its columns hold, and the
+    texts of nodes of which only columns are given. `reading` are settings of ImportSettings that
+    differ from how the graph was read, such as columns, keep, header, quotes, skip_bad and
+    keep_empty; `settings` are used as they are.
     """
     how = _Reading.of(settings, live, reading)
     edges, remove_edges = _listed(edges), _listed(remove_edges)
     is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
     how.check(
-        nodes=is_file[0], edges=_has_columns(edges) or _has_columns(remove_edges), ids=is_file[2] and _is_table(Path(str(remove)))
+        nodes=is_file[0],
+        edges=_has_columns(edges) or _has_columns(remove_edges),
+        ids=is_file[2] and _is_table(Path(str(remove))),
     )
     problems = Problems(strict=not how.settings.skip_bad)
     links, where, unread, _ = _links(edges, how, problems)
@@ -258,14 +367,28 @@ def gather_changes(
         dropped = how.not_taken(table, Path(str(nodes)), live)
         table = table.drop_columns(dropped)
     if live and how.settings.skip_bad and where:
-        links, where = _known_links(links, where, live, {*table["id"].to_pylist()}, set(removed), problems)
+        links, where = _known_links(
+            links, where, live, {*table["id"].to_pylist()}, set(removed), problems
+        )
     return Changes(
-        table, tuple(links), removed, tuple(unlinked), tuple(where), tuple(unread), dict(problems.counts), tuple(dropped)
+        table,
+        tuple(links),
+        removed,
+        tuple(unlinked),
+        tuple(where),
+        tuple(unread),
+        dict(problems.counts),
+        tuple(dropped),
     )
 
 
 def _known_links(
-    links: list[Link], where: list[Place], live: LiveGraph, new: set[str], removed: set[str], problems: Problems
+    links: list[Link],
+    where: list[Place],
+    live: LiveGraph,
+    new: set[str],
+    removed: set[str],
+    problems: Problems,
 ) -> tuple[list[Link], list[Place]]:
     """Those of a file whose ends will be there; the others are counted."""
     lost = {i for i, _ in lost_ends(links, live, new, removed)}
@@ -275,7 +398,9 @@ def _known_links(
     return [links[i] for i in kept], [where[i] for i in kept]
 
 
-def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> pa.Table:
+def _nodes(
+    given: Nodes | None, how: _Reading, problems: Problems, live: LiveGraph | None
+) -> pa.Table:
     if given is None:
         return NO_NODES
     column_type = live.column_type if live else None
@@ -286,8 +411,13 @@ def _nodes(given: Nodes | None, how: _Reading, problems: Problems, live: LiveGra
         read_nodes([Path(given)], builder, how.for_file(Path(given)), known)
     else:
         if isinstance(given, Mapping):
-            if set(given) == {"id", "text"} and all(isinstance(value, str) for value in given.values()):
-                raise GraphFormersError(f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for each")
+            if set(given) == {"id", "text"} and all(
+                isinstance(value, str) for value in given.values()
+            ):
+                raise GraphFormersError(
+                    f"{dict(given)!r} given: one node goes in a list, [{{…}}]; else id: text for "
+                    f"each"
+                )
             given = [{"id": id, "text": text} for id, text in given.items()]
         table = table_in_memory(given, "nodes", NODE)
         names = table.column_names
@@ -305,7 +435,9 @@ def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
     """The texts of these nodes, null where there is no such node."""
     nodes = live.find(as_strings(ids).to_pylist())
     found = iter(live.texts_of(nodes[nodes >= 0]))
-    return pa.array([next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string())
+    return pa.array(
+        [next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string()
+    )
 
 
 def _has_columns(links: Links | None) -> bool:
@@ -317,7 +449,11 @@ def _has_columns(links: Links | None) -> bool:
 
 def _listed(links: Links | None) -> Links | None:
     """What can be looked at more than once."""
-    return links if links is None or isinstance(links, str | Path) or hasattr(links, "__arrow_c_stream__") else list(links)
+    return (
+        links
+        if links is None or isinstance(links, str | Path) or hasattr(links, "__arrow_c_stream__")
+        else list(links)
+    )
 
 
 class _Links(NamedTuple):
@@ -329,7 +465,9 @@ class _Links(NamedTuple):
     has_types: bool  # a column for them
 
 
-def _links(given: Links | None, how: _Reading, problems: Problems, untyped: str | None = None) -> _Links:
+def _links(
+    given: Links | None, how: _Reading, problems: Problems, untyped: str | None = None
+) -> _Links:
     """`untyped` is what an empty type means, where types are told."""
     if given is None:
         return _Links([], [], [], False)
@@ -345,44 +483,68 @@ def _links(given: Links | None, how: _Reading, problems: Problems, untyped: str 
     return _Links([_link(entry, untyped) for entry in given], [], [], False)
 
 
-def _links_of_table(table: pa.Table, how: _Reading, problems: Problems, untyped: str | None) -> _Links:
+def _links_of_table(
+    table: pa.Table, how: _Reading, problems: Problems, untyped: str | None
+) -> _Links:
     """Links in memory, with their columns guessed as those of files."""
     names, place = table.column_names, Path("links")
     source, target, kind = edge_columns(names, how.settings, place)
-    found = [as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None]
+    found = [
+        as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None
+    ]
     collector = _Collector(problems, untyped)
-    collector.add_edges(found[0], found[1], found[2] if kind else None, lambda row: (place, f"row {row + 1}"))
+    collector.add_edges(
+        found[0], found[1], found[2] if kind else None, lambda row: (place, f"row {row + 1}")
+    )
     unread = [name for name in names if name not in (source, target, kind)]
     return _Links(collector.links, collector.where, unread, kind is not None)
 
 
 def _link(entry: Any, untyped: str | None) -> Link:
     """A pair of ids, or one with a type."""
-    link = entry if isinstance(entry, str | Mapping) or not hasattr(entry, "__len__") else plain_ids(entry)
+    link = (
+        entry
+        if isinstance(entry, str | Mapping) or not hasattr(entry, "__len__")
+        else plain_ids(entry)
+    )
     if not isinstance(link, list) or len(link) not in (2, 3):
-        raise GraphFormersError(f"the link {entry!r} given, expected a pair of ids, or (id, id, type)")
+        raise GraphFormersError(
+            f"the link {entry!r} given, expected a pair of ids, or (id, id, type)"
+        )
     for end in link[:2]:
         if not isinstance(end, str):
-            raise GraphFormersError(f"the link {entry!r}: {end!r} is a {type(end).__name__}, ids are strings")
+            raise GraphFormersError(
+                f"the link {entry!r}: {end!r} is a {type(end).__name__}, ids are strings"
+            )
     one, other = str(link[0]), str(link[1])
     if len(link) == 2:
         return one, other, None
     kind = link[2]
     if not isinstance(kind, str | None):
-        raise GraphFormersError(f"the link {entry!r}: its type is a {type(kind).__name__}, types are strings, or None")
+        raise GraphFormersError(
+            f"the link {entry!r}: its type is a {type(kind).__name__}, types are strings, or None"
+        )
     if kind is not None and not is_unicode(kind):
-        raise GraphFormersError(f"the link {entry!r}: its type is no Unicode, it holds half of a character")
+        raise GraphFormersError(
+            f"the link {entry!r}: its type is no Unicode, it holds half of a character"
+        )
     return one, other, kind or untyped
 
 
-def _links_to_remove(given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None) -> list[Link]:
-    """A column that is not understood may be the type of the links that are meant: then more than these would go."""
+def _links_to_remove(
+    given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None
+) -> list[Link]:
+    """A column that is not understood may be the type of the links that are meant: then more than
+    these would go.
+    """
     found = _links(given, how, problems, UNTYPED)
     if found.unread and not found.has_types and live and live.link_types() - {UNTYPED}:
         place = given if isinstance(given, str | Path) else "links"
         raise InputError(
-            f"{place}: the column {found.unread[0]!r} means nothing here, so that all links of a pair would be removed, whatever "
-            f"their type; name their type with --column type={found.unread[0]}, or leave the column out"
+            f"{place}: the column {found.unread[0]!r} means nothing here, so that all links of a "
+            f"pair would be removed, whatever "
+            f"their type; name their type with --column type={found.unread[0]}, or leave the "
+            f"column out"
         )
     return found.links
 
@@ -396,7 +558,9 @@ def _ids(given: str | Path | Iterable[str] | None, how: _Reading, problems: Prob
     ids = plain_ids(given)
     strange = next((id for id in ids if not isinstance(id, str)), None)
     if strange is not None:
-        raise GraphFormersError(f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}")
+        raise GraphFormersError(
+            f"the id {strange!r} is a {type(strange).__name__}, ids are strings: {str(strange)!r}"
+        )
     return ids
 
 
@@ -406,7 +570,9 @@ def _is_table(path: Path) -> bool:
 
 
 def _ids_in(path: Path, how: _Reading, problems: Problems) -> list[str]:
-    """The column of ids of a table, whose only column may have any name, or none; the lines of any other file, such as .txt."""
+    """The column of ids of a table, whose only column may have any name, or none; the lines of any
+    other file, such as .txt.
+    """
     if not _is_table(path):
         return [line for _, line in read_lines(path, problems) if line]
     if not path.stat().st_size:
@@ -440,11 +606,17 @@ class Effect:
 
 
 def work_out(changes: Changes, before: LiveGraph) -> Effect:
-    """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then links that come."""
+    """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then
+    links that come.
+    """
     changes.check(before)
     nodes, live = changes.nodes, before.fork()
     touched: set[int] = set()
-    removed = [(id, node) for id, node in zip(changes.removed, live.find(changes.removed).tolist(), strict=True) if node >= 0]
+    removed = [
+        (id, node)
+        for id, node in zip(changes.removed, live.find(changes.removed).tolist(), strict=True)
+        if node >= 0
+    ]
     for _, node in removed:
         touched.update(live.remove(node))
     reread, different = [], []
@@ -465,7 +637,8 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     ends = _pairs(live, links)
     for (one, other), link, is_there in zip(ends, links, live.have(links, ends), strict=True):
         is_linked = live.is_linked(one, other)
-        if is_there or one == other or (is_linked and link[2] is None):  # without a type it says nothing more
+        # without a type it says nothing more
+        if is_there or one == other or (is_linked and link[2] is None):
             continue
         live.link(one, other, link)
         linked.append(link)
@@ -480,7 +653,9 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Whether two values are different; what is no number is not different from itself here, also inside of lists."""
+    """Whether two values are different; what is no number is not different from itself here, also
+    inside of lists.
+    """
     return bool(one != other) and repr(one) != repr(other)
 
 
@@ -489,10 +664,12 @@ class Unlinked:
     """What removing links came to."""
 
     parted: list[tuple[str, str]] = field(default_factory=list)  # pairs that have no links any more
-    cut: list[Link] = field(default_factory=list)  # of pairs that have others: all of that type go, either way
+    # of pairs that have others: all of that type go, either way
+    cut: list[Link] = field(default_factory=list)
     fulfilled: int = 0  # of what was asked for, and was there
     number: int = 0  # of links that are gone
-    otherwise: list[Link] = field(default_factory=list)  # asked for, of pairs that are linked, but not in that way
+    # asked for, of pairs that are linked, but not in that way
+    otherwise: list[Link] = field(default_factory=list)
 
 
 def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlinked:
@@ -508,7 +685,11 @@ def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlink
         met = [link for link in links if link[2] is None or link[2] in there]
         found.fulfilled += len(met)
         found.otherwise += [link for link in links if link not in met]
-        gone = set(there) if any(link[2] is None for link in met) else {link[2] or UNTYPED for link in met}
+        gone = (
+            set(there)
+            if any(link[2] is None for link in met)
+            else {link[2] or UNTYPED for link in met}
+        )
         found.number += sum(there[kind] for kind in gone)
         if met and gone == set(there):
             live.unlink(one, other)
@@ -527,7 +708,12 @@ def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.
     `known` are the fields that nodes have, `tables` where they stand.
     """
     distinct = {id(table): table for table in tables}.values()
-    kinds = {entry.name: entry.type for table in distinct for entry in table.schema if not pa.types.is_null(entry.type)}
+    kinds = {
+        entry.name: entry.type
+        for table in distinct
+        for entry in table.schema
+        if not pa.types.is_null(entry.type)
+    }
     for name, kind in kinds.items():
         own = pa.array([fields.get(name) for fields in known], kind)
         if name not in nodes.column_names:
@@ -539,5 +725,7 @@ def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.
 
 
 def _pairs(live: LiveGraph, pairs: Sequence[Sequence[str | None]]) -> list[list[int]]:
-    found: list[list[int]] = live.find([str(end) for pair in pairs for end in pair[:2]]).reshape(-1, 2).tolist()
+    found: list[list[int]] = (
+        live.find([str(end) for pair in pairs for end in pair[:2]]).reshape(-1, 2).tolist()
+    )
     return found

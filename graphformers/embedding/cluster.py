@@ -1,8 +1,9 @@
 """The same shards on many machines: Ray actors over a shared folder.
 
-The head makes the plan, the folder and the graph inside it; workers read model and graph from their folders, compute whole shards
-and write them as a local run would, so that with as many threads the bytes are the same. A worker that dies has its shard done
-again by another; a shard that fails for another reason ends the run with its message. Phase 2 begins when all states are there.
+The head makes the plan, the folder and the graph inside it; workers read model and graph from their
+folders, compute whole shards and write them as a local run would, so that with as many threads the
+bytes are the same. A worker that dies has its shard done again by another; a shard that fails for
+another reason ends the run with its message. Phase 2 begins when all states are there.
 """
 
 import math
@@ -46,15 +47,27 @@ class Cluster:
         if self.workers < 1:
             raise GraphFormersError(f"workers={self.workers} given, expected at least 1")
         if not 0 <= self.gpus_per_worker < math.inf:
-            raise GraphFormersError(f"gpus_per_worker={self.gpus_per_worker} given, expected 0 or more")
+            raise GraphFormersError(
+                f"gpus_per_worker={self.gpus_per_worker} given, expected 0 or more"
+            )
         if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
-            raise GraphFormersError(f"gpus_per_worker={self.gpus_per_worker} given, expected whole GPUs, or a part of one")
+            raise GraphFormersError(
+                f"gpus_per_worker={self.gpus_per_worker} given, expected whole GPUs, or a part of "
+                f"one"
+            )
 
 
 class Worker:
     """Computes shards in a process of its own, anywhere that sees the folders."""
 
-    def __init__(self, folders: tuple[str, str, str], plan: dict[str, Any], states: str, device: str, threads: int) -> None:
+    def __init__(
+        self,
+        folders: tuple[str, str, str],
+        plan: dict[str, Any],
+        states: str,
+        device: str,
+        threads: int,
+    ) -> None:
         import torch
 
         torch.set_num_threads(threads)
@@ -63,13 +76,24 @@ class Worker:
         self.settings = EmbedSettings(states=states)
         loaded, texts = GraphFormers.from_pretrained(model, device=device), TextGraph.load(graph)
         if model_fingerprint(loaded) != self.plan.key.model:
-            raise GraphFormersError(f"{model}: another model than the one that is being embedded with; is the folder shared?")
+            raise GraphFormersError(
+                f"{model}: another model than the one that is being embedded with; is the folder "
+                f"shared?"
+            )
         place = Workplace(Path(work), self.plan)
         if not place.folder.is_dir():
-            raise GraphFormersError(f"{work}: not there on this machine; workers need the folder of the result, shared")
+            raise GraphFormersError(
+                f"{work}: not there on this machine; workers need the folder of the result, shared"
+            )
         if self.plan.compile:
             loaded.compile_layers()
-        self.phases = Phases(loaded, texts, graph_tokens(texts, loaded.tokenizer), self.plan, (place.states, place.vectors))
+        self.phases = Phases(
+            loaded,
+            texts,
+            graph_tokens(texts, loaded.tokenizer),
+            self.plan,
+            (place.states, place.vectors),
+        )
 
     def ready(self) -> int:
         """Answers when everything is loaded."""
@@ -81,7 +105,9 @@ class Worker:
         if phase == 1:
             phases.read_texts([shard], task)
         else:
-            if phases.table is None and stay_in_memory(self.plan, self.settings, phases.model.device):
+            if phases.table is None and stay_in_memory(
+                self.plan, self.settings, phases.model.device
+            ):
                 phases.hold_states()
             phases.read_centers([shard], task)
         return phases.pieces.count
@@ -96,20 +122,29 @@ def embed_on_cluster(
     *,
     force: bool = False,
 ) -> VectorStore:
-    """`embed` on Ray. Model and graph must lie in folders that all machines see, and so must the result."""
+    """`embed` on Ray. Model and graph must lie in folders that all machines see, and so must the
+    result.
+    """
     output = Path(out).resolve()
     check_output(output, force=force)
     if model.source is None or graph.artifact is None:
-        raise GraphFormersError("a model and a graph in memory given; workers read them from folders, so save both first")
+        raise GraphFormersError(
+            "a model and a graph in memory given; workers read them from folders, so save both "
+            "first"
+        )
     if settings.workers is not None:
         raise GraphFormersError(
-            f"workers={settings.workers} given, which pack batches on this machine; on Ray, workers of Ray do"
+            f"workers={settings.workers} given, which pack batches on this machine; on Ray, "
+            f"workers of Ray do"
         )
     plan = Plan.of(model, graph, settings, cluster.device)
     work = Workplace.beside(output, plan)
     say_cost(model, plan)
     try:
-        with _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors, work.opened(force=force):
+        with (
+            _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors,
+            work.opened(force=force),
+        ):
             work.begin(output, graph, force=force, in_memory=False)
             told_tokens(graph, model)  # made once, before everybody looks for them
             texts, left = work.missing(in_memory=False)
@@ -122,7 +157,9 @@ def embed_on_cluster(
 
 
 class _Actors:
-    """As many workers as asked for, as soon as the cluster has room for them; replaced when they die."""
+    """As many workers as asked for, as soon as the cluster has room for them; replaced when they
+    die.
+    """
 
     def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace], states: str) -> None:
         try:
@@ -135,20 +172,25 @@ class _Actors:
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
         self._pieces = 1  # in how many a worker had to read its batches
         self._starting: dict[Any, Any] = {}  # workers, by what answers when they are ready
-        self._idle: list[Any] = []  # which stay for the next phase: loading and compiling takes time
+        # which stay for the next phase: loading and compiling takes time
+        self._idle: list[Any] = []
 
     def __enter__(self) -> "_Actors":
         address, workers = self._cluster.address, self._cluster.workers
-        options: dict[str, Any] = {"num_cpus": max(workers, os.cpu_count() or 1)} if address == "local" else {}
+        options: dict[str, Any] = (
+            {"num_cpus": max(workers, os.cpu_count() or 1)} if address == "local" else {}
+        )
         try:
             self._ray.init(address=address, include_dashboard=False, log_to_driver=False, **options)
-        except Exception as error:  # of many kinds, for what is no address and for one where nobody answers
+        except Exception as error:
+            # of many kinds, for what is no address and for one where nobody answers
             raise GraphFormersError(f"no Ray cluster at {address!r}: {error}") from error
         room = self._room()
         if not room and address == "local":
             self._ray.shutdown()
             raise GraphFormersError(f"this machine has not {self._needed()}, which a worker needs")
-        if room < workers:  # which may change: others come when there is room, and shards go to those that are there
+        # which may change: others come when there is room, and shards go to those that are there
+        if room < workers:
             say(f"the cluster has room for {room} of {workers} workers, each with {self._needed()}")
         return self
 
@@ -170,8 +212,12 @@ class _Actors:
     def _start(self) -> None:
         """Asks for a worker; where the cluster is in use, it comes when there is room."""
         threads = self._cluster.threads or max(1, (os.cpu_count() or 1) // self._cluster.workers)
-        kind = self._ray.remote(num_cpus=1, num_gpus=self._cluster.gpus_per_worker, max_restarts=0)(Worker)
-        actor = kind.remote(self._folders, asdict(self._work.plan), self._states, self._cluster.device, threads)
+        kind = self._ray.remote(num_cpus=1, num_gpus=self._cluster.gpus_per_worker, max_restarts=0)(
+            Worker
+        )
+        actor = kind.remote(
+            self._folders, asdict(self._work.plan), self._states, self._cluster.device, threads
+        )
         self._starting[actor.ready.remote()] = actor
 
     def do(self, phase: int, shards: Sequence[int], title: str) -> None:
@@ -192,8 +238,16 @@ class _Actors:
                     running[actor.run.remote(phase, shard)] = (actor, [shard])
                 for reference in self._next([*self._starting, *running]):
                     is_new = reference in self._starting
-                    actor, own = (self._starting.pop(reference), []) if is_new else running.pop(reference)
-                    where = "while it waited" if reference in waited else "on starting" if is_new else f"at shard {own[0]}"
+                    actor, own = (
+                        (self._starting.pop(reference), []) if is_new else running.pop(reference)
+                    )
+                    where = (
+                        "while it waited"
+                        if reference in waited
+                        else "on starting"
+                        if is_new
+                        else f"at shard {own[0]}"
+                    )
                     if self._is_done(reference, where, {} if reference in waited else deaths):
                         task.advance(num_nodes(plan, own))
                         self._idle.append(actor)
@@ -216,17 +270,23 @@ class _Actors:
             pieces = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
-        except self._ray.exceptions.RayError as error:  # an actor that died; or for want of memory, which is no RayActorError
+        except self._ray.exceptions.RayError as error:
+            # an actor that died; or for want of memory, which is no RayActorError
             inner = getattr(error, "cause", None) or error.__cause__
             if isinstance(inner, GraphFormersError):
                 raise inner from error
             deaths[where] = deaths.get(where, 0) + 1
             say(f"a worker died {where}; another takes its place")
             if deaths[where] >= MOST_DEATHS:
-                raise GraphFormersError(f"{MOST_DEATHS} workers died {where}, the last with: {error}") from error
+                raise GraphFormersError(
+                    f"{MOST_DEATHS} workers died {where}, the last with: {error}"
+                ) from error
             return False
         deaths.pop(where, None)
         if pieces > self._pieces:
             self._pieces = pieces
-            say(f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which takes longer")
+            say(
+                f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which "
+                f"takes longer"
+            )
         return True

@@ -1,4 +1,6 @@
-"""Vectors for other programs: NumPy, Parquet, word2vec's text format; written beside their place and put there when whole."""
+"""Vectors for other programs: NumPy, Parquet, word2vec's text format; written beside their place
+and put there when whole.
+"""
 
 import os
 from collections.abc import Callable
@@ -20,9 +22,15 @@ SUFFIXES = (".npy", ".parquet", ".txt")
 def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> None:
     """Writes all vectors in the format that the name says."""
     if path.suffix not in SUFFIXES:
-        raise GraphFormersError(f"{path}: cannot tell the format from the name, expected one of {', '.join(SUFFIXES)}")
-    suffix, written = path.suffix, [path] if path.suffix != ".npy" else [path.with_suffix(".ids.txt"), path]
-    written = [Path(os.path.realpath(place)) if place.is_symlink() else place for place in written]  # a link stays one
+        raise GraphFormersError(
+            f"{path}: cannot tell the format from the name, expected one of {', '.join(SUFFIXES)}"
+        )
+    suffix, written = (
+        path.suffix,
+        [path] if path.suffix != ".npy" else [path.with_suffix(".ids.txt"), path],
+    )
+    # a link stays one
+    written = [Path(os.path.realpath(place)) if place.is_symlink() else place for place in written]
     path = written[-1]
     for place in written:
         if place.is_dir():
@@ -33,12 +41,20 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
     path.parent.mkdir(parents=True, exist_ok=True)
     for place in written:
         sweep_beside(place)
-    writers: dict[str, Callable[[VectorStore, Path], None]] = {".parquet": _parquet, ".txt": _word2vec, ".npy": _numpy}
-    with put_in_place(path) as beside, put_in_place(written[0]) if suffix == ".npy" else nullcontext() as beside_ids:
+    writers: dict[str, Callable[[VectorStore, Path], None]] = {
+        ".parquet": _parquet,
+        ".txt": _word2vec,
+        ".npy": _numpy,
+    }
+    with (
+        put_in_place(path) as beside,
+        put_in_place(written[0]) if suffix == ".npy" else nullcontext() as beside_ids,
+    ):
         if beside_ids is not None:
             _ids(store, beside_ids)
         writers[suffix](store, beside)
-        if beside_ids is not None:  # a kill between the two leaves no vectors rather than those of other ids
+        # a kill between the two leaves no vectors rather than those of other ids
+        if beside_ids is not None:
             sync(beside_ids)
             sync(beside)
             path.unlink(missing_ok=True)
@@ -85,4 +101,6 @@ def _refuse(ids: list[str], tear: Callable[[str], list[str]], what: str, where: 
     """An id that the format would tear apart, or take something from."""
     for id in ids:
         if tear(id) != [id]:
-            raise GraphFormersError(f"the id {id!r} has {what}, which {where} cannot hold; export to .parquet instead")
+            raise GraphFormersError(
+                f"the id {id!r} has {what}, which {where} cannot hold; export to .parquet instead"
+            )

@@ -23,7 +23,9 @@ TRIED_NODES = 4096
 def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> dict[str, Any]:
     """Seconds and bytes; nothing is written, not even the graph's tokens."""
     plan = Plan.of(model, graph, settings)
-    tried = np.unique(np.linspace(0, graph.num_nodes - 1, min(TRIED_NODES, graph.num_nodes)).astype(np.int64))
+    tried = np.unique(
+        np.linspace(0, graph.num_nodes - 1, min(TRIED_NODES, graph.num_nodes)).astype(np.int64)
+    )
     seconds, count = _seconds_per_node(model, graph, plan, tried)
     in_memory = stay_in_memory(plan, settings, model.device)
     return {
@@ -37,16 +39,22 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
         "nodes_per_second": 1 / max(seconds, 1e-12),
         "vectors_gb": plan.bytes_of_vectors() / 1e9,
         "states_gb": plan.bytes_of_states() / 1e9,
-        "states": ("kept" if plan.keep_states else "in memory alone" if in_memory else "dropped at the end")
+        "states": (
+            "kept" if plan.keep_states else "in memory alone" if in_memory else "dropped at the end"
+        )
         if plan.num_states
         else "none",
     }
 
 
-def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array) -> tuple[float, int]:
+def _seconds_per_node(
+    model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array
+) -> tuple[float, int]:
     passes = plan.passes(model)
     nodes = nodes if passes.is_joint else plan.by_neighbors(graph, nodes)
-    sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
+    sampler = NeighborSampler(
+        graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed
+    )
     drawn = sampler.sample(nodes)
     everyone = np.unique(np.concatenate([nodes, drawn.neighbors]))
     tokens = tokenize(graph.texts_of(everyone), model.tokenizer)
@@ -59,12 +67,16 @@ def _seconds_per_node(model: GraphFormers, graph: TextGraph, plan: Plan, nodes: 
         with UnlessMemoryIsFull():
             return _seconds_of_batch(model, plan, tokens, cut(drawn, part)) / count, count
         if count == 1:
-            raise GraphFormersError("the GPU's memory is too small even for one node at a time, or others use it")
+            raise GraphFormersError(
+                "the GPU's memory is too small even for one node at a time, or others use it"
+            )
         torch.cuda.empty_cache()
         part = slice(part.start, part.start + count // 2)
 
 
-def _seconds_of_batch(model: GraphFormers, plan: Plan, tokens: TokenCache, drawn: Neighborhood) -> float:
+def _seconds_of_batch(
+    model: GraphFormers, plan: Plan, tokens: TokenCache, drawn: Neighborhood
+) -> float:
     passes, device = plan.passes(model), model.device
     with model.reading() as network:
         center = to_device(passes.pack_centers(tokens, drawn), device)

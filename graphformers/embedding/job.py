@@ -7,8 +7,8 @@ Until it is finished the work lies in papers.vectors.embedding/:
     folder/     what becomes papers.vectors: graph/, states/, vectors/
     dropped/    states that are not kept
 
-Whoever starts the same command again goes on behind the finished shards; another plan is refused. When all shards are there, the
-manifest is written and `folder` is renamed: nothing is copied.
+Whoever starts the same command again goes on behind the finished shards; another plan is refused.
+When all shards are there, the manifest is written and `folder` is renamed: nothing is copied.
 """
 
 import json
@@ -21,7 +21,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from graphformers.artifact import EMBEDDING, MANIFEST, Draft, check_name, check_writable, open_artifact, publish_artifact
+from graphformers.artifact import (
+    EMBEDDING,
+    MANIFEST,
+    Draft,
+    check_name,
+    check_writable,
+    open_artifact,
+    publish_artifact,
+)
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
@@ -57,7 +65,9 @@ class Workplace:
 
     @property
     def states(self) -> ShardFolder:
-        return ShardFolder(self.folder if self.plan.keep_states else self.path / "dropped", self.path / "notes")
+        return ShardFolder(
+            self.folder if self.plan.keep_states else self.path / "dropped", self.path / "notes"
+        )
 
     @property
     def vectors(self) -> ShardFolder:
@@ -78,13 +88,18 @@ class Workplace:
             if not self.is_begun and (self.path / MARK).is_file():
                 remove_work(self.path)
             elif is_open and self.is_begun:
-                say(f"{self.path}: finished shards are kept there; the same command goes on from them")
+                say(
+                    f"{self.path}: finished shards are kept there; the same command goes on from "
+                    f"them"
+                )
             raise
         finally:
             os.close(handle)
 
     def _lock(self) -> int:
-        """A handle of the folder, locked. Whoever had it may finish meanwhile and remove it: then another is made."""
+        """A handle of the folder, locked. Whoever had it may finish meanwhile and remove it: then
+        another is made.
+        """
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
             try:
@@ -92,21 +107,29 @@ class Workplace:
             except FileNotFoundError:
                 continue
             if handle is None:
-                raise GraphFormersError(f"{self.path}: another process is embedding here; wait for it or stop it")
+                raise GraphFormersError(
+                    f"{self.path}: another process is embedding here; wait for it or stop it"
+                )
             return handle
 
     def begin(self, output: Path, graph: TextGraph, *, force: bool, in_memory: bool) -> None:
-        """What comes before the first shard; `in_memory`: states need not lie on disk between the two passes."""
+        """What comes before the first shard; `in_memory`: states need not lie on disk between the
+        two passes.
+        """
         check_writable(output, KIND, force=force)  # whoever worked here before may have made it
         check_space(self, in_memory=in_memory)
         self.put_graph(graph)
 
     def missing(self, *, in_memory: bool) -> tuple[list[int], list[int]]:
-        """The shards whose texts are to be read, and those whose nodes are. States that are kept are looked at in any case."""
+        """The shards whose texts are to be read, and those whose nodes are. States that are kept
+        are looked at in any case.
+        """
         plan, left = self.plan, self.unfinished("vectors")
         if not plan.num_states or not (left or plan.keep_states):
             return [], left
-        return self.unfinished("states") if plan.keep_states or not in_memory else list(range(len(plan.shards))), left
+        return self.unfinished("states") if plan.keep_states or not in_memory else list(
+            range(len(plan.shards))
+        ), left
 
     def _check_plan(self, force: bool) -> None:
         place = self.path / MARK
@@ -117,15 +140,21 @@ class Workplace:
             pass
         except (OSError, ArtifactError) as error:
             if not force:
-                raise GraphFormersError(f"{place}: cannot be read ({error}); --force (force=True) starts anew") from error
+                raise GraphFormersError(
+                    f"{place}: cannot be read ({error}); --force (force=True) starts anew"
+                ) from error
             before = {}
         strange = foreign_entry(self.path, MARK)
         if strange is not None:
-            raise GraphFormersError(f"{self.path}: holds {strange!r} and no embedding of ours; move it, or choose another output")
+            raise GraphFormersError(
+                f"{self.path}: holds {strange!r} and no embedding of ours; move it, or choose "
+                f"another output"
+            )
         differing = [] if before is None else self.plan.differences(before)
         if differing and not force and self.is_begun:
             raise GraphFormersError(
-                f"{self.path}: an unfinished embedding of something else ({'; '.join(differing[:3])}); finish that one, "
+                f"{self.path}: an unfinished embedding of something else "
+                f"({'; '.join(differing[:3])}); finish that one, "
                 "or start anew with --force (force=True)"
             )
         if before is None or differing:
@@ -146,7 +175,9 @@ class Workplace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def unfinished(self, kind: str) -> list[int]:
-        """The shards of a kind that are still to be done; finished ones are read through and done again where damaged."""
+        """The shards of a kind that are still to be done; finished ones are read through and done
+        again where damaged.
+        """
         shards = self.states if kind == "states" else self.vectors
         others = ["scales"] if kind == "vectors" and self.plan.precision == "int8" else []
 
@@ -156,7 +187,10 @@ class Workplace:
                 return False
             if all(map(shards.is_intact, names)):
                 return True
-            say(f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made again")
+            say(
+                f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made "
+                f"again"
+            )
             return False
 
         numbers = range(len(self.plan.shards))
@@ -165,10 +199,13 @@ class Workplace:
         return [shard for shard in numbers if not found[shard]]
 
     def put_graph(self, graph: TextGraph) -> None:
-        """Places the graph inside: linked where its folder lies on the same disk, copied elsewhere."""
+        """Places the graph inside: linked where its folder lies on the same disk, copied
+        elsewhere.
+        """
         place = self.folder / "graph"
         self.folder.mkdir(exist_ok=True)
-        if graph.artifact is None:  # it may have other columns than the last time, which change no vector
+        # it may have other columns than the last time, which change no vector
+        if graph.artifact is None:
             graph.save(place, force=True)
             return
         if place.exists():  # since an earlier run
@@ -182,7 +219,8 @@ class Workplace:
             shutil.rmtree(place)
         if not graph.artifact.path.is_dir():
             raise ArtifactError(
-                f"{graph.artifact.path}: is no longer there, and the vectors are to hold it; save the graph again"
+                f"{graph.artifact.path}: is no longer there, and the vectors are to hold it; save "
+                f"the graph again"
             )
         beside, stood_there = self.folder / ".graph", which_folder(graph.artifact.path)
         shutil.rmtree(beside, ignore_errors=True)
@@ -196,27 +234,48 @@ class Workplace:
                 if source.exists():
                     shutil.copy2(source, beside / name)
         found = open_artifact(beside, graph.artifact.kind, None)
-        if found.fingerprint != graph.artifact.fingerprint or which_folder(graph.artifact.path) != stood_there:
-            raise ArtifactError(f"{graph.artifact.path}: another graph was put there since this one was loaded; load it again")
+        if (
+            found.fingerprint != graph.artifact.fingerprint
+            or which_folder(graph.artifact.path) != stood_there
+        ):
+            raise ArtifactError(
+                f"{graph.artifact.path}: another graph was put there since this one was loaded; "
+                f"load it again"
+            )
         os.rename(beside, place)
 
     def publish(self, output: Path, sources: dict[str, Path | None], *, force: bool) -> None:
-        """Seals the folder and puts it in place. The graph in it is looked at last: sealed, damage would be what was meant."""
+        """Seals the folder and puts it in place. The graph in it is looked at last: sealed, damage
+        would be what was meant.
+        """
         self.sweep()
         graph = open_artifact(self.folder / "graph", None, None)
         graph.verify()
         plan, shards = self.plan, range(len(self.plan.shards))
-        kinds = {"vectors": self.vectors} | ({"scales": self.vectors} if plan.precision == "int8" else {})
+        kinds = {"vectors": self.vectors} | (
+            {"scales": self.vectors} if plan.precision == "int8" else {}
+        )
         kinds |= {"states": self.states} if plan.keep_states else {}
-        notes = {shard_name(kind, i): place.note(shard_name(kind, i)) or {} for kind, place in kinds.items() for i in shards}
+        notes = {
+            shard_name(kind, i): place.note(shard_name(kind, i)) or {}
+            for kind, place in kinds.items()
+            for i in shards
+        }
         known = {f"graph/{name}": entry["sha256"] for name, entry in graph.files.items()}
-        draft = Draft(self.folder, checksums=known | {name: note["sha256"] for name, note in notes.items()})
-        hashes = [notes[shard_name("states", i)]["text_hash"] for i in shards] if plan.keep_states else []
+        draft = Draft(
+            self.folder, checksums=known | {name: note["sha256"] for name, note in notes.items()}
+        )
+        hashes = (
+            [notes[shard_name("states", i)]["text_hash"] for i in shards]
+            if plan.keep_states
+            else []
+        )
         draft.settings = store_settings(plan, hashes)
         draft.summary = {"nodes": plan.num_nodes}
         fingerprints = {"model": plan.key.model, "graph": plan.graph}
         draft.parents = {
-            role: {"fingerprint": fingerprints[role], "path": _relative(source, output)} for role, source in sources.items()
+            role: {"fingerprint": fingerprints[role], "path": _relative(source, output)}
+            for role, source in sources.items()
         }
         write_whole(self.path / SEALED, str(which_folder(self.folder)).encode())
         with unused(output):
@@ -226,10 +285,23 @@ class Workplace:
 
 def store_settings(plan: Plan, text_hashes: list[str]) -> dict[str, Any]:
     """What a folder of vectors says of itself."""
-    names = ("method", "similarity", "hidden_size", "num_neighbors", "seed", "precision", "shard_size", "compute")
+    names = (
+        "method",
+        "similarity",
+        "hidden_size",
+        "num_neighbors",
+        "seed",
+        "precision",
+        "shard_size",
+        "compute",
+    )
     found = {name: getattr(plan, name) for name in names}
     kept = {"key": asdict(plan.key), "text_hashes": text_hashes} if plan.keep_states else None
-    return found | {"key": asdict(plan.key), "state_shape": [plan.num_states, plan.hidden_size], "states": kept}
+    return found | {
+        "key": asdict(plan.key),
+        "state_shape": [plan.num_states, plan.hidden_size],
+        "states": kept,
+    }
 
 
 def _relative(source: Path | None, output: Path) -> str:
@@ -246,7 +318,8 @@ def embed(
     force: bool = False,
     **changes: Any,
 ) -> VectorStore:
-    """Writes the vector of every node of a graph, and the layer states, as a folder; the same call continues an unfinished one.
+    """Writes the vector of every node of a graph, and the layer states, as a folder; the same call
+    continues an unfinished one.
 
     `model` and `graph` may be folders. `changes` are settings of EmbedSettings.
     """
@@ -263,7 +336,10 @@ def embed(
             in_memory = stay_in_memory(plan, settings, model.device)
             work.begin(output, graph, force=force, in_memory=in_memory)
             _run(model, graph, work, settings, in_memory=in_memory)
-            sources = {"model": model.source, "graph": graph.artifact.path if graph.artifact else None}
+            sources = {
+                "model": model.source,
+                "graph": graph.artifact.path if graph.artifact else None,
+            }
             work.publish(output, sources, force=force)
     except OSError as error:
         raise full_disk(error, output) from error
@@ -274,8 +350,10 @@ def say_cost(model: GraphFormers, plan: Plan) -> None:
     """Of a bidirectional model."""
     if model.is_bidirectional:
         say(
-            "a bidirectional model: the states of neighbours depend on who asks and cannot be reused, so every node is read "
-            f"together with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} forwards instead of 2"
+            "a bidirectional model: the states of neighbours depend on who asks and cannot be "
+            "reused, so every node is read "
+            f"together with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} "
+            f"forwards instead of 2"
         )
 
 
@@ -290,15 +368,21 @@ def check_output(output: Path, *, force: bool) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether the result has left an embedding's folder; what it replaced came there instead, which is no unfinished work."""
+    """Whether the result has left an embedding's folder; what it replaced came there instead, which
+    is no unfinished work.
+    """
     if not path.is_dir() or foreign_entry(path, MARK) is not None:
         return False
     own = path / "folder"
-    return not own.exists() or ((path / SEALED).is_file() and (path / SEALED).read_text() != str(which_folder(own)))
+    return not own.exists() or (
+        (path / SEALED).is_file() and (path / SEALED).read_text() != str(which_folder(own))
+    )
 
 
 def _remove_left(path: Path) -> None:
-    """Removes what a kill left in the moment after the result was put in place; but not from under another process."""
+    """Removes what a kill left in the moment after the result was put in place; but not from under
+    another process.
+    """
     try:
         handle = locked_handle(path)
     except FileNotFoundError:
@@ -313,20 +397,27 @@ def _remove_left(path: Path) -> None:
 
 
 def unused(output: Path) -> AbstractContextManager[Any]:
-    """The lock of a folder of vectors that is to be replaced: a server that takes changes, or an update, has it while it runs."""
+    """The lock of a folder of vectors that is to be replaced: a server that takes changes, or an
+    update, has it while it runs.
+    """
     return locked(output) if (output / MANIFEST).is_file() else nullcontext()
 
 
 def work_path(output: Path) -> Path:
-    """Where the embedding of `output` lies until it is finished: on the same disk, also where `output` is a link."""
+    """Where the embedding of `output` lies until it is finished: on the same disk, also where
+    `output` is a link.
+    """
     check_name(output)
     place = output.resolve() if output.is_symlink() else output
     return place.with_name(place.name + EMBEDDING)
 
 
 def clear_work(path: Path) -> None:
-    """Empties an embedding's folder but for its mark: whatever a kill leaves of it can be told for ours."""
-    for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "folder"):  # what tells whose that is goes after it
+    """Empties an embedding's folder but for its mark: whatever a kill leaves of it can be told for
+    ours.
+    """
+    # what tells whose that is goes after it
+    for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "folder"):
         if entry.name != MARK:
             is_folder = entry.is_dir() and not entry.is_symlink()
             shutil.rmtree(entry) if is_folder else entry.unlink()
@@ -339,16 +430,27 @@ def remove_work(path: Path) -> None:
 
 
 def check_space(work: Workplace, *, in_memory: bool) -> None:
-    """Says early that the disk will not hold the result; `in_memory`: states need not lie there between the two passes."""
+    """Says early that the disk will not hold the result; `in_memory`: states need not lie there
+    between the two passes.
+    """
     plan = work.plan
     is_written = plan.keep_states or not in_memory
     kinds = [kind for kind in KINDS if is_written or not kind.endswith("states")]
     done = sum(file.stat().st_size for kind in kinds for file in (work.path / kind).glob("*.npy"))
     needed = plan.bytes_of_vectors() + plan.bytes_of_states() * is_written - done
-    require_space(work.path, needed, "; --no-keep-states needs less" if plan.keep_states and in_memory else "")
+    require_space(
+        work.path, needed, "; --no-keep-states needs less" if plan.keep_states and in_memory else ""
+    )
 
 
-def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: EmbedSettings, *, in_memory: bool) -> None:
+def _run(
+    model: GraphFormers,
+    graph: TextGraph,
+    work: Workplace,
+    settings: EmbedSettings,
+    *,
+    in_memory: bool,
+) -> None:
     plan, device = work.plan, model.device
     texts, left = work.missing(in_memory=in_memory)
     is_written = plan.keep_states or not in_memory
@@ -357,7 +459,13 @@ def _run(model: GraphFormers, graph: TextGraph, work: Workplace, settings: Embed
     on_gpu, in_memory = device.type == "cuda", in_memory and bool(left)
     if plan.compile:
         model.compile_layers()
-    workers = settings.workers if settings.workers is not None else min(4, (os.cpu_count() or 2) - 1) if on_gpu else 0
+    workers = (
+        settings.workers
+        if settings.workers is not None
+        else min(4, (os.cpu_count() or 2) - 1)
+        if on_gpu
+        else 0
+    )
     tokens = told_tokens(graph, model)
     folders = (work.states, work.vectors)
     phases = Phases(model, graph, tokens, plan, folders, in_memory=in_memory, workers=workers)

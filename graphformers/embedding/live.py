@@ -1,7 +1,8 @@
 """LiveGraph: a frozen graph with changes on top, so that one new node does not cost a new graph.
 
-Nodes of the base keep their row numbers; added nodes get the numbers behind them. Only rows of nodes that a change touches are
-kept apart; what was removed is never in any row. A copy is cheap, so that a change can be tried and dropped.
+Nodes of the base keep their row numbers; added nodes get the numbers behind them. Only rows of
+nodes that a change touches are kept apart; what was removed is never in any row. A copy is cheap,
+so that a change can be tried and dropped.
 """
 
 import copy
@@ -14,7 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, are_linked, compressed_rows, edge_keys, hash_strings, one_chunk, pair_keys
+from graphformers.data.arrays import (
+    Array,
+    are_linked,
+    compressed_rows,
+    edge_keys,
+    hash_strings,
+    one_chunk,
+    pair_keys,
+)
 from graphformers.data.builder import join_times
 from graphformers.data.columns import join_column, python_values
 from graphformers.data.graph import TextGraph, plain_ids
@@ -33,17 +42,32 @@ class LiveGraph:
         self._ids: list[str] = []  # of added nodes, in order
         self._hashes: list[int] = []
         self._gone: set[int] = set()
-        self._records: dict[int, tuple[pa.Table, int]] = {}  # where the id, text and columns of new and changed nodes stand
+        # where the id, text and columns of new and changed nodes stand
+        self._records: dict[int, tuple[pa.Table, int]] = {}
         self._rows: dict[int, Array] = {}  # neighbours of nodes that a change touched
         self._links: dict[Link, None] = {}  # added, in order
-        self._links_of: dict[frozenset[str], tuple[Link, ...]] = {}  # those that each pair of ids has
-        self._cut: set[tuple[int, int]] = set()  # pairs of the base that were parted: what is linked anew is a new link
-        self._cut_types: set[tuple[int, int, str]] = set()  # types of links that pairs of the base lost, which have others
+        # those that each pair of ids has
+        self._links_of: dict[frozenset[str], tuple[Link, ...]] = {}
+        # pairs of the base that were parted: what is linked anew is a new link
+        self._cut: set[tuple[int, int]] = set()
+        # types of links that pairs of the base lost, which have others
+        self._cut_types: set[tuple[int, int, str]] = set()
 
     def fork(self) -> "LiveGraph":
         """A copy that can be changed without changing this one."""
         other = copy.copy(self)
-        for name in ("_numbers", "_ids", "_hashes", "_gone", "_records", "_rows", "_links", "_links_of", "_cut", "_cut_types"):
+        for name in (
+            "_numbers",
+            "_ids",
+            "_hashes",
+            "_gone",
+            "_records",
+            "_rows",
+            "_links",
+            "_links_of",
+            "_cut",
+            "_cut_types",
+        ):
             setattr(other, name, copy.copy(getattr(self, name)))
         return other
 
@@ -53,7 +77,9 @@ class LiveGraph:
 
     @property
     def is_changed(self) -> bool:
-        return bool(self._ids or self._gone or self._records or self._rows or self._links or self._cut_types)
+        return bool(
+            self._ids or self._gone or self._records or self._rows or self._links or self._cut_types
+        )
 
     def nodes(self) -> Array:
         """The numbers of all nodes there are, in order."""
@@ -94,14 +120,24 @@ class LiveGraph:
 
     def texts_of(self, nodes: Array) -> list[str]:
         """The texts of many nodes."""
-        return self._told(nodes, self.base.texts_of, lambda table, row: str(table["text"][row].as_py()))
+        return self._told(
+            nodes, self.base.texts_of, lambda table, row: str(table["text"][row].as_py())
+        )
 
-    def _told(self, nodes: Array, base: Callable[[Array], list[Any]], record: Callable[[pa.Table, int], Any]) -> list[Any]:
-        """What the base tells of many nodes at once, and of each that is new or changed its record."""
+    def _told(
+        self,
+        nodes: Array,
+        base: Callable[[Array], list[Any]],
+        record: Callable[[pa.Table, int], Any],
+    ) -> list[Any]:
+        """What the base tells of many nodes at once, and of each that is new or changed its
+        record.
+        """
         plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
         old = iter(base(nodes[plain]))
         return [
-            next(old) if is_plain else record(*self._records[node]) for node, is_plain in zip(nodes.tolist(), plain, strict=True)
+            next(old) if is_plain else record(*self._records[node])
+            for node, is_plain in zip(nodes.tolist(), plain, strict=True)
         ]
 
     def record(self, node: int) -> tuple[pa.Table, int]:
@@ -116,7 +152,9 @@ class LiveGraph:
     def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Of each node the values of some of its columns, fit for JSON; None where it has none."""
         found = {
-            name: self._told(nodes, partial(_base_values, self.base, name), partial(_record_value, name))
+            name: self._told(
+                nodes, partial(_base_values, self.base, name), partial(_record_value, name)
+            )
             for name in dict.fromkeys(columns)
         }
         return [{name: values[i] for name, values in found.items()} for i in range(len(nodes))]
@@ -132,26 +170,48 @@ class LiveGraph:
         return next((kind for kind in found if not pa.types.is_null(kind)), None)
 
     def _tables(self) -> Iterator[pa.Table]:
-        """Those in which nodes stand: the graph's own, then those of changes, which may be many and are only looked for then."""
+        """Those in which nodes stand: the graph's own, then those of changes, which may be many and
+        are only looked for then.
+        """
         yield self.base.nodes
         yield from {id(table): table for table, _ in self._records.values()}.values()
 
     def column(self, name: str) -> pa.Array:
-        """A column of all numbered nodes, those that were removed included; null where a node does not have it."""
+        """A column of all numbered nodes, those that were removed included; null where a node does
+        not have it.
+        """
         base, total = self.base.nodes, self.base.num_nodes + len(self._ids)
         changed = sorted(self._records)
         records = [self._records[node] for node in changed]
-        found = [one_chunk(table[name].slice(row, 1)) if name in table.column_names else None for table, row in records]
+        found = [
+            one_chunk(table[name].slice(row, 1)) if name in table.column_names else None
+            for table, row in records
+        ]
         values = join_column(found, [1] * len(found), [False] * len(found))
         kind = base[name].type if name in base.column_names else values.type
-        own = one_chunk(base[name]) if name in base.column_names else pa.nulls(self.base.num_nodes, kind)
+        own = (
+            one_chunk(base[name])
+            if name in base.column_names
+            else pa.nulls(self.base.num_nodes, kind)
+        )
         if not changed:
             return own
         try:
-            values = values.cast(kind) if values.null_count < len(values) else pa.nulls(len(values), kind)
+            values = (
+                values.cast(kind)
+                if values.null_count < len(values)
+                else pa.nulls(len(values), kind)
+            )
         except pa.ArrowException:  # a new node has words where the others have numbers
-            own, values, kind = own.cast(pa.large_string()), values.cast(pa.large_string()), pa.large_string()
-        whole, mask = pa.concat_arrays([own, pa.nulls(len(self._ids), kind)]), np.zeros(total, dtype=bool)
+            own, values, kind = (
+                own.cast(pa.large_string()),
+                values.cast(pa.large_string()),
+                pa.large_string(),
+            )
+        whole, mask = (
+            pa.concat_arrays([own, pa.nulls(len(self._ids), kind)]),
+            np.zeros(total, dtype=bool),
+        )
         mask[changed] = True
         try:
             return pc.replace_with_mask(whole, pa.array(mask), values)
@@ -200,8 +260,14 @@ class LiveGraph:
         return around
 
     def have(self, links: Sequence[Link], ends: list[list[int]]) -> list[bool]:
-        """Whether there are these links, with direction and type; `ends` are the numbers of their nodes. No type: False."""
-        typed = [(one, other) for (one, other), link in zip(ends, links, strict=True) if link[2] is not None]
+        """Whether there are these links, with direction and type; `ends` are the numbers of their
+        nodes. No type: False.
+        """
+        typed = [
+            (one, other)
+            for (one, other), link in zip(ends, links, strict=True)
+            if link[2] is not None
+        ]
         old = self._base_links(typed)
         return [
             link[2] is not None and (link in self._links or link in old[_pair(one, other)])
@@ -219,14 +285,18 @@ class LiveGraph:
         return [old[_pair(one, other)] + self._own_links(one, other) for one, other in pairs]
 
     def _base_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Link]]:
-        """Those of the base that are not gone; all pairs are looked up together, since a look reads all edges."""
+        """Those of the base that are not gone; all pairs are looked up together, since a look reads
+        all edges.
+        """
         base, found = self.base, {_pair(one, other): list[Link]() for one, other in pairs}
         ends = [end for pair in found for end in pair if max(pair) < base.num_nodes]
         if ends:
             is_end = np.zeros(base.num_nodes, dtype=bool)
             is_end[ends] = True
             places = np.flatnonzero(is_end[base.edges[0]] & is_end[base.edges[1]])
-            for place, (one, other) in zip(places.tolist(), base.edges[:, places].T.tolist(), strict=True):
+            for place, (one, other) in zip(
+                places.tolist(), base.edges[:, places].T.tolist(), strict=True
+            ):
                 kind = "" if base.edge_types is None else base.type_names[base.edge_types[place]]
                 if _pair(one, other) in found and not self._is_cut(one, other, kind):
                     found[_pair(one, other)].append((self.id(one), self.id(other), kind or None))
@@ -234,10 +304,16 @@ class LiveGraph:
 
     def _own_links(self, one: int, other: int) -> list[Link]:
         """The added ones of two nodes."""
-        return list(self._links_of.get(frozenset((self.id(one), self.id(other))), ())) if self._links_of else []
+        return (
+            list(self._links_of.get(frozenset((self.id(one), self.id(other))), ()))
+            if self._links_of
+            else []
+        )
 
     def link(self, one: int, other: int, link: Link) -> None:
-        """Links two nodes, not one to itself. To those that are linked it is one more link: `have` tells whether it is new."""
+        """Links two nodes, not one to itself. To those that are linked it is one more link: `have`
+        tells whether it is new.
+        """
         self._links[link] = None
         pair = frozenset(link[:2])
         self._links_of[pair] = (*self._links_of.get(pair, ()), link)
@@ -257,7 +333,9 @@ class LiveGraph:
         return True
 
     def cut_type(self, one: int, other: int, kind: str) -> None:
-        """Removes the links of one type, or without one, from two nodes, which have others and stay neighbours."""
+        """Removes the links of one type, or without one, from two nodes, which have others and stay
+        neighbours.
+        """
         self._forget([link for link in self._own_links(one, other) if (link[2] or UNTYPED) == kind])
         if max(one, other) < self.base.num_nodes:
             self._cut_types.add((*_pair(one, other), kind))
@@ -271,14 +349,20 @@ class LiveGraph:
                 del self._links_of[pair]
 
     def sample(self, centers: Array, num_neighbors: int, seed: int) -> Neighborhood:
-        """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and its neighbours alone."""
+        """What NeighborSampler draws in the graph as it is now; it depends on the ids of a node and
+        its neighbours alone.
+        """
         rows = [self.row(node) for node in centers.tolist()]
         indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-        near, index = np.unique(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), return_inverse=True)
+        near, index = np.unique(
+            np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), return_inverse=True
+        )
         hashes = self.hashes_of(np.concatenate([centers, near]).astype(np.int64))
         sampler = NeighborSampler(indptr, index + len(centers), hashes, num_neighbors, seed)
         drawn = sampler.sample(np.arange(len(centers)))
-        return Neighborhood(centers, drawn.indptr, near[drawn.neighbors - len(centers)].astype(np.int64))
+        return Neighborhood(
+            centers, drawn.indptr, near[drawn.neighbors - len(centers)].astype(np.int64)
+        )
 
     def hashes_of(self, nodes: Array) -> Array:
         """(len(nodes),) uint64: the hashes of their ids."""
@@ -322,19 +406,30 @@ class LiveGraph:
         near = [places[row] for row in self._rows.values()]
         empty = np.zeros(0, dtype=np.int32)
         return edge_keys(
-            np.concatenate([places[sources[kept]], *own, empty]), np.concatenate([places[self.base.indices[kept]], *near, empty])
+            np.concatenate([places[sources[kept]], *own, empty]),
+            np.concatenate([places[self.base.indices[kept]], *near, empty]),
         )
 
-    def _edges(self, places: Array, indptr: Array, indices: Array) -> tuple[Array, Array | None, tuple[str, ...], Array | None]:
-        """The directed edges of pairs that are still linked, with their types and times; added ones have no time."""
+    def _edges(
+        self, places: Array, indptr: Array, indices: Array
+    ) -> tuple[Array, Array | None, tuple[str, ...], Array | None]:
+        """The directed edges of pairs that are still linked, with their types and times; added ones
+        have no time.
+        """
         old = places[np.asarray(self.base.edges)]
-        types = np.full(old.shape[1], -1, dtype=np.int16) if self.base.edge_types is None else np.asarray(self.base.edge_types)
+        types = (
+            np.full(old.shape[1], -1, dtype=np.int16)
+            if self.base.edge_types is None
+            else np.asarray(self.base.edge_types)
+        )
         if self._cut or self._cut_types:
             old[:, self._is_gone(types)] = -1
         names = {name: code for code, name in enumerate(self.base.type_names)}
         ends = self.find([end for link in self._links for end in link[:2]]).reshape(-1, 2).T
         added = np.where(ends >= 0, places[ends], -1).astype(np.int32)
-        codes = [-1 if kind is None else names.setdefault(kind, len(names)) for _, _, kind in self._links]
+        codes = [
+            -1 if kind is None else names.setdefault(kind, len(names)) for _, _, kind in self._links
+        ]
         edges = np.concatenate([old, added], axis=1)
         kinds = np.concatenate([types, np.array(codes, dtype=np.int16)])
         times = join_times([self.base.edge_times, None], [old.shape[1], added.shape[1]])
@@ -355,7 +450,10 @@ class LiveGraph:
         def among(pairs: Iterable[tuple[int, int]]) -> Array:
             return np.isin(keys, pair_keys(*np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T))
 
-        found, codes = among(self._cut), {UNTYPED: -1} | {name: code for code, name in enumerate(self.base.type_names)}
+        found, codes = (
+            among(self._cut),
+            {UNTYPED: -1} | {name: code for code, name in enumerate(self.base.type_names)},
+        )
         for kind in {kind for _, _, kind in self._cut_types} & set(codes):
             pairs = ((one, other) for one, other, own in self._cut_types if own == kind)
             found |= (types == codes[kind]) & among(pairs)
@@ -379,7 +477,10 @@ class LiveGraph:
         columns = dict.fromkeys(name for piece in pieces for name in piece.column_names)
         joined = {
             name: join_column(
-                [one_chunk(piece[name]) if name in piece.column_names else None for piece in pieces],
+                [
+                    one_chunk(piece[name]) if name in piece.column_names else None
+                    for piece in pieces
+                ],
                 lengths,
                 [False] * len(pieces),
             )
@@ -401,7 +502,9 @@ def _without(row: Array, node: int) -> Array:
 
 
 def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """A column's values as JSON has them: times as text (Python has none of nanoseconds), what is no number as None."""
+    """A column's values as JSON has them: times as text (Python has none of nanoseconds), what is
+    no number as None.
+    """
     if pa.types.is_duration(column.type):
         column = column.cast(pa.int64())
     elif pa.types.is_temporal(column.type):
@@ -413,7 +516,11 @@ def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _base_values(graph: TextGraph, name: str, nodes: Array) -> list[Any]:
-    return plain_values(graph.nodes[name].take(pa.array(nodes))) if name in graph.nodes.column_names else [None] * len(nodes)
+    return (
+        plain_values(graph.nodes[name].take(pa.array(nodes)))
+        if name in graph.nodes.column_names
+        else [None] * len(nodes)
+    )
 
 
 def _record_value(name: str, table: pa.Table, row: int) -> Any:

@@ -1,15 +1,18 @@
 """ChangeLog: an append-only file of records, each of which is there whole or not at all.
 
     head      the format, and the fingerprint of the base the changes belong to
-    record    length (8 bytes), check of the length (8), SHA-256 over the previous record's and the payload (32), payload, END
+    record    length (8 bytes), check of the length (8), SHA-256 over the previous record's and the
+              payload (32), payload, END
 
-A record counts once END stands behind it, which is written after everything before it is on disk. What a killed writer left
-behind the last END is cut off by the next writer and ignored by readers, who are told how much it is. Anything else that does
-not fit, a flipped bit or a lost sector anywhere before, is damage and refused: every checksum covers the one before, so that no
-record can be lost or exchanged in the middle.
+A record counts once END stands behind it, which is written after everything before it is on disk.
+What a killed writer left behind the last END is cut off by the next writer and ignored by readers,
+who are told how much it is. Anything else that does not fit, a flipped bit or a lost sector
+anywhere before, is damage and refused: every checksum covers the one before, so that no record can
+be lost or exchanged in the middle.
 
-Whole records are read through a map of the file, since they stay as they are. What lies behind them may be cut off at any moment,
-and touching a map there kills the process; so whether a record is whole is read by system calls.
+Whole records are read through a map of the file, since they stay as they are. What lies behind them
+may be cut off at any moment, and touching a map there kills the process; so whether a record is
+whole is read by system calls.
 
 A payload is a JSON object and some arrays.
 """
@@ -46,7 +49,9 @@ class Record:
 
 
 class ChangeLog:
-    """The log of one folder of vectors. Reading maps it; appending needs the folder's lock, see `vectors.locked`."""
+    """The log of one folder of vectors. Reading maps it; appending needs the folder's lock, see
+    `vectors.locked`.
+    """
 
     def __init__(self, folder: Path, base: str) -> None:
         self.path = folder / NAME
@@ -83,7 +88,11 @@ class ChangeLog:
             raise self._damaged(start, "a record's length is not what its check says")
         stop = start + PREFIX + length
         end = os.pread(handle, len(END), stop)
-        if len(end) < len(END) or len(view) < stop + len(END) or self._is_unwritten(handle, end, stop):
+        if (
+            len(end) < len(END)
+            or len(view) < stop + len(END)
+            or self._is_unwritten(handle, end, stop)
+        ):
             return None
         payload = view[start + PREFIX : stop]
         digest = self._digest_of([payload])
@@ -93,7 +102,9 @@ class ChangeLog:
         return payload
 
     def _is_unwritten(self, handle: int, data: bytes, place: int) -> bool:
-        """Whether these bytes are zeros that a power failure left. Then no whole record is behind them, or it is damage."""
+        """Whether these bytes are zeros that a power failure left. Then no whole record is behind
+        them, or it is damage.
+        """
         if any(data):
             return False
         start, before = place, b""
@@ -110,7 +121,10 @@ class ChangeLog:
         prefix = length.to_bytes(8, "little") + self._check(length) + digest
         begun = self.end
         if begun and (not self.path.exists() or self.path.stat().st_size < begun):
-            raise ArtifactError(f"{self.path}: was removed or cut while it was in use; restore it, nothing more is written")
+            raise ArtifactError(
+                f"{self.path}: was removed or cut while it was in use; restore it, nothing more is "
+                f"written"
+            )
         try:
             handle = os.open(self.path, os.O_RDWR | (0 if begun else os.O_CREAT), 0o666)
             try:
@@ -146,20 +160,25 @@ class ChangeLog:
 
     def _damaged(self, place: int, reason: str) -> ArtifactError:
         return ArtifactError(
-            f"{self.path}: damaged at byte {place:,}, {reason}; restore it, or remove it to go back to the vectors without "
+            f"{self.path}: damaged at byte {place:,}, {reason}; restore it, or remove it to go "
+            f"back to the vectors without "
             "the changes it holds"
         )
 
 
 def _write_all(handle: int, data: bytes | memoryview) -> None:
-    """Past Python's buffers, which would be written after all when a disk is full and the log was cut back."""
+    """Past Python's buffers, which would be written after all when a disk is full and the log was
+    cut back.
+    """
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
 
 
 def pack(record: Record) -> list[bytes | memoryview]:
-    """A payload in pieces: the length of the JSON part, the JSON part, and every array at a multiple of ALIGN bytes behind it."""
+    """A payload in pieces: the length of the JSON part, the JSON part, and every array at a
+    multiple of ALIGN bytes behind it.
+    """
     places: dict[str, Any] = {}
     body: list[bytes | memoryview] = []
     end = 0
@@ -180,5 +199,7 @@ def unpack(payload: memoryview) -> Record:
         dtype, shape = np.dtype(place["dtype"]), tuple(place["shape"])
         count = int(np.prod(shape, dtype=np.int64))
         first = start + place["offset"]
-        arrays[name] = np.frombuffer(payload[first : first + count * dtype.itemsize], dtype=dtype).reshape(shape)
+        arrays[name] = np.frombuffer(
+            payload[first : first + count * dtype.itemsize], dtype=dtype
+        ).reshape(shape)
     return Record(parts["content"], arrays)

@@ -1,10 +1,12 @@
-"""The two phases over shards of nodes: what every text gives on its own, then every centre in the light of its neighbours.
+"""The two phases over shards of nodes: what every text gives on its own, then every centre in the
+light of its neighbours.
 
-Batches are fixed by the plan: nodes of a shard, as many as fill a batch, packed by length; in the second phase those with as many
-neighbours stand together, since a batch is as wide as its widest neighbourhood. So a shard has the same bytes whoever computes
-it and whatever was computed before, as long as the GPU's memory is enough for the batches. While the device computes one, the
-next ones are packed (in processes on a GPU, whose kernels one Python thread must launch), gathered and copied, and finished
-shards are written.
+Batches are fixed by the plan: nodes of a shard, as many as fill a batch, packed by length; in the
+second phase those with as many neighbours stand together, since a batch is as wide as its widest
+neighbourhood. So a shard has the same bytes whoever computes it and whatever was computed before,
+as long as the GPU's memory is enough for the batches. While the device computes one, the next ones
+are packed (in processes on a GPU, whose kernels one Python thread must launch), gathered and
+copied, and finished shards are written.
 
 Between the phases states lie on the device, where they fit, or in their shards on disk.
 """
@@ -36,7 +38,8 @@ from graphformers.model.passes import CenterBatch, Pieces, read_centers, read_te
 from graphformers.progress import Progress
 
 AHEAD = 2  # batches made ready while one is computed
-READERS = {"cuda": 8}  # threads that gather states from disk for a batch; elsewhere one: processors have enough to do
+# threads that gather states from disk for a batch; elsewhere one: processors have enough to do
+READERS = {"cuda": 8}
 Item = TypeVar("Item")
 
 
@@ -71,15 +74,20 @@ class Phases:
         self.model, self.graph, self.tokens, self.plan = model, graph, tokens, plan
         self.states, self.vectors = folders  # where the shards of states and of vectors are written
         self.passes = plan.passes(model)
-        self.sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed)
-        self.table = self._new_rows(0, plan.num_nodes) if in_memory else None  # (N, S, D), where states stay on the device
+        self.sampler = NeighborSampler(
+            graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed
+        )
+        # (N, S, D), where states stay on the device
+        self.table = self._new_rows(0, plan.num_nodes) if in_memory else None
         self.pieces = Pieces()
         self._num_workers = workers
         self._rows: ShardedRows | None = None
         self._ordered: tuple[int, Array] | None = None  # the last shard that was put in order
 
     def read_texts(self, shards: Sequence[int], task: Progress, *, is_written: bool = True) -> None:
-        """Phase 1: the states of these shards, on disk unless told otherwise, and in the table where there is one."""
+        """Phase 1: the states of these shards, on disk unless told otherwise, and in the table
+        where there is one.
+        """
 
         def rows_of(start: int, stop: int) -> Tensor:
             return self._new_rows(start, stop) if self.table is None else self.table[start:stop]
@@ -112,7 +120,9 @@ class Phases:
 
     def _new_rows(self, start: int, stop: int) -> Tensor:
         shape = (stop - start, self.plan.num_states, self.plan.hidden_size)
-        return torch.empty(shape, dtype=states_dtype(self.plan.key.precision), device=self.model.device)
+        return torch.empty(
+            shape, dtype=states_dtype(self.plan.key.precision), device=self.model.device
+        )
 
     def hold_states(self) -> None:
         """Takes all states, finished by whomever, from disk to the device."""
@@ -154,7 +164,10 @@ class Phases:
             return np.arange(*self.plan.shards[shard])
         last = self._ordered
         if last is None or last[0] != shard:
-            self._ordered = last = shard, self.plan.by_neighbors(self.graph, np.arange(*self.plan.shards[shard]))
+            self._ordered = last = (
+                shard,
+                self.plan.by_neighbors(self.graph, np.arange(*self.plan.shards[shard])),
+            )
         return last[1]
 
     def _run(
@@ -162,7 +175,11 @@ class Phases:
         phase: int,
         shards: Sequence[int],
         task: Progress,
-        how: tuple[Callable[[int, int], Tensor], Callable[[Any, Any], Tensor], Callable[[int, Array], None] | None],
+        how: tuple[
+            Callable[[int, int], Tensor],
+            Callable[[Any, Any], Tensor],
+            Callable[[int, Array], None] | None,
+        ],
     ) -> None:
         rows_of, compute, write = how
         device = self.model.device
@@ -171,19 +188,30 @@ class Phases:
         try:
             with self.model.reading() as network:
                 prepare = self._prepared(phase, readers)
-                batches = ahead(map(partial(self._if_it_fits, prepare), workers.parcels(self.keys(phase, shards))))
+                batches = ahead(
+                    map(
+                        partial(self._if_it_fits, prepare),
+                        workers.parcels(self.keys(phase, shards)),
+                    )
+                )
                 rows: Tensor | None = None  # of the shard that is being read
                 places: Tensor | None = None  # in them, of nodes that are read in another order
 
                 def read(batch: Any, part: slice) -> None:
                     assert rows is not None
-                    rows[part if places is None else places[part]] = compute(network, batch).to(rows.dtype)
+                    rows[part if places is None else places[part]] = compute(network, batch).to(
+                        rows.dtype
+                    )
 
                 for key in self.keys(phase, shards):
                     if rows is None:
                         rows = self._rows_of_shard(key.shard, rows_of, writer)
                         first = self.plan.shards[key.shard][0]
-                        places = None if phase == 1 else torch.from_numpy(self._nodes(phase, key.shard) - first).to(device)
+                        places = (
+                            None
+                            if phase == 1
+                            else torch.from_numpy(self._nodes(phase, key.shard) - first).to(device)
+                        )
                     self._read(key, next(batches), prepare, read)
                     if key.is_last:
                         if write is not None:
@@ -198,26 +226,40 @@ class Phases:
             workers.close()
             readers.shutdown()
 
-    def _read(self, key: BatchKey, ready: Any, prepare: Callable[[Parcel], Any], read: Callable[[Any, slice], None]) -> None:
-        """Has a batch read. `ready` is the whole of it, where there was room for that; smaller pieces are made here."""
+    def _read(
+        self,
+        key: BatchKey,
+        ready: Any,
+        prepare: Callable[[Parcel], Any],
+        read: Callable[[Any, slice], None],
+    ) -> None:
+        """Has a batch read. `ready` is the whole of it, where there was room for that; smaller
+        pieces are made here.
+        """
         whole, waiting = slice(key.start, key.stop), [ready]
         del ready  # so that it is gone when pieces are made
 
         def work(part: slice) -> None:
             batch = waiting.pop() if waiting else None
             if batch is None or part != whole:
-                batch = prepare(Parcel.of(self.make(replace(key, start=part.start, stop=part.stop))))
+                batch = prepare(
+                    Parcel.of(self.make(replace(key, start=part.start, stop=part.stop)))
+                )
             read(batch, part)
 
         self.pieces.read(whole, work)
 
     def _if_it_fits(self, prepare: Callable[[Parcel], Any], parcel: Parcel) -> Any:
-        """A batch made ready ahead of time; None where memory is not enough for that, or where it is to be read in pieces."""
+        """A batch made ready ahead of time; None where memory is not enough for that, or where it
+        is to be read in pieces.
+        """
         with UnlessMemoryIsFull():
             return prepare(parcel) if self.pieces.count == 1 else None
         return None
 
-    def _rows_of_shard(self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter) -> Tensor:
+    def _rows_of_shard(
+        self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter
+    ) -> Tensor:
         """Room for a shard's results; where there is none left, after those before are written."""
         with UnlessMemoryIsFull():
             return rows_of(*self.plan.shards[shard])
@@ -226,11 +268,14 @@ class Phases:
         with UnlessMemoryIsFull():
             return rows_of(*self.plan.shards[shard])
         raise GraphFormersError(
-            f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a smaller --shard-size"
+            f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a "
+            f"smaller --shard-size"
         )
 
     def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[Parcel], Any]:
-        """What turns a parcel into what `compute` takes, ahead of time: on the device, with states gathered from disk."""
+        """What turns a parcel into what `compute` takes, ahead of time: on the device, with states
+        gathered from disk.
+        """
         device = self.model.device
         if phase == 1:
             return lambda parcel: parcel.open(device)
@@ -249,7 +294,9 @@ class Phases:
         return self.table[batch.needed_M] if isinstance(batch, CenterBatch) else self.table[:0]
 
     def _from_disk(self, batch: Any, readers: ThreadPoolExecutor) -> Tensor:
-        """The states that a batch needs, or none; where the device is a GPU, in memory that it copies from at once."""
+        """The states that a batch needs, or none; where the device is a GPU, in memory that it
+        copies from at once.
+        """
         count = len(batch.needed_M) if isinstance(batch, CenterBatch) else 0
         states_MSD = torch.empty(
             (count, self.plan.num_states, self.plan.hidden_size),
@@ -259,7 +306,10 @@ class Phases:
         if not count:
             return states_MSD
         if self._rows is None:
-            names = [self.states.folder / shard_name("states", shard) for shard in range(len(self.plan.shards))]
+            names = [
+                self.states.folder / shard_name("states", shard)
+                for shard in range(len(self.plan.shards))
+            ]
             self._rows = ShardedRows(tuple(map(load_array, names)), self.plan.shard_size)
         self._rows.take(batch.needed_M.numpy(), states_MSD.numpy(), readers)
         return states_MSD

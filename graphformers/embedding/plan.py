@@ -1,4 +1,6 @@
-"""What an embedding can be told, and the plan that follows: everything that decides the bytes of its result."""
+"""What an embedding can be told, and the plan that follows: everything that decides the bytes of
+its result.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,21 +34,30 @@ class EmbedSettings:
     precision: str = "float32"  # of the vectors: float32, float16 or int8
     states_precision: str = "float16"  # of the layer states: float16 or float32
     keep_states: bool = True  # beside the vectors, so that an update need not compute them again
-    states: str = "auto"  # where they are between the two passes: "memory" (of the model's device), "disk", or what fits
-    num_neighbors: int | None = None  # sampled for a node; by default as many as the model was trained with
+    # where they are between the two passes: "memory" (of the model's device), "disk", or what fits
+    states: str = "auto"
+    # sampled for a node; by default as many as the model was trained with
+    num_neighbors: int | None = None
     seed: int = 42  # of the sampling
-    shard_size: int | None = None  # nodes of a shard, the unit that is written and continued from: 65,536 on a GPU, else 4,096
+    # nodes of a shard, the unit that is written and continued from: 65,536 on a GPU, else 4,096
+    shard_size: int | None = None
     batch_tokens: int | None = None  # of a batch
-    workers: int | None = None  # processes that pack ahead; by default four on a GPU, none elsewhere
+    # processes that pack ahead; by default four on a GPU, none elsewhere
+    workers: int | None = None
     compile: bool | None = None  # the layers; by default on a GPU and for 100,000 nodes or more
 
     def __post_init__(self) -> None:
         require_types(self)
         states_dtype(self.states_precision)
         if self.precision not in vectors.PRECISIONS:
-            raise GraphFormersError(f"precision={self.precision!r} given, expected one of: {', '.join(vectors.PRECISIONS)}")
+            raise GraphFormersError(
+                f"precision={self.precision!r} given, expected one of: "
+                f"{', '.join(vectors.PRECISIONS)}"
+            )
         if self.states not in PLACES:
-            raise GraphFormersError(f"states={self.states!r} given, expected one of: {', '.join(PLACES)}")
+            raise GraphFormersError(
+                f"states={self.states!r} given, expected one of: {', '.join(PLACES)}"
+            )
         if self.num_neighbors is not None and self.num_neighbors < 0:
             raise GraphFormersError(f"num_neighbors={self.num_neighbors} given, expected 0 or more")
         for name in ("shard_size", "batch_tokens"):
@@ -77,7 +88,9 @@ class Plan:
     compile: bool  # whether layers are compiled, which rounds otherwise
 
     @staticmethod
-    def of(model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None) -> "Plan":
+    def of(
+        model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None
+    ) -> "Plan":
         """`kind` is the device that will compute, where it is not the model's own."""
         kind = kind or model.device.type
         passes = model.passes()
@@ -85,7 +98,9 @@ class Plan:
         own = next(model.parameters()).dtype
         compute = torch.bfloat16 if on_gpu and own == torch.float32 else own
         usual = GPU_TOKENS if on_gpu else BATCH_TOKENS.get(kind, BATCH_TOKENS["cpu"])
-        asked = model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
+        asked = (
+            model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
+        )
         if passes.is_joint:
             check_together(min(asked, int(graph.degrees().max(initial=0))))
         return Plan(
@@ -105,7 +120,9 @@ class Plan:
             row_multiple=GPU_ROWS if on_gpu else 1,
             most_places=4 * MOST_PLACES if on_gpu else MOST_PLACES,
             compute=str(compute).removeprefix("torch."),
-            compile=on_gpu and graph.num_nodes >= COMPILE_FROM if settings.compile is None else settings.compile,
+            compile=on_gpu and graph.num_nodes >= COMPILE_FROM
+            if settings.compile is None
+            else settings.compile,
         )
 
     def passes(self, model: GraphFormers) -> Passes:
@@ -115,18 +132,28 @@ class Plan:
 
     @property
     def width_multiple(self) -> int:
-        """Of the batches' neighbourhoods: where layers are compiled there are few widths, none much wider than needed."""
+        """Of the batches' neighbourhoods: where layers are compiled there are few widths, none much
+        wider than needed.
+        """
         if self.row_multiple == 1:
             return 1
-        return self.num_neighbors if self.num_neighbors <= FEW_NEIGHBORS else -(-self.num_neighbors // WIDTHS)
+        return (
+            self.num_neighbors
+            if self.num_neighbors <= FEW_NEIGHBORS
+            else -(-self.num_neighbors // WIDTHS)
+        )
 
     def counts(self, graph: TextGraph, nodes: Array) -> Array:
         """How many neighbours are sampled for each."""
-        counts: Array = np.minimum(graph.indptr[nodes + 1] - graph.indptr[nodes], self.num_neighbors)
+        counts: Array = np.minimum(
+            graph.indptr[nodes + 1] - graph.indptr[nodes], self.num_neighbors
+        )
         return counts
 
     def by_neighbors(self, graph: TextGraph, nodes: Array) -> Array:
-        """The order in which centres are read: those with as many neighbours together, a batch is as wide as its widest one."""
+        """The order in which centres are read: those with as many neighbours together, a batch is
+        as wide as its widest one.
+        """
         ordered: Array = nodes[np.argsort(self.counts(graph, nodes), kind="stable")]
         return ordered
 
@@ -136,10 +163,17 @@ class Plan:
         return bounds(self.num_nodes, self.shard_size)
 
     def bytes_of_states(self) -> int:
-        return self.num_nodes * self.num_states * self.hidden_size * states_dtype(self.key.precision).itemsize
+        return (
+            self.num_nodes
+            * self.num_states
+            * self.hidden_size
+            * states_dtype(self.key.precision).itemsize
+        )
 
     def bytes_of_vectors(self) -> int:
-        return self.num_nodes * (self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8"))
+        return self.num_nodes * (
+            self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8")
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -148,12 +182,18 @@ class Plan:
         """In words, what another plan says otherwise."""
         own = _flat(self.to_json())
         theirs = {"compile": False} | _flat(other)  # which older ones do not say
-        return [f"{name} {_short(theirs.get(name))}, now {_short(own[name])}" for name in own if theirs.get(name) != own[name]]
+        return [
+            f"{name} {_short(theirs.get(name))}, now {_short(own[name])}"
+            for name in own
+            if theirs.get(name) != own[name]
+        ]
 
 
 def stay_in_memory(plan: Plan, settings: EmbedSettings, device: torch.device) -> bool:
     """Whether states stay in the memory of the device between the two passes."""
-    return plan.num_states > 0 and (settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device)))
+    return plan.num_states > 0 and (
+        settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device))
+    )
 
 
 def fits_on_device(plan: Plan, device: torch.device) -> bool:

@@ -1,7 +1,9 @@
-"""Shards: rows of a large array in .npy files of equally many rows, each written whole or not at all.
+"""Shards: rows of a large array in .npy files of equally many rows, each written whole or not at
+all.
 
-A shard is finished when its note is there, a small file with its size and SHA-256 that is written after the shard itself is on
-disk. So work that was interrupted goes on behind the last finished shard, and a shard that was damaged since is noticed.
+A shard is finished when its note is there, a small file with its size and SHA-256 that is written
+after the shard itself is on disk. So work that was interrupted goes on behind the last finished
+shard, and a shard that was damaged since is noticed.
 """
 
 import fcntl
@@ -26,12 +28,15 @@ from graphformers.files import checksum, write_whole
 
 LOCK_TRIES = 20
 PIECE = 2048  # rows that a thread copies at a time
-WRITERS = {"cuda": 3}  # threads: while one waits for the disk, another computes a checksum; each holds a shard in memory
+# threads: while one waits for the disk, another computes a checksum; each holds a shard in memory
+WRITERS = {"cuda": 3}
 
 
 @dataclass(frozen=True)
 class ShardedRows:
-    """Rows of one shape in memory-mapped parts of `size` rows each, the last one perhaps shorter."""
+    """Rows of one shape in memory-mapped parts of `size` rows each, the last one perhaps
+    shorter.
+    """
 
     parts: tuple[Array, ...]
     size: int
@@ -39,10 +44,18 @@ class ShardedRows:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def take(self, rows: Array, out: Array | None = None, readers: ThreadPoolExecutor | None = None) -> Array:
-        """Some rows, in the order asked for; written to `out` and copied by several threads where these are given."""
+    def take(
+        self, rows: Array, out: Array | None = None, readers: ThreadPoolExecutor | None = None
+    ) -> Array:
+        """Some rows, in the order asked for; written to `out` and copied by several threads where
+        these are given.
+        """
         assert self.parts, "there are no rows to take from"
-        result = np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype) if out is None else out
+        result = (
+            np.empty((len(rows), *self.parts[0].shape[1:]), dtype=self.parts[0].dtype)
+            if out is None
+            else out
+        )
         if (rows[1:] < rows[:-1]).any():
             order = np.argsort(rows, kind="stable")
             result[order] = self.take(rows[order], readers=readers)
@@ -56,8 +69,15 @@ class ShardedRows:
             for start in range(first, end, PIECE)
         ]
 
-        def copy(shard: int, piece: slice) -> None:  # "clip" is faster than "raise", which copies once more
-            np.take(self.parts[shard], rows[piece] - shard * self.size, axis=0, out=result[piece], mode="clip")
+        # "clip" is faster than "raise", which copies once more
+        def copy(shard: int, piece: slice) -> None:
+            np.take(
+                self.parts[shard],
+                rows[piece] - shard * self.size,
+                axis=0,
+                out=result[piece],
+                mode="clip",
+            )
 
         for _ in (map if readers is None else readers.map)(lambda piece: copy(*piece), pieces):
             pass
@@ -67,7 +87,8 @@ class ShardedRows:
 def lock_folder(handle: int) -> bool:
     """Locks an open folder for this process; False when another has it.
 
-    Tried for a moment: the helpers of a process that was killed hold its locks until they are gone, too.
+    Tried for a moment: the helpers of a process that was killed hold its locks until they are gone,
+    too.
     """
     for _ in range(LOCK_TRIES):
         try:
@@ -90,7 +111,8 @@ def which_folder(place: str | Path | int) -> tuple[int, int] | None:
 def locked_handle(path: Path) -> int | None:
     """A handle of the folder that stands at a path, locked; None where another process has it.
 
-    Whoever had it before may have put another folder in its place, or removed it, which is a FileNotFoundError.
+    Whoever had it before may have put another folder in its place, or removed it, which is a
+    FileNotFoundError.
     """
     while True:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -109,7 +131,10 @@ def shard_name(kind: str, shard: int) -> str:
 
 def load_rows(artifact: Artifact, kind: str, size: int) -> ShardedRows:
     """The shards of one kind in an artifact; checksums are compared when a file is first read."""
-    names = sorted((name for name in artifact.files if name.startswith(f"{kind}/")), key=lambda name: (len(name), name))
+    names = sorted(
+        (name for name in artifact.files if name.startswith(f"{kind}/")),
+        key=lambda name: (len(name), name),
+    )
     return ShardedRows(tuple(map(load_array, artifact.paths(names))), size)
 
 
@@ -138,11 +163,16 @@ class ShardFolder:
     def write(self, name: str, array: Array, about: dict[str, Any] | None = None) -> None:
         """Writes a shard, then its note."""
         pieces = npy_pieces(array)
-        note = {"bytes": sum(map(len, pieces)), "sha256": write_whole(self.folder / name, *pieces)} | (about or {})
+        note = {
+            "bytes": sum(map(len, pieces)),
+            "sha256": write_whole(self.folder / name, *pieces),
+        } | (about or {})
         write_whole(self._note(name), json.dumps(note).encode())
 
     def note(self, name: str) -> dict[str, Any] | None:
-        """What was noted of a finished shard; None where it is not finished or its size is wrong."""
+        """What was noted of a finished shard; None where it is not finished or its size is
+        wrong.
+        """
         try:
             note = dict(json.loads(self._note(name).read_text()))
             return note if (self.folder / name).stat().st_size == note["bytes"] else None
@@ -159,17 +189,22 @@ class ShardFolder:
 
 
 class ShardWriter:
-    """Writes shards in the background while others are computed; what goes wrong there is raised here."""
+    """Writes shards in the background while others are computed; what goes wrong there is raised
+    here.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._count = WRITERS.get(device.type, 1)
         self._threads = ThreadPoolExecutor(self._count, "writing")
         self._waiting: list[Future[None]] = []
-        self._own = threading.local()  # of each thread: a stream and pinned memory, which is dear to make
+        # of each thread: a stream and pinned memory, which is dear to make
+        self._own = threading.local()
 
     def put(self, rows: Tensor, write: Callable[[Array], None]) -> None:
-        """Has `write` called with the rows as they will be when everything asked of the device until now is done."""
+        """Has `write` called with the rows as they will be when everything asked of the device
+        until now is done.
+        """
         while len(self._waiting) > self._count or (self._waiting and self._waiting[0].done()):
             self._waiting.pop(0).result()
         ready: Any = None
@@ -184,7 +219,8 @@ class ShardWriter:
             return
         own, needed = self._own, rows.numel() * rows.element_size()
         if not hasattr(own, "stream"):
-            own.stream, own.staging = torch.cuda.Stream(self._device), torch.empty(0, dtype=torch.uint8)  # type: ignore[no-untyped-call]
+            own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            own.staging = torch.empty(0, dtype=torch.uint8)
         if own.staging.numel() < needed:
             own.staging = torch.empty(needed, dtype=torch.uint8, pin_memory=True)
         here = own.staging[:needed].view(rows.dtype).view(rows.shape)

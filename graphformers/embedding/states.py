@@ -1,9 +1,10 @@
 """LayerStates: what every node contributes to its neighbours' vectors, on disk.
 
-z^1..z^{L-1} of every node (the text vector in a baseline), (N, S, D), float16 unless told otherwise, in memory-mapped shards; all
-layers of a node are one read. They depend on the weights, the tokenizer, max_tokens and the text, on nothing else. The key names
-the first three, and states under another key are never used; the texts are those of the graph in the same folder, under the same
-checksums, and `info --verify` compares them with the hashes that each shard was made with.
+z^1..z^{L-1} of every node (the text vector in a baseline), (N, S, D), float16 unless told
+otherwise, in memory-mapped shards; all layers of a node are one read. They depend on the weights,
+the tokenizer, max_tokens and the text, on nothing else. The key names the first three, and states
+under another key are never used; the texts are those of the graph in the same folder, under the
+same checksums, and `info --verify` compares them with the hashes that each shard was made with.
 """
 
 import hashlib
@@ -35,7 +36,12 @@ class StatesKey:
 
     @staticmethod
     def of(model: GraphFormers, precision: str) -> "StatesKey":
-        return StatesKey(model_fingerprint(model), model.tokenizer.fingerprint, model.config.max_tokens, precision)
+        return StatesKey(
+            model_fingerprint(model),
+            model.tokenizer.fingerprint,
+            model.config.max_tokens,
+            precision,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,10 @@ class LayerStates:
         size = self.rows.size
         for shard, expected in enumerate(self.text_hashes):
             if graph.text_hash(shard * size, min((shard + 1) * size, graph.num_nodes)) != expected:
-                raise ArtifactError(f"the states of shard {shard} were made from other texts than this graph's; embed it again")
+                raise ArtifactError(
+                    f"the states of shard {shard} were made from other texts than this graph's; "
+                    f"embed it again"
+                )
 
     @staticmethod
     def load(artifact: Artifact) -> "LayerStates | None":
@@ -68,7 +77,9 @@ class LayerStates:
 
 
 def model_fingerprint(model: GraphFormers) -> str:
-    """A hash of everything that decides a vector: configuration, tokenizer and weights, wherever they came from."""
+    """A hash of everything that decides a vector: configuration, tokenizer and weights, wherever
+    they came from.
+    """
     config = asdict(model.config)
     del config["graph_start"]  # decides nothing once there are weights
     if config["pooling"] == "cls":  # which older models do not say
@@ -77,11 +88,21 @@ def model_fingerprint(model: GraphFormers) -> str:
     digest.update(model.tokenizer.fingerprint.encode())
     for name, tensor in sorted(model.network.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().reshape(-1).view(np.uint8).data)
+        digest.update(
+            tensor.detach()
+            .to("cpu", torch.float32)
+            .contiguous()
+            .numpy()
+            .reshape(-1)
+            .view(np.uint8)
+            .data
+        )
     return digest.hexdigest()
 
 
 def states_dtype(precision: str) -> torch.dtype:
     if precision not in PRECISIONS:
-        raise GraphFormersError(f"states_precision={precision!r} given, expected one of: {', '.join(PRECISIONS)}")
+        raise GraphFormersError(
+            f"states_precision={precision!r} given, expected one of: {', '.join(PRECISIONS)}"
+        )
     return torch.float16 if precision == "float16" else torch.float32

@@ -1,12 +1,13 @@
 """update: new, changed and removed nodes and links, with exactly the work they cause.
 
-A node's states depend on its text alone; its vector on its text and on the states of its sampled neighbours. So an update reads
-the new texts on their own, and then, as centres, the nodes whose text is new, whose drawn neighbours are others than before, or
-one of whose drawn neighbours has a new text. Draws depend on nothing but ids, so everybody else's vector is what a full embedding
-of the new graph would give.
+A node's states depend on its text alone; its vector on its text and on the states of its sampled
+neighbours. So an update reads the new texts on their own, and then, as centres, the nodes whose
+text is new, whose drawn neighbours are others than before, or one of whose drawn neighbours has a
+new text. Draws depend on nothing but ids, so everybody else's vector is what a full embedding of
+the new graph would give.
 
-The changes, the new states and the new vectors are one record of the log: an update is there as a whole or not at all. Doing it
-again changes nothing and does no work.
+The changes, the new states and the new vectors are one record of the log: an update is there as a
+whole or not at all. Doing it again changes nothing and does no work.
 """
 
 import time
@@ -29,7 +30,13 @@ from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather
 from graphformers.embedding.live import Link, LiveGraph
 from graphformers.embedding.log import NAME, Record
 from graphformers.embedding.states import model_fingerprint, states_dtype
-from graphformers.embedding.vectors import FolderLock, VectorStore, locked, table_bytes, to_precision
+from graphformers.embedding.vectors import (
+    FolderLock,
+    VectorStore,
+    locked,
+    table_bytes,
+    to_precision,
+)
 from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import say
@@ -44,19 +51,23 @@ class UpdateReport:
     removed_nodes: int = 0
     new_links: int = 0
     removed_links: int = 0
-    already_so: int = 0  # of what was asked for: nodes and links that were there, or not there, before
+    # of what was asked for: nodes and links that were there, or not there, before
+    already_so: int = 0
     plain_forwards: int = 0  # texts read on their own
     center_forwards: int = 0  # nodes read with their neighbours
     seconds: float = 0.0  # of reading texts and nodes
     nodes: int = 0  # afterwards
     is_compacted: bool = False
-    linked_otherwise: tuple[Link, ...] = ()  # to be removed, but their ends have links of other types alone
-    not_there: tuple[str, ...] = ()  # ids that were to be removed, or were an end of a link that was
+    # to be removed, but their ends have links of other types alone
+    linked_otherwise: tuple[Link, ...] = ()
+    # ids that were to be removed, or were an end of a link that was
+    not_there: tuple[str, ...] = ()
     new_columns: tuple[str, ...] = ()  # of nodes, which none had before
     edge_columns_not_kept: tuple[str, ...] = ()  # of a file of links
     columns_not_kept: tuple[str, ...] = ()  # of a file of nodes, as the import did not keep them
     self_links: int = 0  # from a node to itself, which say nothing
-    skipped: Mapping[str, int] = field(default_factory=dict)  # rows that were left out, by what is wrong with them
+    # rows that were left out, by what is wrong with them
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def forwards(self) -> int:
@@ -64,9 +75,11 @@ class UpdateReport:
 
 
 class Updater:
-    """Applies changes to a folder of vectors, one after the other. Holds the model, so that one change is cheap.
+    """Applies changes to a folder of vectors, one after the other. Holds the model, so that one
+    change is cheap.
 
-    `lock` is the folder's, which the caller holds as long as this lives: `with locked(path) as lock`.
+    `lock` is the folder's, which the caller holds as long as this lives: `with locked(path) as
+    lock`.
     """
 
     def __init__(self, store: VectorStore, model: GraphFormers, lock: FolderLock) -> None:
@@ -78,7 +91,9 @@ class Updater:
         store = self.store
         effect = work_out(changes, store.live)
         if effect.is_nothing:
-            report = UpdateReport(already_so=_asked(changes), linked_otherwise=tuple(effect.unlinked.otherwise))
+            report = UpdateReport(
+                already_so=_asked(changes), linked_otherwise=tuple(effect.unlinked.otherwise)
+            )
         else:
             record, report = self._compute(changes, effect)
             self._lock.check()
@@ -92,7 +107,10 @@ class Updater:
         try:
             self.store = compaction.compact(self.store, self._lock)
         except Exception as error:  # whatever it is
-            say(f"{self.store.path}: the update is done, but its log could not be compacted: {error}")
+            say(
+                f"{self.store.path}: the update is done, but its log could not be compacted: "
+                f"{error}"
+            )
             return False
         return True
 
@@ -142,25 +160,38 @@ class Updater:
         is_new_text = np.isin(effect.touched, effect.reread)
         around_new = np.isin(now.neighbors, effect.reread)
         changed = [
-            bool(is_new_text[i] or not is_old[i] or around_new[now.indptr[i] : now.indptr[i + 1]].any())
+            bool(
+                is_new_text[i]
+                or not is_old[i]
+                or around_new[now.indptr[i] : now.indptr[i + 1]].any()
+            )
             or not np.array_equal(now.of(i), was.of(int(place[i])))
             for i in range(len(effect.touched))
         ]
         return np.asarray(effect.touched[np.array(changed, dtype=bool)])
 
     def _read(self, effect: Effect, centers: Array) -> tuple[Array, Array, int]:
-        """States of the new texts, vectors of the centres, and how many texts were read on their own."""
+        """States of the new texts, vectors of the centres, and how many texts were read on their
+        own.
+        """
         store, model, live = self.store, self.model, effect.live
         passes = model.passes()
         drawn = live.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
         needed = passes.needed(drawn)
-        fresh = effect.reread if store.states is not None else needed  # not kept: those that are needed are computed again
-        everyone = np.unique(np.concatenate([centers, fresh, drawn.neighbors, needed]).astype(np.int64))
+        # not kept: those that are needed are computed again
+        fresh = effect.reread if store.states is not None else needed
+        everyone = np.unique(
+            np.concatenate([centers, fresh, drawn.neighbors, needed]).astype(np.int64)
+        )
 
         def local(nodes: Array) -> Array:
             return np.searchsorted(everyone, nodes)
 
-        tokens = self._tokens(live, everyone, np.concatenate([centers, fresh, drawn.neighbors if passes.is_joint else fresh]))
+        tokens = self._tokens(
+            live,
+            everyone,
+            np.concatenate([centers, fresh, drawn.neighbors if passes.is_joint else fresh]),
+        )
         states_NSD = model.read_texts(tokens, local(fresh)).to(states_dtype(store.key.precision))
         known_NSD = states_NSD.new_empty(len(needed), *states_NSD.shape[1:])
         is_fresh = np.isin(needed, fresh)
@@ -168,7 +199,9 @@ class Updater:
             torch.from_numpy(np.searchsorted(fresh, needed[is_fresh])).to(model.device)
         ]
         if not is_fresh.all():
-            known_NSD[_index(~is_fresh, model)] = torch.from_numpy(store.states_of(needed[~is_fresh])).to(model.device)
+            known_NSD[_index(~is_fresh, model)] = torch.from_numpy(
+                store.states_of(needed[~is_fresh])
+            ).to(model.device)
         neighborhood = Neighborhood(local(centers), drawn.indptr, local(drawn.neighbors))
         vectors = model.read_centers(tokens, neighborhood, known_NSD, local(needed))
         return states_NSD.cpu().numpy(), vectors, len(fresh) if passes.num_states else 0
@@ -196,7 +229,9 @@ def _done(effect: Effect) -> int:
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
     """The model that made these vectors, from where it lay then."""
     if not parent_of(store.artifact, "model")["path"]:
-        raise ArtifactError(f"{store.path}: was made with a model that had no folder; pass it as model=")
+        raise ArtifactError(
+            f"{store.path}: was made with a model that had no folder; pass it as model="
+        )
     return GraphFormers.from_pretrained(find_parent(store.artifact, "model"), device=device)
 
 
@@ -205,7 +240,8 @@ def check_model(store: VectorStore, model: GraphFormers) -> None:
     found, expected = model_fingerprint(model), store.key.model
     if found != expected:
         raise ArtifactError(
-            f"{store.path} was made with another model than {model.source or 'the one given'}: fingerprint {expected[:12]}, "
+            f"{store.path} was made with another model than {model.source or 'the one given'}: "
+            f"fingerprint {expected[:12]}, "
             f"found {found[:12]}; use the model it was made with, or embed the graph anew"
         )
 
@@ -222,10 +258,11 @@ def update(
     device: str | None = None,
     **reading: Any,
 ) -> UpdateReport:
-    """Brings a folder of vectors up to date with changes of its graph, from files or from Python; see `gather_changes`.
+    """Brings a folder of vectors up to date with changes of its graph, from files or from Python;
+    see `gather_changes`.
 
-    `model` is found where it lay when the vectors were made, unless it is given. A store that was loaded before does not change;
-    load it again.
+    `model` is found where it lay when the vectors were made, unless it is given. A store that was
+    loaded before does not change; load it again.
     """
     with locked(vectors.path if isinstance(vectors, VectorStore) else vectors) as lock:
         path = lock.path
@@ -233,13 +270,17 @@ def update(
         sweep_drafts(path)  # a compaction that was killed leaves one
         store = VectorStore.load(path)
         with told_of_skipping():
-            changes = gather_changes(nodes, edges, remove, remove_edges, settings, store.live, **reading)
+            changes = gather_changes(
+                nodes, edges, remove, remove_edges, settings, store.live, **reading
+            )
         if model is None:
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):
             model = GraphFormers.from_pretrained(model, device=device)
         known = store.live.column_names()
-        new = tuple(name for name in changes.nodes.column_names if name not in ("id", "text", *known))
+        new = tuple(
+            name for name in changes.nodes.column_names if name not in ("id", "text", *known)
+        )
         not_there = _not_there(changes, store.live)
         report = Updater(store, model, lock).apply(changes)
         loops = sum(one == other for one, other, _ in changes.links)
@@ -256,7 +297,15 @@ def update(
 
 
 def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:
-    """The ids among what is to be removed, nodes and links, that no node has; nor one that the same changes bring."""
-    ids = list(dict.fromkeys([*changes.removed, *(end for link in changes.unlinked for end in link[:2])]))
+    """The ids among what is to be removed, nodes and links, that no node has; nor one that the same
+    changes bring.
+    """
+    ids = list(
+        dict.fromkeys([*changes.removed, *(end for link in changes.unlinked for end in link[:2])])
+    )
     brought = set(changes.nodes["id"].to_pylist())
-    return tuple(id for id, node in zip(ids, live.find(ids).tolist(), strict=True) if node < 0 and id not in brought)
+    return tuple(
+        id
+        for id, node in zip(ids, live.find(ids).tolist(), strict=True)
+        if node < 0 and id not in brought
+    )

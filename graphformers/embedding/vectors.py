@@ -1,10 +1,13 @@
-"""VectorStore: the vector of every node of a graph, by id; a base that is never changed and a log of changes on top.
+"""VectorStore: the vector of every node of a graph, by id; a base that is never changed and a log
+of changes on top.
 
-    papers.vectors/   graph/ (the graph itself, ids and texts included), vectors/00000.npy …, scales/ (int8), states/ (if kept),
+    papers.vectors/   graph/ (the graph itself, ids and texts included), vectors/00000.npy …,
+                      scales/ (int8), states/ (if kept),
                       changes.log (what came since; see log.py)
 
-The folder holds all that is needed to answer and to go on: who embeds a new node needs its neighbours' states, their links and
-texts. When the log has grown to a share of the base, both are written as a new base.
+The folder holds all that is needed to answer and to go on: who embeds a new node needs its
+neighbours' states, their links and texts. When the log has grown to a share of the base, both are
+written as a new base.
 """
 
 import copy
@@ -51,10 +54,13 @@ class Raw:
 
 
 def to_precision(vectors: Array, precision: str) -> Raw:
-    """Float32 vectors as they are stored; int8 with one factor for each vector, so that its largest number is 127."""
+    """Float32 vectors as they are stored; int8 with one factor for each vector, so that its largest
+    number is 127.
+    """
     if not np.isfinite(vectors).all():
         raise GraphFormersError(
-            "the model gives vectors that are no numbers (NaN or infinite); its weights are damaged, or the states do not fit "
+            "the model gives vectors that are no numbers (NaN or infinite); its weights are "
+            "damaged, or the states do not fit "
             "into float16: states_precision='float32' (--states-precision float32) may help"
         )
     if precision != "int8":
@@ -62,19 +68,27 @@ def to_precision(vectors: Array, precision: str) -> Raw:
             numbers = vectors.astype(precision, copy=False)
         if not np.isfinite(numbers).all():
             raise GraphFormersError(
-                f"numbers of the vectors do not fit into {precision}; float32 or int8 hold them (--precision)"
+                f"numbers of the vectors do not fit into {precision}; float32 or int8 hold them "
+                f"(--precision)"
             )
         return Raw(numbers)
-    scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(np.float32) / np.float32(127)
+    scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(
+        np.float32
+    ) / np.float32(127)
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
 class VectorStore:
-    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`. Made by `embed` or `VectorStore.load`."""
+    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`. Made by `embed` or
+    `VectorStore.load`.
+    """
 
     def __init__(self, artifact: Artifact) -> None:
         if not isinstance(artifact, Artifact):
-            raise GraphFormersError(f"VectorStore({str(artifact)!r}) given, expected VectorStore.load({str(artifact)!r})")
+            raise GraphFormersError(
+                f"VectorStore({str(artifact)!r}) given, expected "
+                f"VectorStore.load({str(artifact)!r})"
+            )
         self.artifact = artifact
         self.settings: dict[str, Any] = artifact.settings
         self.live = LiveGraph(TextGraph.load(artifact.path / "graph"))
@@ -82,13 +96,15 @@ class VectorStore:
         self._vectors = load_rows(artifact, "vectors", size)
         if len(self._vectors) != self.live.base.num_nodes:
             raise ArtifactError(
-                f"{artifact.path}: {len(self._vectors):,} vectors, but {self.live.base.num_nodes:,} nodes; embed the graph again"
+                f"{artifact.path}: {len(self._vectors):,} vectors, but "
+                f"{self.live.base.num_nodes:,} nodes; embed the graph again"
             )
         self._scales = load_rows(artifact, "scales", size) if self.precision == "int8" else None
         self.states = LayerStates.load(artifact)
         self._new_vectors: dict[int, tuple[Raw, int]] = {}  # by node: where the log has its vector
         self._new_states: dict[int, tuple[Array, int]] = {}
-        self._seen: tuple[int, Array, Array] | None = None  # where the log ended when changes were last counted, and they
+        # where the log ended when changes were last counted, and they
+        self._seen: tuple[int, Array, Array] | None = None
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
         for record in self.log.read():
             self.absorb(record, self.live)
@@ -97,8 +113,9 @@ class VectorStore:
     def load(path: str | Path) -> "VectorStore":
         """Maps a folder of vectors into memory and reads its log.
 
-        A compaction may put another folder in its place meanwhile: then what was opened belongs to both, and is opened again.
-        What is ignored of the log is said: it may be a change that somebody counts on.
+        A compaction may put another folder in its place meanwhile: then what was opened belongs to
+        both, and is opened again. What is ignored of the log is said: it may be a change that
+        somebody counts on.
         """
         path = named(path)
         for _ in range(TRIES):
@@ -112,11 +129,14 @@ class VectorStore:
             if which_folder(path) == before:
                 if store.log.unfinished:
                     say(
-                        f"{store.log.path}: the last {store.log.unfinished:,} bytes are an unfinished record and are ignored: "
+                        f"{store.log.path}: the last {store.log.unfinished:,} bytes are an "
+                        f"unfinished record and are ignored: "
                         "a change that is being written, or one that was broken off"
                     )
                 return store
-        raise ArtifactError(f"{path}: another folder was put in its place again and again; try again later")
+        raise ArtifactError(
+            f"{path}: another folder was put in its place again and again; try again later"
+        )
 
     def __repr__(self) -> str:
         return f"VectorStore({len(self):,} vectors of {self.size} numbers)"
@@ -166,21 +186,30 @@ class VectorStore:
     @property
     def ids(self) -> pa.Array:
         """The ids of all vectors, in the order of `blocks`."""
-        return pa.array(self.live.ids_of(self.live.nodes()), pa.large_string()) if self.live.is_changed else self.live.base.ids
+        return (
+            pa.array(self.live.ids_of(self.live.nodes()), pa.large_string())
+            if self.live.is_changed
+            else self.live.base.ids
+        )
 
     def vectors(self, ids: Sequence[str]) -> Array:
         """(len(ids), D) float32."""
         nodes = self.live.find(ids)
         unknown = np.flatnonzero(nodes < 0)
         if len(unknown):
-            raise UnknownIdError(f"no vector with the id {ids[int(unknown[0])]!r} among the {len(self):,} of {self.path}")
+            raise UnknownIdError(
+                f"no vector with the id {ids[int(unknown[0])]!r} among the {len(self):,} of "
+                f"{self.path}"
+            )
         return self.raw(nodes).floats()
 
     def text(self, id: str) -> str:
         """The text of a node."""
         nodes = self.live.find([id])
         if nodes[0] < 0:
-            raise UnknownIdError(f"no node with the id {id!r} among the {len(self):,} of {self.path}")
+            raise UnknownIdError(
+                f"no node with the id {id!r} among the {len(self):,} of {self.path}"
+            )
         return self.live.texts_of(nodes)[0]
 
     def blocks(self) -> Iterator[tuple[list[str], Array]]:
@@ -220,19 +249,29 @@ class VectorStore:
         return self._changes()[0]
 
     def overtaken(self) -> Array:
-        """The base nodes whose vectors in the base no longer count: changed ones and removed ones."""
+        """The base nodes whose vectors in the base no longer count: changed ones and removed
+        ones.
+        """
         return self._changes()[1]
 
     def _changes(self) -> tuple[Array, Array]:
         if self._seen is None or self._seen[0] != self.log.end:
             gone = self.live.removed()
-            logged = np.sort(np.fromiter(self._new_vectors, dtype=np.int64, count=len(self._new_vectors)))
+            logged = np.sort(
+                np.fromiter(self._new_vectors, dtype=np.int64, count=len(self._new_vectors))
+            )
             overtaken = np.union1d(logged, gone)
-            self._seen = (self.log.end, np.setdiff1d(logged, gone), overtaken[overtaken < self.num_base])
+            self._seen = (
+                self.log.end,
+                np.setdiff1d(logged, gone),
+                overtaken[overtaken < self.num_base],
+            )
         return self._seen[1:]
 
     def compared(self, nodes: Array) -> Array:
-        """(len(nodes), D) float32: vectors as they are compared, at length one where angles count."""
+        """(len(nodes), D) float32: vectors as they are compared, at length one where angles
+        count.
+        """
         vectors = self.raw(nodes).floats()
         return unit_rows(vectors) if self.is_cosine else vectors
 
@@ -240,7 +279,9 @@ class VectorStore:
         """(len(nodes), S, D): the kept states of nodes."""
         assert self.states is not None, "states were kept"
         places, own = _divide(nodes, self._new_states)
-        result = np.empty((len(nodes), *self.settings["state_shape"]), dtype=self.states.key.precision)
+        result = np.empty(
+            (len(nodes), *self.settings["state_shape"]), dtype=self.states.key.precision
+        )
         if len(own):
             result[own] = self.states.take(nodes[own])
         for place, (found, row) in places:
@@ -259,23 +300,31 @@ class VectorStore:
             self._new_states[node] = (record.arrays["states"], row)
 
     def fork(self) -> "VectorStore":
-        """This state of the store, which later changes leave as it is; the base and all arrays are shared."""
+        """This state of the store, which later changes leave as it is; the base and all arrays are
+        shared.
+        """
         other = copy.copy(self)
         other._new_vectors, other._new_states = self._new_vectors.copy(), self._new_states.copy()
         other.log = copy.copy(self.log)
         return other
 
     def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
-        """(len(nodes),) whether the log of both, of which one is a fork of the other, has one and the same vector of a node."""
+        """(len(nodes),) whether the log of both, of which one is a fork of the other, has one and
+        the same vector of a node.
+        """
         mine, theirs = self._new_vectors, other._new_vectors
-        return np.array([node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool)
+        return np.array(
+            [node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool
+        )
 
     def graph(self) -> TextGraph:
         """The graph these vectors are of, changes included."""
         return self.live.freeze()
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
-        """Writes the vectors for others: .npy (ids beside it in .ids.txt), .parquet, or .txt in word2vec's text format."""
+        """Writes the vectors for others: .npy (ids beside it in .ids.txt), .parquet, or .txt in
+        word2vec's text format.
+        """
         from graphformers.embedding.export import export_vectors
 
         export_vectors(self, Path(path), force=force)
@@ -313,16 +362,22 @@ def table_from(data: Array) -> pa.Table:
 
 
 def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]], Array]:
-    """Where among `nodes` those stand that the log has, with what it has; and where the others stand."""
+    """Where among `nodes` those stand that the log has, with what it has; and where the others
+    stand.
+    """
     if not changed:
         return [], np.arange(len(nodes))
     listed = nodes.tolist()
     places = [(i, changed[node]) for i, node in enumerate(listed) if node in changed]
-    return places, np.array([i for i, node in enumerate(listed) if node not in changed], dtype=np.int64)
+    return places, np.array(
+        [i for i, node in enumerate(listed) if node not in changed], dtype=np.int64
+    )
 
 
 class FolderLock:
-    """The right to write to a folder of vectors. The lock is on the folder itself, which a compaction replaces."""
+    """The right to write to a folder of vectors. The lock is on the folder itself, which a
+    compaction replaces.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = named(path)
@@ -336,18 +391,28 @@ class FolderLock:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ArtifactError(f"{self.path}: no such folder") from error
         if handle is None:
-            raise ArtifactError(f"{self.path}: is being changed by another process (an update or a server); try again later")
+            raise ArtifactError(
+                f"{self.path}: is being changed by another process (an update or a server); try "
+                f"again later"
+            )
         self.hand_over(handle)
 
     def hand_over(self, handle: int) -> None:
-        """From now on this is the lock of the folder open under `handle`, which stands in the old one's place, locked."""
+        """From now on this is the lock of the folder open under `handle`, which stands in the old
+        one's place, locked.
+        """
         self.release()
         self._handle = handle
 
     def check(self) -> None:
-        """Raises where the folder is no longer the one that was locked: whoever put another in its place did not ask."""
+        """Raises where the folder is no longer the one that was locked: whoever put another in its
+        place did not ask.
+        """
         if which_folder(self._handle) != which_folder(self.path):
-            raise ArtifactError(f"{self.path}: was replaced or moved while it was in use; nothing more is written to it")
+            raise ArtifactError(
+                f"{self.path}: was replaced or moved while it was in use; nothing more is written "
+                f"to it"
+            )
 
     def release(self) -> None:
         if self._handle >= 0:
@@ -357,7 +422,9 @@ class FolderLock:
 
 @contextmanager
 def locked(path: str | Path) -> Iterator[FolderLock]:
-    """Holds the lock of a folder of vectors; one process has it at a time, and the kernel takes it back with the process."""
+    """Holds the lock of a folder of vectors; one process has it at a time, and the kernel takes it
+    back with the process.
+    """
     lock = FolderLock(Path(path))
     lock.take()
     try:

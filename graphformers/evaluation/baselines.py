@@ -1,4 +1,5 @@
-"""What is known without training: words, links, and a language model's own sentence vectors. They stand beside every model.
+"""What is known without training: words, links, and a language model's own sentence vectors. They
+stand beside every model.
 
 All of them see what models see: the texts, and the links that are left for training.
 """
@@ -35,7 +36,8 @@ def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]
     """The rankings that cost nothing, by the names people know them under."""
     features = word_features(text.as_py() for text in split.graph.texts)
     links, degrees = link_matrix(split), np.diff(split.indptr)
-    weights = 1 / np.log(np.maximum(degrees, 2))  # who has one neighbour is nobody's common neighbour
+    # who has one neighbour is nobody's common neighbour
+    weights = 1 / np.log(np.maximum(degrees, 2))
     rows: dict[str, Scorer] = {
         "degree": SparseScores(_column(np.ones(len(degrees))), _column(degrees)),
         "common": SparseScores(links),
@@ -47,32 +49,47 @@ def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]
 
 
 def word_features(texts: Iterable[str]) -> Any:
-    """(N, V) CSR of unit rows: how often a word occurs in a text, times ln((1 + N) / (1 + texts with it)) + 1."""
+    """(N, V) CSR of unit rows: how often a word occurs in a text, times ln((1 + N) / (1 + texts
+    with it)) + 1.
+    """
     from scipy.sparse import csr_matrix
 
     places: dict[str, int] = {}
-    columns, counts, indptr = array("i"), array("f"), array("q", [0])  # millions of texts: lists of numbers would fill the memory
+    # millions of texts: lists of numbers would fill the memory
+    columns, counts, indptr = array("i"), array("f"), array("q", [0])
     for text in texts:
         found = Counter(WORD.findall(text.lower()))
         columns.extend(places.setdefault(word, len(places)) for word in found)
         counts.extend(found.values())
         indptr.append(len(columns))
-    flat = np.frombuffer(counts, dtype=np.float32).copy(), np.frombuffer(columns, dtype=np.int32).copy()
-    matrix = csr_matrix((*flat, np.frombuffer(indptr, dtype=np.int64)), shape=(len(indptr) - 1, max(len(places), 1)))
+    flat = (
+        np.frombuffer(counts, dtype=np.float32).copy(),
+        np.frombuffer(columns, dtype=np.int32).copy(),
+    )
+    matrix = csr_matrix(
+        (*flat, np.frombuffer(indptr, dtype=np.int64)), shape=(len(indptr) - 1, max(len(places), 1))
+    )
     matrix.sort_indices()
     spread = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    matrix.data *= (np.log((1 + matrix.shape[0]) / (1 + spread)) + 1).astype(np.float32)[matrix.indices]
+    matrix.data *= (np.log((1 + matrix.shape[0]) / (1 + spread)) + 1).astype(np.float32)[
+        matrix.indices
+    ]
     return _unit_rows(matrix)
 
 
 def with_neighbors(features: Any, split: LinkSplit, num_neighbors: int) -> Any:
-    """Each row plus the mean of the rows of the neighbours that a model would see, of length one again."""
+    """Each row plus the mean of the rows of the neighbours that a model would see, of length one
+    again.
+    """
     from scipy.sparse import csr_matrix
 
     around = split.sampler(num_neighbors).sample(np.arange(split.graph.num_nodes))
     counts = np.diff(around.indptr)
     shares = np.repeat((1 / np.maximum(counts, 1)).astype(np.float32), counts)
-    means = csr_matrix((shares, around.neighbors, around.indptr), shape=(len(counts), len(counts))) @ features
+    means = (
+        csr_matrix((shares, around.neighbors, around.indptr), shape=(len(counts), len(counts)))
+        @ features
+    )
     summed = (features + means).tocsr()
     summed.sort_indices()
     return _unit_rows(summed)
@@ -83,7 +100,9 @@ def link_matrix(split: LinkSplit) -> Any:
     from scipy.sparse import csr_matrix
 
     ones = np.ones(len(split.indices), dtype=np.float32)
-    return csr_matrix((ones, split.indices, split.indptr), shape=(split.graph.num_nodes, split.graph.num_nodes))
+    return csr_matrix(
+        (ones, split.indices, split.indptr), shape=(split.graph.num_nodes, split.graph.num_nodes)
+    )
 
 
 def _unit_rows(matrix: Any) -> Any:
@@ -104,13 +123,23 @@ def _column(values: Array) -> Any:
 
 
 def sentence_vectors(
-    source: str | Path, graph: TextGraph, nodes: Array, max_tokens: int = 32, device: str | None = None
+    source: str | Path,
+    graph: TextGraph,
+    nodes: Array,
+    max_tokens: int = 32,
+    device: str | None = None,
 ) -> Array:
-    """(len(nodes), D) float32: the texts of some nodes, read by an untrained backbone; to be compared by cosine."""
+    """(len(nodes), D) float32: the texts of some nodes, read by an untrained backbone; to be
+    compared by cosine.
+    """
     folder = find_backbone(source)
     pooling = pooling_of(folder) or "mean"
     if pooling not in POOLINGS:
-        say(f"{folder}: its own way to pool is {pooling}; it is read by the mean of its tokens here")
+        say(
+            f"{folder}: its own way to pool is {pooling}; it is read by the mean of its tokens here"
+        )
         pooling = "mean"
-    model = GraphFormers.from_backbone(source, "plm", device=device, max_tokens=max_tokens, pooling=pooling)
+    model = GraphFormers.from_backbone(
+        source, "plm", device=device, max_tokens=max_tokens, pooling=pooling
+    )
     return model.encode_nodes(graph, nodes)

@@ -1,4 +1,6 @@
-"""Vectors that another system made, to be scored on the same questions: ids and an array, from one file."""
+"""Vectors that another system made, to be scored on the same questions: ids and an array, from one
+file.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -17,7 +19,8 @@ from graphformers.evaluation.scores import VectorScores
 from graphformers.progress import say
 
 EXPECTED = (
-    "expected a folder of vectors, .npz with arrays ids and vectors, .npy with a line for each id in .ids.txt beside it, "
+    "expected a folder of vectors, .npz with arrays ids and vectors, .npy with a line for each id "
+    "in .ids.txt beside it, "
     ".parquet with columns id and vector, or .txt as word2vec writes it"
 )
 
@@ -42,19 +45,30 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
             raise ValueError("vectors of complex numbers")
         vectors = vectors.astype(np.float32, copy=False)
     except OSError as error:
-        raise GraphFormersError(f"{error.filename or path}: {error.strerror or error}; {EXPECTED}") from error
+        raise GraphFormersError(
+            f"{error.filename or path}: {error.strerror or error}; {EXPECTED}"
+        ) from error
     except (ValueError, KeyError, TypeError, BadZipFile, pa.ArrowException) as error:
         raise GraphFormersError(f"{path}: {error}; {EXPECTED}") from error
     if vectors.ndim != 2 or len(vectors) != len(ids):
-        raise GraphFormersError(f"{path}: {len(ids):,} ids and vectors of shape {vectors.shape}; {EXPECTED}")
+        raise GraphFormersError(
+            f"{path}: {len(ids):,} ids and vectors of shape {vectors.shape}; {EXPECTED}"
+        )
     if len(set(ids)) < len(ids):
         twice = next(id for id, count in Counter(ids).items() if count > 1)
-        raise GraphFormersError(f"{path}: the id {twice!r} stands there twice, expected one vector each")
+        raise GraphFormersError(
+            f"{path}: the id {twice!r} stands there twice, expected one vector each"
+        )
     return ids, vectors
 
 
 def foreign_scores(
-    path: str | Path, graph: TextGraph, nodes: Array, pairs: Array | None = None, *, cosine: bool = False
+    path: str | Path,
+    graph: TextGraph,
+    nodes: Array,
+    pairs: Array | None = None,
+    *,
+    cosine: bool = False,
 ) -> VectorScores:
     """The vectors of `nodes` (sorted row numbers) from a file; other ids in it are passed over.
 
@@ -73,13 +87,16 @@ def foreign_scores(
     missing = [id for id in wanted if id not in places]
     if missing:
         raise GraphFormersError(
-            f"{path}: no vector for {len(missing):,} of the {len(wanted):,} nodes that are asked about, such as {missing[0]!r}"
+            f"{path}: no vector for {len(missing):,} of the {len(wanted):,} nodes that are asked "
+            f"about, such as {missing[0]!r}"
         )
     own = vectors[[places[id] for id in wanted]]
     strange = ~np.isfinite(own).all(1)
     if strange.any():
         id = wanted[int(strange.argmax())]
-        raise GraphFormersError(f"{path}: the vector of {id!r} holds numbers that are not finite (NaN or inf)")
+        raise GraphFormersError(
+            f"{path}: the vector of {id!r} holds numbers that are not finite (NaN or inf)"
+        )
     return VectorScores(own, None if len(nodes) == graph.num_nodes else nodes, cosine=cosine)
 
 
@@ -88,15 +105,21 @@ def _stored(store: VectorStore) -> tuple[list[str], Array]:
 
 
 def _say_leaks(store: VectorStore, graph: TextGraph, pairs: Array) -> None:
-    """Vectors of ours were read in the light of the links of their own graph: those that are asked for should not be there."""
+    """Vectors of ours were read in the light of the links of their own graph: those that are asked
+    for should not be there.
+    """
     if not store.settings["num_neighbors"]:
         return
     ends = store.live.find(graph.ids_of(pairs.reshape(-1))).reshape(-1, 2)
-    known = sum(store.live.is_linked(one, other) for one, other in ends[(ends >= 0).all(1)].tolist())
+    known = sum(
+        store.live.is_linked(one, other) for one, other in ends[(ends >= 0).all(1)].tolist()
+    )
     if known:
         say(
-            f"{store.path}: {known:,} of the {len(pairs):,} links that are asked for are links of the graph that these vectors "
-            "were made from, so their scores are too good; evaluate MODEL SPLIT reads nodes without them"
+            f"{store.path}: {known:,} of the {len(pairs):,} links that are asked for are links of "
+            f"the graph that these vectors "
+            "were made from, so their scores are too good; evaluate MODEL SPLIT reads nodes "
+            "without them"
         )
 
 
@@ -111,8 +134,13 @@ def _read_numpy(path: Path) -> tuple[list[str], Array]:
         try:
             given = found["ids"]
         except ValueError as error:
-            raise ValueError("ids that are Python objects, which are never read; save them as text: ids.astype(str)") from error
-        return [id.decode() if isinstance(id, bytes) else str(id) for id in given.tolist()], found["vectors"]
+            raise ValueError(
+                "ids that are Python objects, which are never read; save them as text: "
+                "ids.astype(str)"
+            ) from error
+        return [id.decode() if isinstance(id, bytes) else str(id) for id in given.tolist()], found[
+            "vectors"
+        ]
 
 
 def _read_array(path: Path) -> tuple[list[str], Array]:
@@ -137,7 +165,9 @@ def _read_parquet(path: Path) -> tuple[list[str], Array]:
 
 
 def _read_word2vec(path: Path) -> tuple[list[str], Array]:
-    """The text format of word2vec: a line with count and size, then an id and its numbers on each line."""
+    """The text format of word2vec: a line with count and size, then an id and its numbers on each
+    line.
+    """
     with path.open(encoding="utf-8") as file:
         count, size = (int(word) for word in file.readline().split())
         ids, vectors = [], np.empty((count, size), dtype=np.float32)
@@ -145,7 +175,10 @@ def _read_word2vec(path: Path) -> tuple[list[str], Array]:
             line = file.readline().rstrip()
             words = line.rsplit(" ", size)
             if len(words) != size + 1:
-                raise ValueError(f"line {row + 2} has {len(line.split()) - 1} numbers, the first line says {size}")
+                raise ValueError(
+                    f"line {row + 2} has {len(line.split()) - 1} numbers, the first line says "
+                    f"{size}"
+                )
             ids.append(words[0])
             vectors[row] = [float(word) for word in words[1:]]
     return ids, vectors

@@ -1,7 +1,8 @@
 """Metrics of link prediction, pure functions of where the positive stands among its candidates.
 
-A tie is not a rank: where others score exactly as the positive does, each metric is its expectation over random orders of the
-tied, so that a model that scores everything equal gets exactly the chance level.
+A tie is not a rank: where others score exactly as the positive does, each metric is its expectation
+over random orders of the tied, so that a model that scores everything equal gets exactly the chance
+level.
 
 Shapes: Q questions, C candidates of each.
 """
@@ -26,7 +27,9 @@ KEPT = 40_000_000  # a drawing of questions up to this size is kept for who asks
 
 @dataclass(frozen=True)
 class Ranks:
-    """How many candidates score better than the positive, and how many exactly as well, itself not counted."""
+    """How many candidates score better than the positive, and how many exactly as well, itself not
+    counted.
+    """
 
     better: Array  # (Q,) int64
     tied: Array  # (Q,) int64
@@ -49,12 +52,16 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much one system is ahead of another on the same questions, with a 95 % interval and the p-value of a paired test."""
+    """By how much one system is ahead of another on the same questions, with a 95 % interval and
+    the p-value of a paired test.
+    """
 
     value: float
     low: float
     high: float
-    p_value: float  # how often a difference at least as large turns up when the names of the two are swapped at random
+    # how often a difference at least as large turns up when the names of the two are swapped at
+    # random
+    p_value: float
 
     def __str__(self) -> str:
         p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
@@ -64,7 +71,9 @@ class Difference:
 def rank_positives(scores_QC: Array) -> Ranks:
     """Ranks from scores, the positive's in the first column."""
     if np.isnan(scores_QC).any():
-        raise GraphFormersError(f"{int(np.isnan(scores_QC).sum()):,} of {scores_QC.size:,} scores are not numbers (NaN)")
+        raise GraphFormersError(
+            f"{int(np.isnan(scores_QC).sum()):,} of {scores_QC.size:,} scores are not numbers (NaN)"
+        )
     positive_Q1 = scores_QC[:, :1]
     return Ranks((scores_QC > positive_Q1).sum(1), (scores_QC == positive_Q1).sum(1) - 1)
 
@@ -107,30 +116,38 @@ def summarize(ranks: Ranks, seed: int = 0) -> dict[str, Score]:
     """Every metric with its interval."""
     if not len(ranks):
         raise GraphFormersError("no questions to score")
-    return {name: _from_few(bootstrap(metric(ranks), seed), len(ranks)) for name, metric in METRICS.items()}
+    return {
+        name: _from_few(bootstrap(metric(ranks), seed), len(ranks))
+        for name, metric in METRICS.items()
+    }
 
 
 def bootstrap(values: Array, seed: int = 0, least: float = 0.0) -> Score:
-    """The mean and the 2.5th and 97.5th percentile of the means of resampled questions, wider where there are few (`_widened`).
+    """The mean and the 2.5th and 97.5th percentile of the means of resampled questions, wider where
+    there are few (`_widened`).
 
     Values are `least` to 1.
 
-    Drawing Q questions with replacement is drawing how often each distinct value turns up: a multinomial, and there are few
-    distinct values.
+    Drawing Q questions with replacement is drawing how often each distinct value turns up: a
+    multinomial, and there are few distinct values.
     """
     distinct, counts = np.unique(values, return_counts=True)
     draw, means = np.random.default_rng(seed), []
     for size in _blocks(RESAMPLES, len(distinct)):
-        means.append(draw.multinomial(len(values), counts / len(values), size=size) @ distinct / len(values))
+        means.append(
+            draw.multinomial(len(values), counts / len(values), size=size) @ distinct / len(values)
+        )
     low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
     return _widened(Score(float(values.mean()), float(low), float(high)), len(values), least)
 
 
 def _widened(score: Score, count: int, least: float = 0.0) -> Score:
-    """The interval of a mean of few questions, as much wider as Student's distribution is than the normal one.
+    """The interval of a mean of few questions, as much wider as Student's distribution is than the
+    normal one.
 
-    Resampled questions vary too little, by a root of (n - 1) / n, and their percentiles know nothing of how little is known of
-    the variance itself: of five questions, 95 % intervals held the truth 64 times of 100. One question says nothing.
+    Resampled questions vary too little, by a root of (n - 1) / n, and their percentiles know
+    nothing of how little is known of the variance itself: of five questions, 95 % intervals held
+    the truth 64 times of 100. One question says nothing.
     """
     if count < 2:
         return Score(score.value, least, 1.0)
@@ -140,18 +157,29 @@ def _widened(score: Score, count: int, least: float = 0.0) -> Score:
 
 
 def bootstrap_together(values_KQ: Array, seed: int = 0) -> list[Score]:
-    """The same for several metrics of the same questions, which are drawn once for all: better where most values differ."""
+    """The same for several metrics of the same questions, which are drawn once for all: better
+    where most values differ.
+    """
     total = values_KQ.shape[1]
-    means_RK = np.concatenate([weights_RQ @ (values_KQ / total).astype(np.float32).T for weights_RQ in _drawn(total, seed)])
+    means_RK = np.concatenate(
+        [
+            weights_RQ @ (values_KQ / total).astype(np.float32).T
+            for weights_RQ in _drawn(total, seed)
+        ]
+    )
     low_K, high_K = np.percentile(means_RK, [2.5, 97.5], axis=0)
-    scores = [Score(*map(float, each)) for each in zip(values_KQ.mean(1), low_K, high_K, strict=True)]
+    scores = [
+        Score(*map(float, each)) for each in zip(values_KQ.mean(1), low_K, high_K, strict=True)
+    ]
     return [_from_few(_widened(score, total), total) for score in scores]
 
 
 def _from_few(score: Score, count: int) -> Score:
-    """A score whose questions all have nothing, or all have everything: drawn again they would agree in that for ever.
+    """A score whose questions all have nothing, or all have everything: drawn again they would
+    agree in that for ever.
 
-    How high it may be in truth, or how low, 39 times of 40, is what the binomial distribution says (by Clopper and Pearson).
+    How high it may be in truth, or how low, 39 times of 40, is what the binomial distribution says
+    (by Clopper and Pearson).
     """
     unseen = 0.025 ** (1 / count)
     if score.value == 0:
@@ -160,12 +188,16 @@ def _from_few(score: Score, count: int) -> Score:
 
 
 def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:
-    """The mean of one - other over questions that both answered: bootstrap interval, and a test by random signs, two-sided.
+    """The mean of one - other over questions that both answered: bootstrap interval, and a test by
+    random signs, two-sided.
 
-    Questions with equal differences are drawn together: of `n` differences of size d, how many keep their sign is binomial.
+    Questions with equal differences are drawn together: of `n` differences of size d, how many keep
+    their sign is binomial.
     """
     if one.shape != other.shape or not len(one):
-        raise GraphFormersError(f"{len(one):,} and {len(other):,} questions given, expected the same ones, at least one")
+        raise GraphFormersError(
+            f"{len(one):,} and {len(other):,} questions given, expected the same ones, at least one"
+        )
     difference = one - other
     mean = bootstrap(difference, seed, least=-1.0)
     sizes, counts = np.unique(np.abs(difference).round(12), return_counts=True)
@@ -177,13 +209,15 @@ def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:
 
 
 def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Difference:
-    """The same between methods that were trained with several seeds: who trains again gets other runs, and asks other questions.
+    """The same between methods that were trained with several seeds: who trains again gets other
+    runs, and asks other questions.
 
     A side with one row is one that training again would not change.
 
-    Questions are drawn again. Of so few runs as there are seeds, drawing again would show too little: how far their mean may be
-    off is drawn from Student's distribution, as in Welch's test. The p-value is how often a drawn difference has the other sign,
-    times two; but no less, and the interval no narrower, than what the questions alone allow, by the test of one run: few of them
+    Questions are drawn again. Of so few runs as there are seeds, drawing again would show too
+    little: how far their mean may be off is drawn from Student's distribution, as in Welch's test.
+    The p-value is how often a drawn difference has the other sign, times two; but no less, and the
+    interval no narrower, than what the questions alone allow, by the test of one run: few of them
     prove little, however often they are asked.
     """
     draw, total = np.random.default_rng(seed), one_SQ.shape[1]
@@ -198,7 +232,9 @@ def paired_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) -> Differen
     against = min((differences <= 0).mean(), (differences >= 0).mean())
     alone = paired_difference(one_SQ.mean(0), other_TQ.mean(0), seed)
     p_value = min(1.0, max(2 * against, 1 / RESAMPLES, alone.p_value))
-    return Difference(alone.value, min(float(low), alone.low), max(float(high), alone.high), float(p_value))
+    return Difference(
+        alone.value, min(float(low), alone.low), max(float(high), alone.high), float(p_value)
+    )
 
 
 def _drawn(total: int, seed: int) -> Iterator[Array]:

@@ -1,4 +1,6 @@
-"""Overview: systems on the same questions, under every protocol asked for, in every slice, beside what costs nothing."""
+"""Overview: systems on the same questions, under every protocol asked for, in every slice, beside
+what costs nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +13,29 @@ from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors, simple_scores
 from graphformers.evaluation.foreign import foreign_scores
-from graphformers.evaluation.metrics import METRICS, Difference, Ranks, Score, paired_difference, summarize
-from graphformers.evaluation.ranking import Evaluation, asked_nodes, check_protocol, model_scores, rank
+from graphformers.evaluation.metrics import (
+    METRICS,
+    Difference,
+    Ranks,
+    Score,
+    paired_difference,
+    summarize,
+)
+from graphformers.evaluation.ranking import (
+    Evaluation,
+    asked_nodes,
+    check_protocol,
+    model_scores,
+    rank,
+)
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
 
-SliceScores = dict[str, dict[str, tuple[int, dict[str, Score]]]]  # group -> slice -> number of questions, metrics
+# group -> slice -> number of questions, metrics
+SliceScores = dict[str, dict[str, tuple[int, dict[str, Score]]]]
 
 
 @dataclass(frozen=True)
@@ -30,11 +46,17 @@ class Overview:
     slices: SliceScores  # of the first system, under the first protocol
 
     def differences(self) -> dict[str, Difference]:
-        """By how much the first system's P@1 is ahead of each other one's, under the first protocol."""
+        """By how much the first system's P@1 is ahead of each other one's, under the first
+        protocol.
+        """
         systems = next(iter(self.evaluations.values()))
         ranks = {name: METRICS["P@1"](evaluation.ranks) for name, evaluation in systems.items()}
         first = next(iter(ranks))
-        return {name: paired_difference(ranks[first], values) for name, values in ranks.items() if name != first}
+        return {
+            name: paired_difference(ranks[first], values)
+            for name, values in ranks.items()
+            if name != first
+        }
 
     def table(self) -> dict[str, Any]:
         """As plain numbers, for JSON."""
@@ -44,20 +66,30 @@ class Overview:
         }
         slices = {
             group: {
-                name: {"questions": count} | {metric: score.value for metric, score in scores.items()}
+                name: {"questions": count}
+                | {metric: score.value for metric, score in scores.items()}
                 for name, (count, scores) in names.items()
             }
             for group, names in self.slices.items()
         }
-        return {"protocols": protocols, "slices": slices, "ahead": {k: vars(v) for k, v in self.differences().items()}}
+        return {
+            "protocols": protocols,
+            "slices": slices,
+            "ahead": {k: vars(v) for k, v in self.differences().items()},
+        }
 
 
 def overview(
-    systems: Mapping[str, Scorer], split: LinkSplit, questions: LinkQuestions, protocols: tuple[str, ...] = ("saved",)
+    systems: Mapping[str, Scorer],
+    split: LinkSplit,
+    questions: LinkQuestions,
+    protocols: tuple[str, ...] = ("saved",),
 ) -> Overview:
     """Ranks the questions by every system under every protocol."""
     evaluations = {
-        protocol: {name: rank(scorer, split.graph, questions, protocol) for name, scorer in systems.items()}
+        protocol: {
+            name: rank(scorer, split.graph, questions, protocol) for name, scorer in systems.items()
+        }
         for protocol in protocols
     }
     first = next(iter(next(iter(evaluations.values())).values()))
@@ -67,7 +99,10 @@ def overview(
 def slice_scores(ranks: Ranks, split: LinkSplit, questions: LinkQuestions) -> SliceScores:
     """Every metric in every slice."""
     return {
-        group: {name: (int(mark.sum()), summarize(Ranks(ranks.better[mark], ranks.tied[mark]))) for name, mark in names.items()}
+        group: {
+            name: (int(mark.sum()), summarize(Ranks(ranks.better[mark], ranks.tied[mark])))
+            for name, mark in names.items()
+        }
         for group, names in slices_of(split, questions).items()
     }
 
@@ -83,10 +118,11 @@ def evaluate_beside_baselines(
     num_neighbors: int | None = None,
     device: str | None = None,
 ) -> Overview:
-    """A model folder and files of vectors (and whether each is compared by cosine), beside all that needs no training.
+    """A model folder and files of vectors (and whether each is compared by cosine), beside all that
+    needs no training.
 
-    `backbone` is shown untrained; by default the one that the model was trained from, where it says so. `num_neighbors` of a node
-    are read, by default as many as in training.
+    `backbone` is shown untrained; by default the one that the model was trained from, where it says
+    so. `num_neighbors` of a node are read, by default as many as in training.
     """
     for protocol in protocols:
         check_protocol(protocol)

@@ -1,7 +1,8 @@
 """Link prediction: where the true link stands among others. Three protocols:
 
 - "saved" (the paper's): among the saved candidates of each question, 1 + 299 as a rule;
-- "in-batch" (the 2021 code's): among the positives of 300 consecutive questions; nothing is dropped, the last questions are asked
+- "in-batch" (the 2021 code's): among the positives of 300 consecutive questions; nothing is
+  dropped, the last questions are asked
   among the last 300;
 - "full": among all nodes of the graph, known links of the anchor left out.
 """
@@ -46,7 +47,10 @@ class Evaluation:
 
     def table(self) -> dict[str, Any]:
         """As plain numbers, for JSON."""
-        metrics = {name: {"value": score.value, "interval": [score.low, score.high]} for name, score in self.scores.items()}
+        metrics = {
+            name: {"value": score.value, "interval": [score.low, score.high]}
+            for name, score in self.scores.items()
+        }
         return {"questions": self.num_questions, "candidates": self.num_candidates, **metrics}
 
     def __str__(self) -> str:
@@ -61,15 +65,18 @@ def evaluate(
     protocol: str = "saved",
     sampler: NeighborSampler | None = None,
 ) -> Evaluation:
-    """Scores a model on a split's test questions, or on others of it: `evaluate(model, split, split.valid)`.
+    """Scores a model on a split's test questions, or on others of it: `evaluate(model, split,
+    split.valid)`.
 
-    `model` and `split` may be folders. Nodes are read with the neighbours that the model may see, or with those that another
-    sampler draws.
+    `model` and `split` may be folders. Nodes are read with the neighbours that the model may see,
+    or with those that another sampler draws.
     """
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     split = loaded_split(split)
     asked = split.test if questions is None else questions
-    return rank(model_scores(model, split, asked, (protocol,), sampler), split.graph, asked, protocol)
+    return rank(
+        model_scores(model, split, asked, (protocol,), sampler), split.graph, asked, protocol
+    )
 
 
 def model_scores(
@@ -79,17 +86,24 @@ def model_scores(
     protocols: tuple[str, ...] = ("saved",),
     sampler: NeighborSampler | None = None,
 ) -> VectorScores:
-    """A model's vectors of the nodes that the questions ask about, of all nodes for the full protocol."""
-    learnt_from = training_of(model.source).get("settings", {}).get("split") if model.source else None
+    """A model's vectors of the nodes that the questions ask about, of all nodes for the full
+    protocol.
+    """
+    learnt_from = (
+        training_of(model.source).get("settings", {}).get("split") if model.source else None
+    )
     if learnt_from not in (None, split.fingerprint):
         say(
-            f"{model.source}: was trained on another split than this one. If that was one of the same graph, it may have learnt "
+            f"{model.source}: was trained on another split than this one. If that was one of the "
+            f"same graph, it may have learnt "
             "from links that are asked for here, and its scores would be too good"
         )
     nodes = None if "full" in protocols else asked_nodes(questions)
     sampler = sampler or split.sampler(model.config.num_neighbors)
     vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)
-    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=model.device if nodes is None else "cpu")
+    return VectorScores(
+        vectors, nodes, cosine=model.is_cosine, device=model.device if nodes is None else "cpu"
+    )
 
 
 def asked_nodes(questions: LinkQuestions) -> Array:
@@ -102,7 +116,9 @@ def check_protocol(protocol: str, known: Sequence[str] = PROTOCOLS) -> None:
         raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, known)}")
 
 
-def rank(scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved") -> Evaluation:
+def rank(
+    scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved"
+) -> Evaluation:
     """Ranks the positives of some questions under one of the PROTOCOLS."""
     check_protocol(protocol)
     if protocol == "full":
@@ -119,8 +135,8 @@ def rank_listed(scorer: Scorer, questions: LinkQuestions) -> Ranks:
 def in_batch(pairs: Array, size: int = BATCH) -> LinkQuestions:
     """The same questions, each asked among the positives of its batch of consecutive ones.
 
-    As in the 2021 code, a batch may hold a node twice or a true link of the anchor as a negative. The last questions that do not
-    fill a batch are asked among the last `size` positives.
+    As in the 2021 code, a batch may hold a node twice or a true link of the anchor as a negative.
+    The last questions that do not fill a batch are asked among the last `size` positives.
     """
     size = min(size, len(pairs))
     own = np.arange(len(pairs))
@@ -130,16 +146,23 @@ def in_batch(pairs: Array, size: int = BATCH) -> LinkQuestions:
 
 
 def rank_all(scorer: Scorer, graph: TextGraph, pairs: Array) -> Ranks:
-    """Where each positive stands among all nodes but the anchor and what is linked to it anywhere in the graph.
+    """Where each positive stands among all nodes but the anchor and what is linked to it anywhere
+    in the graph.
 
-    The scores of some anchors against a block of nodes are computed at a time, counted and forgotten.
+    The scores of some anchors against a block of nodes are computed at a time, counted and
+    forgotten.
     """
     if scorer.num_nodes != graph.num_nodes:
-        raise GraphFormersError(f"vectors of {scorer.num_nodes:,} nodes, full ranking needs all {graph.num_nodes:,} of the graph")
+        raise GraphFormersError(
+            f"vectors of {scorer.num_nodes:,} nodes, full ranking needs all {graph.num_nodes:,} of "
+            f"the graph"
+        )
     counted = []
     with progress("Ranking", len(pairs) * graph.num_nodes, "scores") as task:
         device = getattr(scorer, "device", torch.device("cpu")).type
-        anchors, scores = (sizes.get(device, sizes["cpu"]) for sizes in (ANCHORS_AT_ONCE, SCORES_AT_ONCE))
+        anchors, scores = (
+            sizes.get(device, sizes["cpu"]) for sizes in (ANCHORS_AT_ONCE, SCORES_AT_ONCE)
+        )
         for start in range(0, len(pairs), anchors):
             part = pairs[start : start + anchors]
             width = max(1, min(scores // len(part), scorer.most_rows))
@@ -148,22 +171,31 @@ def rank_all(scorer: Scorer, graph: TextGraph, pairs: Array) -> Ranks:
     return Ranks(better, tied)
 
 
-def _rank_against_all(scorer: Scorer, graph: TextGraph, pairs: Array, width: int, advance: Callable[[float], None]) -> Array:
+def _rank_against_all(
+    scorer: Scorer, graph: TextGraph, pairs: Array, width: int, advance: Callable[[float], None]
+) -> Array:
     """(2, Q): how many nodes are better, how many tied. `width` nodes are scored at a time."""
     anchors, positives = pairs[:, 0], pairs[:, 1]
     rounding_Q1 = scorer.rounding(anchors, positives)[:, None]
-    positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(rounding_Q1.device)
+    positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(
+        rounding_Q1.device
+    )
     if not bool((positive_Q1.isfinite() & rounding_Q1.isfinite()).all()):
         raise GraphFormersError("some scores of the links asked for are not finite (NaN or inf)")
-    better, tied = (torch.zeros(len(pairs), dtype=torch.int64, device=rounding_Q1.device) for _ in range(2))
+    better, tied = (
+        torch.zeros(len(pairs), dtype=torch.int64, device=rounding_Q1.device) for _ in range(2)
+    )
     questions, nodes = _left_out(graph, pairs)
     for start in range(0, graph.num_nodes, width):
         stop = min(start + width, graph.num_nodes)
         scores_QM = scorer.block(anchors, start, stop)
         first, last = np.searchsorted(nodes, [start, stop])
-        places = torch.from_numpy(np.stack([questions[first:last], nodes[first:last] - start])).to(scores_QM.device)
+        places = torch.from_numpy(np.stack([questions[first:last], nodes[first:last] - start])).to(
+            scores_QM.device
+        )
         scores_QM[places[0], places[1]] = -torch.inf
-        marks_QM = torch.empty_like(scores_QM)  # as floats they are summed six times as fast, and exactly below 2^24
+        # as floats they are summed six times as fast, and exactly below 2^24
+        marks_QM = torch.empty_like(scores_QM)
         at_least = torch.ge(scores_QM, positive_Q1 - rounding_Q1, out=marks_QM).sum(1)
         above = torch.gt(scores_QM, positive_Q1 + rounding_Q1, out=marks_QM).sum(1)
         better += above.long()
@@ -173,7 +205,9 @@ def _rank_against_all(scorer: Scorer, graph: TextGraph, pairs: Array, width: int
 
 
 def _left_out(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
-    """(question, node) that are not counted: the anchor, the positive itself, known links of the anchor; sorted by node."""
+    """(question, node) that are not counted: the anchor, the positive itself, known links of the
+    anchor; sorted by node.
+    """
     anchors = pairs[:, 0].astype(np.int64)
     degrees = graph.indptr[anchors + 1] - graph.indptr[anchors]
     known = graph.indices[ranges(graph.indptr[anchors], degrees)]

@@ -1,6 +1,7 @@
 """Slices: kinds of questions that are worth a number of their own.
 
-A slice is a name and a mark for each question; slices of one group may overlap (a pair can be linked in several ways).
+A slice is a name and a mark for each question; slices of one group may overlap (a pair can be
+linked in several ways).
 """
 
 import numpy as np
@@ -21,35 +22,57 @@ Slices = dict[str, dict[str, Array]]  # group -> name -> (Q,) bool
 def slices_of(split: LinkSplit, questions: LinkQuestions) -> Slices:
     """The slices of some questions that hold any of them."""
     anchors = questions.pairs[:, 0].astype(np.int64)
-    degrees = split.indptr[anchors + 1] - split.indptr[anchors]  # what a model may see, before sampling
+    # what a model may see, before sampling
+    degrees = split.indptr[anchors + 1] - split.indptr[anchors]
     # where there are none in common, what is pooled from neighbours says least about the link
     common = SparseScores(link_matrix(split)).listed(anchors, questions.pairs[:, 1:])[:, 0]
-    found: Slices = {"neighbours of the anchor": grouped(degrees, DEGREES), "common neighbours": grouped(common, COMMON)}
+    found: Slices = {
+        "neighbours of the anchor": grouped(degrees, DEGREES),
+        "common neighbours": grouped(common, COMMON),
+    }
     if split.graph.edge_types is not None and len(split.graph.type_names) > 1:
         found |= type_slices(split, questions.pairs)
     if len(split.held_out_nodes):
         unknown = np.isin(anchors, split.held_out_nodes)
         found["anchor"] = {"unknown in training": unknown, "known in training": ~unknown}
-    return {group: {name: mark for name, mark in names.items() if mark.any()} for group, names in found.items()}
+    return {
+        group: {name: mark for name, mark in names.items() if mark.any()}
+        for group, names in found.items()
+    }
 
 
 def grouped(counts: Array, begins: tuple[int, ...]) -> dict[str, Array]:
-    """Marks of counts from one number to below the next, by names such as none, 3–5 and 21 or more."""
+    """Marks of counts from one number to below the next, by names such as none, 3–5 and 21 or
+    more.
+    """
     found = {}
     for low, high in zip(begins, (*begins[1:], None), strict=True):
-        name = "none" if low == 0 else f"{low} or more" if high is None else str(low) if high == low + 1 else f"{low}–{high - 1}"
+        name = (
+            "none"
+            if low == 0
+            else f"{low} or more"
+            if high is None
+            else str(low)
+            if high == low + 1
+            else f"{low}–{high - 1}"
+        )
         found[name] = (counts >= low) & (counts < (np.inf if high is None else high))
     return found
 
 
 def _around(split: LinkSplit, nodes: Array) -> tuple[Array, Array]:
-    """The visible neighbours of all nodes, flat: whose they are, as a place in `nodes`, and which."""
+    """The visible neighbours of all nodes, flat: whose they are, as a place in `nodes`, and
+    which.
+    """
     degrees = split.indptr[nodes + 1] - split.indptr[nodes]
-    return np.repeat(np.arange(len(nodes)), degrees), split.indices[ranges(split.indptr[nodes], degrees)]
+    return np.repeat(np.arange(len(nodes)), degrees), split.indices[
+        ranges(split.indptr[nodes], degrees)
+    ]
 
 
 def type_slices(split: LinkSplit, pairs: Array) -> Slices:
-    """By the relation that is asked, and by whether the anchor has a visible neighbour in the same relation.
+    """By the relation that is asked, and by whether the anchor has a visible neighbour in the same
+    relation.
 
     The paper explains by the latter why neighbours help less on Wiki.
     """
@@ -60,11 +83,15 @@ def type_slices(split: LinkSplit, pairs: Array) -> Slices:
     whose, near = _around(split, nodes)
     near_number, near_types = types_of(graph, np.stack([nodes[whose], near], 1))
     shared = np.zeros(len(pairs), dtype=bool)
-    shared[number[np.isin(place[number] * count + types, whose[near_number] * count + near_types)]] = True
+    shared[
+        number[np.isin(place[number] * count + types, whose[near_number] * count + near_types)]
+    ] = True
     frequent = np.argsort(-np.bincount(types, minlength=count), kind="stable")[:MOST_TYPES]
     by_type = {}
     for type in frequent:
-        by_type[graph.type_names[type] or "untyped"] = np.isin(np.arange(len(pairs)), number[types == type])
+        by_type[graph.type_names[type] or "untyped"] = np.isin(
+            np.arange(len(pairs)), number[types == type]
+        )
     rest = np.isin(np.arange(len(pairs)), number[~np.isin(types, frequent)])
     return {
         "relation asked": by_type | {"all others": rest},
@@ -73,7 +100,9 @@ def type_slices(split: LinkSplit, pairs: Array) -> Slices:
 
 
 def types_of(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
-    """Every type in which each pair is linked, in either direction: the pair's number and the type, flat."""
+    """Every type in which each pair is linked, in either direction: the pair's number and the type,
+    flat.
+    """
     assert graph.edge_types is not None
     keys = pair_keys(graph.edges[0], graph.edges[1])
     order = np.argsort(keys, kind="stable")

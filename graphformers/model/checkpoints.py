@@ -1,7 +1,9 @@
-"""Anybody's BERT-family weights under our names: one table per family, nothing guessed, nothing left over.
+"""Anybody's BERT-family weights under our names: one table per family, nothing guessed, nothing
+left over.
 
-A family's table says, for each of our tensors, which of theirs it is made of; several are joined (query, key and value are one
-matrix here). What no table mentions must be a known head, otherwise the file is something else than it claims to be.
+A family's table says, for each of our tensors, which of theirs it is made of; several are joined
+(query, key and value are one matrix here). What no table mentions must be a known head, otherwise
+the file is something else than it claims to be.
 """
 
 from collections.abc import Mapping
@@ -91,7 +93,8 @@ FAMILIES = {
     "unilm": Family("bert.", relative="rel_pos_bias.weight"),
 }
 
-# Parts of a checkpoint that are no part of the encoder: poolers, language-model and other heads, tables that are constants.
+# Parts of a checkpoint that are no part of the encoder: poolers, language-model and other heads,
+# tables that are constants.
 HEADS = (
     "pooler",
     "cls",
@@ -114,7 +117,9 @@ def family_name(settings: Mapping[str, Any]) -> str:
     name = str(settings.get("model_type", "bert"))
     name = {"camembert": "roberta", "tnlrv3": "unilm", "unilm2": "unilm"}.get(name, name)
     if name not in FAMILIES:
-        raise GraphFormersError(f"model_type {name!r} in config.json, expected one of: {', '.join(FAMILIES)}")
+        raise GraphFormersError(
+            f"model_type {name!r} in config.json, expected one of: {', '.join(FAMILIES)}"
+        )
     return name
 
 
@@ -122,32 +127,53 @@ def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings of a backbone from its config.json."""
     name = family_name(settings)
     family = FAMILIES[name]
-    needed = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
+    needed = (
+        "vocab_size",
+        "hidden_size",
+        "num_layers",
+        "num_heads",
+        "intermediate_size",
+        "max_positions",
+    )
     missing = [family.config[ours] for ours in needed if family.config[ours] not in settings]
     if missing:
-        raise GraphFormersError(f"config.json of the family {name} has no {missing[0]!r}; is it the right file?")
-    found = dict(family.defaults) | {ours: settings[theirs] for ours, theirs in family.config.items() if theirs in settings}
+        raise GraphFormersError(
+            f"config.json of the family {name} has no {missing[0]!r}; is it the right file?"
+        )
+    found = dict(family.defaults) | {
+        ours: settings[theirs] for ours, theirs in family.config.items() if theirs in settings
+    }
     found["pad_token"] = settings.get("pad_token_id") or 0
     found["max_positions"] = found["max_positions"] - family.first_position
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise GraphFormersError(
-            f"position_embedding_type {settings['position_embedding_type']!r} in config.json, expected 'absolute'"
+            f"position_embedding_type {settings['position_embedding_type']!r} in config.json, "
+            f"expected 'absolute'"
         )
     if name == "mpnet":
         found["relative_buckets"] = settings.get("relative_attention_num_buckets", 32)
     if name == "unilm":
-        found |= {"relative_buckets": settings.get("rel_pos_bins", 32), "relative_distance": settings.get("max_rel_pos", 128)}
+        found |= {
+            "relative_buckets": settings.get("rel_pos_bins", 32),
+            "relative_distance": settings.get("max_rel_pos", 128),
+        }
     return found
 
 
-def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> tuple[dict[str, Tensor], set[str]]:
+def read_weights(
+    name: str, theirs: Mapping[str, Tensor], num_layers: int
+) -> tuple[dict[str, Tensor], set[str]]:
     """Our tensors of the text encoder, float32, and the names of theirs that were used.
 
     A tensor that is missing is an error that lists all missing ones.
     """
     reader = _Reader(FAMILIES[name], theirs)
-    ours: dict[str, Tensor] = {"embedding.words.weight": reader.take("embeddings.word_embeddings.weight")}
-    positions = reader.take("embeddings.position_embeddings.weight")[FAMILIES[name].first_position :]
+    ours: dict[str, Tensor] = {
+        "embedding.words.weight": reader.take("embeddings.word_embeddings.weight")
+    }
+    positions = reader.take("embeddings.position_embeddings.weight")[
+        FAMILIES[name].first_position :
+    ]
     if reader.has("embeddings.token_type_embeddings.weight"):
         positions = positions + reader.take("embeddings.token_type_embeddings.weight")[0]
     ours["embedding.positions.weight"] = positions
@@ -156,12 +182,18 @@ def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> tu
     for i in range(num_layers):
         for target, names in FAMILIES[name].layer.items():
             for part in ("weight", "bias"):
-                ours[f"layers.{i}.{target}.{part}"] = reader.join(f"{FAMILIES[name].layers}.{i}.", names, part)
+                ours[f"layers.{i}.{target}.{part}"] = reader.join(
+                    f"{FAMILIES[name].layers}.{i}.", names, part
+                )
     if FAMILIES[name].relative:
         relative = reader.take(str(FAMILIES[name].relative))
-        ours["relative_bias.tokens.weight"] = relative.T.contiguous() if name == "unilm" else relative
+        ours["relative_bias.tokens.weight"] = (
+            relative.T.contiguous() if name == "unilm" else relative
+        )
     if reader.missing:
-        raise GraphFormersError(f"tensors missing from this {name} checkpoint: {_listed(reader.missing)}")
+        raise GraphFormersError(
+            f"tensors missing from this {name} checkpoint: {_listed(reader.missing)}"
+        )
     return ours, reader.used
 
 
@@ -171,7 +203,9 @@ class _Reader:
     def __init__(self, family: Family, theirs: Mapping[str, Tensor]) -> None:
         self._theirs = {_modern(name): name for name in theirs}
         self._tensors = theirs
-        self._prefix = family.prefix if any(name.startswith(family.prefix) for name in self._theirs) else ""
+        self._prefix = (
+            family.prefix if any(name.startswith(family.prefix) for name in self._theirs) else ""
+        )
         self.used: set[str] = set()
         self.missing: list[str] = []
 
@@ -188,10 +222,14 @@ class _Reader:
 
     def join(self, place: str, names: tuple[str, ...], part: str) -> Tensor:
         fused = place + "attention.self.qkv_linear.weight"
-        if len(names) == 3 and self.has(fused):  # UniLM v2's own files: one matrix, biases for query and value alone
+        # UniLM v2's own files: one matrix, biases for query and value alone
+        if len(names) == 3 and self.has(fused):
             if part == "weight":
                 return self.take(fused)
-            query, value = self.take(place + "attention.self.q_bias"), self.take(place + "attention.self.v_bias")
+            query, value = (
+                self.take(place + "attention.self.q_bias"),
+                self.take(place + "attention.self.v_bias"),
+            )
             return torch.cat([query.flatten(), torch.zeros(value.numel()), value.flatten()])
         return torch.cat([self.take(f"{place}{name}.{part}") for name in names])
 
@@ -200,12 +238,18 @@ def check_leftovers(theirs: Mapping[str, Tensor], used: set[str]) -> None:
     """Whatever was not used must be a head or a constant."""
     left = [name for name in theirs if name not in used and not _is_head(name)]
     if left:
-        raise GraphFormersError(f"tensors in this checkpoint that have no place in the network: {_listed(left)}")
+        raise GraphFormersError(
+            f"tensors in this checkpoint that have no place in the network: {_listed(left)}"
+        )
 
 
 def _is_head(name: str) -> bool:
     parts = name.split(".")
-    return parts[0] in HEADS or (len(parts) > 1 and parts[1] in HEADS) or any(name.endswith(constant) for constant in CONSTANTS)
+    return (
+        parts[0] in HEADS
+        or (len(parts) > 1 and parts[1] in HEADS)
+        or any(name.endswith(constant) for constant in CONSTANTS)
+    )
 
 
 def _modern(name: str) -> str:
@@ -221,14 +265,21 @@ GRAPH_2021 = "encoder.graph_attention."
 
 
 def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Settings and weights from a checkpoint of the 2021 reference code (names and bias layout: docs/design.md).
+    """Settings and weights from a checkpoint of the 2021 reference code (names and bias layout:
+    docs/design.md).
 
-    Its relative position table has two columns more than there are buckets: token to graph token, and centre to neighbour; centre
-    to centre is tied to the bucket of distance 0. Its neighbours never attend to each other, so that bias is unused.
+    Its relative position table has two columns more than there are buckets: token to graph token,
+    and centre to neighbour; centre to centre is tied to the bucket of distance 0. Its neighbours
+    never attend to each other, so that bias is unused.
     """
     bare = {name.removeprefix("bert."): tensor for name, tensor in theirs.items()}
-    words, positions = bare["embeddings.word_embeddings.weight"], bare["embeddings.position_embeddings.weight"]
-    num_layers = 1 + max(int(name.split(".")[2]) for name in bare if name.startswith("encoder.layer."))
+    words, positions = (
+        bare["embeddings.word_embeddings.weight"],
+        bare["embeddings.position_embeddings.weight"],
+    )
+    num_layers = 1 + max(
+        int(name.split(".")[2]) for name in bare if name.startswith("encoder.layer.")
+    )
     table = bare.get("rel_pos_bias.weight")
     settings: dict[str, Any] = {
         "vocab_size": words.shape[0],
@@ -251,7 +302,9 @@ def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, T
         ours[f"gnn.0.query_key_value.{kind}"] = torch.cat(three)
     if table is not None:
         ours["text.relative_bias.graph_token"] = table[:, -2].float()
-        ours["gnn.0.bias"] = torch.stack([table[:, 0], table[:, -1], torch.zeros_like(table[:, 0])]).float()
+        ours["gnn.0.bias"] = torch.stack(
+            [table[:, 0], table[:, -1], torch.zeros_like(table[:, 0])]
+        ).float()
     return settings, ours
 
 

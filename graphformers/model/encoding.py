@@ -1,4 +1,5 @@
-"""GraphFormers, the model as users hold it: a network with its tokenizer, and texts in, vectors out.
+"""GraphFormers, the model as users hold it: a network with its tokenizer, and texts in, vectors
+out.
 
 One class serves GraphFormers and every baseline; `config.method` says which network it holds.
 """
@@ -36,7 +37,8 @@ from graphformers.model.modeling import (
 from graphformers.model.passes import CenterBatch, Passes, Pieces, cut, read_centers, read_texts
 from graphformers.progress import progress
 
-_MODES = threading.Lock()  # held for the moment in which a model changes between training and encoding
+# held for the moment in which a model changes between training and encoding
+_MODES = threading.Lock()
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
 
 
@@ -53,13 +55,20 @@ def chosen_device(name: str | None) -> torch.device:
         device = torch.device(name or best_device())
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # what torch says is about its own build
-        has = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())), *["mps"] * torch.backends.mps.is_available()]
-        raise GraphFormersError(f"device={name!r} given, this machine has: {', '.join(has)}") from error
+        has = [
+            "cpu",
+            *(f"cuda:{i}" for i in range(torch.cuda.device_count())),
+            *["mps"] * torch.backends.mps.is_available(),
+        ]
+        raise GraphFormersError(
+            f"device={name!r} given, this machine has: {', '.join(has)}"
+        ) from error
     return device
 
 
 class GraphFormers(nn.Module):
-    """A model of textual graphs: `encode` texts, with or without neighbours, or the nodes of a graph.
+    """A model of textual graphs: `encode` texts, with or without neighbours, or the nodes of a
+    graph.
 
     Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`.
     """
@@ -68,10 +77,14 @@ class GraphFormers(nn.Module):
         super().__init__()
         if tokenizer.vocab_size > config.vocab_size:
             raise GraphFormersError(
-                f"the tokenizer has {tokenizer.vocab_size:,} tokens, the weights {config.vocab_size:,}: they do not fit"
+                f"the tokenizer has {tokenizer.vocab_size:,} tokens, the weights "
+                f"{config.vocab_size:,}: they do not fit"
             )
         if not tokenizer.prefix:
-            raise GraphFormersError("this tokenizer puts no [CLS] before a text, but that is the token whose state is the node's")
+            raise GraphFormersError(
+                "this tokenizer puts no [CLS] before a text, but that is the token whose state is "
+                "the node's"
+            )
         self.config = config
         self.tokenizer = tokenizer
         self.source: Path | None = None  # the folder this model was last read from or written to
@@ -83,13 +96,20 @@ class GraphFormers(nn.Module):
 
     @staticmethod
     def from_backbone(
-        source: str | Path, method: str = "graphformers", *, seed: int = 42, device: str | None = None, **changes: Any
+        source: str | Path,
+        method: str = "graphformers",
+        *,
+        seed: int = 42,
+        device: str | None = None,
+        **changes: Any,
     ) -> "GraphFormers":
-        """A model on a language model's weights: a folder, "minilm", or a name on the hub; on the best device there is.
+        """A model on a language model's weights: a folder, "minilm", or a name on the hub; on the
+        best device there is.
 
         See `backbones.from_backbone`; `changes` are settings of ModelConfig.
         """
-        from graphformers.model.backbones import from_backbone  # backbones builds models, so it stands above this module
+        # backbones builds models, so it stands above this module
+        from graphformers.model.backbones import from_backbone
 
         return from_backbone(source, method, seed=seed, **changes).to(chosen_device(device))
 
@@ -120,7 +140,9 @@ class GraphFormers(nn.Module):
         return self.config.method == "graphformers" and self.config.direction == "bidirectional"
 
     def compile_layers(self) -> "GraphFormers":
-        """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for long work."""
+        """Compiles the layers with torch.compile: worth its minute of start-up on a GPU and for
+        long work.
+        """
         if not self._is_compiled:
             self._is_compiled, self._copy = True, None
             compile_network(self.network)
@@ -131,11 +153,16 @@ class GraphFormers(nn.Module):
         nested = self.config.method == "graphformers"
         distinct = not self.is_bidirectional
         sizes, named = (self.config.max_tokens, self.config.pad_token), self.config.is_classic
-        multiples = {"row_multiple": row_multiple, "width_multiple": max(width_multiple, 1) if self.config.reads_neighbors else 1}
+        multiples = {
+            "row_multiple": row_multiple,
+            "width_multiple": max(width_multiple, 1) if self.config.reads_neighbors else 1,
+        }
         return Packer(*sizes, distinct, nested=nested, named=named, **multiples)
 
     def know_nodes(self, id_hashes: Array, seed: int = 42) -> None:
-        """Gives these nodes vectors of their own, where the method has such; those that have one keep it."""
+        """Gives these nodes vectors of their own, where the method has such; those that have one
+        keep it.
+        """
         if isinstance(self.network, ClassicNetwork):
             self.network.nodes.learn(id_hashes, seed)
             self._copy = None  # it has room for the nodes of before
@@ -147,11 +174,13 @@ class GraphFormers(nn.Module):
         *,
         normalize: bool = False,
     ) -> Array:
-        """(len(texts), D) float32 vectors of texts, in order, each in the light of its neighbours' texts where they are given.
+        """(len(texts), D) float32 vectors of texts, in order, each in the light of its neighbours'
+        texts where they are given.
 
-        One text gives one vector, (D,), and may have one list of neighbours. `normalize` gives vectors of length one. Equal
-        texts among the neighbours are read once. An empty text is read as one without words; a text longer than max_tokens is
-        cut; a neighbour with the centre's own text is a neighbour like any other.
+        One text gives one vector, (D,), and may have one list of neighbours. `normalize` gives
+        vectors of length one. Equal texts among the neighbours are read once. An empty text is read
+        as one without words; a text longer than max_tokens is cut; a neighbour with the centre's
+        own text is a neighbour like any other.
         """
         if isinstance(texts, str):
             around: Any = neighbors
@@ -160,32 +189,55 @@ class GraphFormers(nn.Module):
             vector: Array = self.encode([texts], around, normalize=normalize)[0]
             return vector
         if not isinstance(texts, Iterable):
-            raise GraphFormersError(f"a {type(texts).__name__} given, expected a text or a list of texts")
+            raise GraphFormersError(
+                f"a {type(texts).__name__} given, expected a text or a list of texts"
+            )
         texts = list(texts)
-        strange = [around for around in neighbors or () if not isinstance(around, list | tuple | np.ndarray)]
+        strange = [
+            around
+            for around in neighbors or ()
+            if not isinstance(around, list | tuple | np.ndarray)
+        ]
         if strange:
-            kind = "a single text" if isinstance(strange[0], str) else f"a {type(strange[0]).__name__}"
-            raise GraphFormersError(f"neighbors takes a list of texts for each text, {kind} was given: neighbors=[[text]]")
-        given = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
+            kind = (
+                "a single text" if isinstance(strange[0], str) else f"a {type(strange[0]).__name__}"
+            )
+            raise GraphFormersError(
+                f"neighbors takes a list of texts for each text, {kind} was given: "
+                f"neighbors=[[text]]"
+            )
+        given = (
+            [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
+        )
         if len(given) != len(texts):
-            raise GraphFormersError(f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each")
+            raise GraphFormersError(
+                f"{len(given)} lists of neighbours for {len(texts)} texts, expected one each"
+            )
         kinds = {type(text).__name__ for text in chain(texts, *given) if not isinstance(text, str)}
         if kinds:
             raise GraphFormersError(f"a {min(kinds)} given, expected texts: strings")
         places: dict[str, int] = {}
         flat = [places.setdefault(text, len(places)) for around in given for text in around]
         if not all(map(is_unicode, chain(places, texts))):
-            raise GraphFormersError("a text given that is no Unicode: it holds half of a character (a lone surrogate)")
+            raise GraphFormersError(
+                "a text given that is no Unicode: it holds half of a character (a lone surrogate)"
+            )
         tokens = tokenize([*places, *texts], self.tokenizer)
         counts = np.array([len(around) for around in given], dtype=np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         centers = np.arange(len(texts)) + len(places)
-        vectors = self._encode(tokens, Neighborhood(centers, indptr, np.array(flat, dtype=np.int64)))
+        vectors = self._encode(
+            tokens, Neighborhood(centers, indptr, np.array(flat, dtype=np.int64))
+        )
         return unit_rows(vectors) if normalize else vectors
 
     def similarity(self, one: Array, other: Array) -> Array:
-        """(A, B) float32: how near (A, D) vectors are to (B, D) vectors, as this model compares them."""
-        one, other = (np.atleast_2d(np.asarray(vectors, dtype=np.float32)) for vectors in (one, other))
+        """(A, B) float32: how near (A, D) vectors are to (B, D) vectors, as this model compares
+        them.
+        """
+        one, other = (
+            np.atleast_2d(np.asarray(vectors, dtype=np.float32)) for vectors in (one, other)
+        )
         if self.is_cosine:
             one, other = unit_rows(one), unit_rows(other)
         scores: Array = one @ other.T
@@ -199,17 +251,25 @@ class GraphFormers(nn.Module):
         sampler: NeighborSampler | None = None,
         tokens: TokenCache | None = None,
     ) -> Array:
-        """(len(nodes), D) float32 vectors of a graph's nodes (all by default) with the neighbours that the sampler draws.
+        """(len(nodes), D) float32 vectors of a graph's nodes (all by default) with the neighbours
+        that the sampler draws.
 
         `graph` may be a folder; `tokens` are its own, where they are at hand.
         """
         graph = loaded_graph(graph)
         nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
         if sampler is None:
-            sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors)
+            sampler = NeighborSampler(
+                graph.indptr, graph.indices, graph.id_hashes, self.config.num_neighbors
+            )
         return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
 
-    def passes(self, row_multiple: int = 1, batch_tokens: int | None = None, width_multiple: int | None = None) -> Passes:
+    def passes(
+        self,
+        row_multiple: int = 1,
+        batch_tokens: int | None = None,
+        width_multiple: int | None = None,
+    ) -> Passes:
         """How this model reads nodes, in batches that suit its device."""
         usual = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         if width_multiple is None:
@@ -217,15 +277,23 @@ class GraphFormers(nn.Module):
         return Passes(self.config, self.packer(row_multiple, width_multiple), batch_tokens or usual)
 
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
-        """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional models need a joint one.
+        """Two passes: the states of every distinct neighbour once, then the centres. Bidirectional
+        models need a joint one.
 
-        A few nodes on a GPU gain by one: most of their time is launching, and one pass launches half as much. (Compiled layers
-        would have to be compiled once more for it.)
+        A few nodes on a GPU gain by one: most of their time is launching, and one pass launches
+        half as much. (Compiled layers would have to be compiled once more for it.)
         """
         passes = self.passes()
-        if self.device.type == "cuda" and not self._is_compiled and passes.fit_together(tokens, neighborhood):
-            with UnlessMemoryIsFull(), self.reading() as network:  # else in two, which can be cut into pieces
-                batch = to_device(passes.packer.pack_neighborhoods(tokens, neighborhood), self.device)
+        if (
+            self.device.type == "cuda"
+            and not self._is_compiled
+            and passes.fit_together(tokens, neighborhood)
+        ):
+            # else in two, which can be cut into pieces
+            with UnlessMemoryIsFull(), self.reading() as network:
+                batch = to_device(
+                    passes.packer.pack_neighborhoods(tokens, neighborhood), self.device
+                )
                 vectors_BD: Tensor = network(batch)
                 return vectors_BD.cpu().numpy()
         known = passes.needed(neighborhood)
@@ -236,10 +304,18 @@ class GraphFormers(nn.Module):
         passes, pieces = self.passes(), Pieces()
         with self.reading() as network, progress("Reading texts", len(nodes), "texts") as task:
             dtype = next(network.parameters()).dtype
-            result = torch.empty(len(nodes), passes.num_states, self.config.hidden_size, dtype=dtype, device=self.device)
+            result = torch.empty(
+                len(nodes),
+                passes.num_states,
+                self.config.hidden_size,
+                dtype=dtype,
+                device=self.device,
+            )
 
             def read(part: slice) -> None:
-                result[part] = read_texts(network, to_device(passes.pack_texts(tokens, nodes[part]), self.device))
+                result[part] = read_texts(
+                    network, to_device(passes.pack_texts(tokens, nodes[part]), self.device)
+                )
 
             for part in passes.text_parts(tokens, nodes) if passes.num_states else ():
                 pieces.read(part, read)
@@ -247,16 +323,26 @@ class GraphFormers(nn.Module):
         return result
 
     def read_centers(
-        self, tokens: TokenCache, neighborhood: Neighborhood, states_NSD: Tensor, known: Array | None = None
+        self,
+        tokens: TokenCache,
+        neighborhood: Neighborhood,
+        states_NSD: Tensor,
+        known: Array | None = None,
     ) -> Array:
-        """(B, D) float32: centres in the light of their neighbours, whose states are given, as `known` says of which nodes."""
+        """(B, D) float32: centres in the light of their neighbours, whose states are given, as
+        `known` says of which nodes.
+        """
         passes, pieces = self.passes(), Pieces()
         result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
         with self.reading() as network, progress("Encoding", len(neighborhood), "nodes") as task:
 
             def read(part: slice) -> None:
-                batch = to_device(passes.pack_centers(tokens, cut(neighborhood, part), known), self.device)
-                states_MSD = states_NSD[batch.needed_M] if isinstance(batch, CenterBatch) else states_NSD
+                batch = to_device(
+                    passes.pack_centers(tokens, cut(neighborhood, part), known), self.device
+                )
+                states_MSD = (
+                    states_NSD[batch.needed_M] if isinstance(batch, CenterBatch) else states_NSD
+                )
                 result[part] = read_centers(network, batch, states_MSD).cpu().numpy()
 
             for part in passes.center_parts(tokens, neighborhood):
@@ -266,13 +352,17 @@ class GraphFormers(nn.Module):
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """The network to read with, for the length of a `with` block: without dropout, without gradients."""
+        """The network to read with, for the length of a `with` block: without dropout, without
+        gradients.
+        """
         with torch.inference_mode(), self._evaluating():
             yield self._inference_network()
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Without dropout while anybody encodes; every module back in its own mode when the last one is done."""
+        """Without dropout while anybody encodes; every module back in its own mode when the last
+        one is done.
+        """
         with _MODES:
             if not self._num_encoding:
                 self._modes = [(module, module.training) for module in self.modules()]
@@ -290,7 +380,8 @@ class GraphFormers(nn.Module):
     def _inference_network(self) -> Any:
         """The network to encode with: itself on a CPU, a bfloat16 copy on a GPU.
 
-        The copy takes over the weights of the moment at every call: optimizers do not always tell that they changed them.
+        The copy takes over the weights of the moment at every call: optimizers do not always tell
+        that they changed them.
         """
         if self.device.type != "cuda" or next(self.parameters()).dtype != torch.float32:
             return self.network
@@ -306,27 +397,33 @@ def make_network(config: ModelConfig) -> GraphFormersNetwork | CascadedNetwork |
     """The network of a method, with new weights."""
     if config.is_classic:
         return classic_network(config)
-    return GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
+    return (
+        GraphFormersNetwork(config) if config.method == "graphformers" else CascadedNetwork(config)
+    )
 
 
 def compile_network(network: nn.Module, backend: Any = "inductor", *, trains: bool = False) -> None:
-    """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any number of rows is served.
+    """Layer by layer: all layers share one compiled graph, so that compiling takes seconds and any
+    number of rows is served.
 
-    There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or without, few numbers of neighbours.
-    One that `trains` has norms by kernels of our own, where they work (norms.py).
+    There are as many graphs as kinds of calls: [CLS] alone or all tokens, with gradients or
+    without, few numbers of neighbours. One that `trains` has norms by kernels of our own, where
+    they work (norms.py).
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
-    warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # the compiler speaks of its own choices
+    # the compiler speaks of its own choices
+    warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")
     device = next(network.parameters()).device
     has_norm_kernels = trains and device.type == "cuda" and kernels_on(device, "norms") is not None
     options: dict[str, Any] = {}
     if backend == "inductor" and device.type == "cuda" and not trains:
-        # without the compiler's own processes: on an H200, torch 2.11, they did not answer for minutes when another number of
-        # neighbours came, whose kernels take less than a second each
+        # without the compiler's own processes: on an H200, torch 2.11, they did not answer for
+        # minutes when another number of neighbours came, whose kernels take less than a second each
         options = {"compile_threads": 1}
     options_apart = options
     if backend == "inductor" and torch.__version__ < "2.13":
-        # where it joins the two reductions of a norm's gradient, it forgot brackets around a sum of sizes
+        # where it joins the two reductions of a norm's gradient, it forgot brackets around a sum of
+        # sizes
         options_apart = options | {"triton.mix_order_reduction": False}
     for module in network.modules():
         if isinstance(module, TransformerLayer):
@@ -340,9 +437,11 @@ def compile_network(network: nn.Module, backend: Any = "inductor", *, trains: bo
 
 
 def _announcing(call: Any, apart: Any) -> Callable[..., Any]:
-    """The call, with torch.compile told that the first dimension of tensors varies: else it compiles again for another size.
+    """The call, with torch.compile told that the first dimension of tensors varies: else it
+    compiles again for another size.
 
-    `apart` is called instead for tokens chosen by the last argument, whose number is a sum: all of some rows, [CLS] of others.
+    `apart` is called instead for tokens chosen by the last argument, whose number is a sum: all of
+    some rows, [CLS] of others.
     """
 
     def announced(*arguments: Any) -> Any:
@@ -356,9 +455,11 @@ def _announcing(call: Any, apart: Any) -> Callable[..., Any]:
 
 def _announce(value: Any) -> None:
     if isinstance(value, Tensor):
-        if not hasattr(value, "_dynamo_weak_dynamic_indices"):  # most were announced for the layer before
+        # most were announced for the layer before
+        if not hasattr(value, "_dynamo_weak_dynamic_indices"):
             torch._dynamo.maybe_mark_dynamic(value, 0)
-            torch._dynamo.mark_static(value, list(range(1, value.dim())))  # else the next width would be compiled for any
+            # else the next width would be compiled for any
+            torch._dynamo.mark_static(value, list(range(1, value.dim())))
     elif isinstance(value, list | tuple):
         for entry in value:
             _announce(entry)

@@ -1,12 +1,15 @@
-"""What ends both halves of a Transformer layer, norm(residual + dropout(update)), as one GPU kernel there and one back.
+"""What ends both halves of a Transformer layer, norm(residual + dropout(update)), as one GPU kernel
+there and one back.
 
-For compiled training in bfloat16. torch.compile's own way back reads tokens by rows, for their gradients, and adds them up by
-columns, for the gradients of the norm, in one kernel whose shape it finds by trying: 1.9 ms for 140,000 tokens of BERT-base on an
-H200 where it tried at a bad moment (docs/design.md, 69). Here a program walks over many rows and keeps the sums of its columns:
-0.29 ms at any moment, where reading and writing alone take 0.21.
+For compiled training in bfloat16. torch.compile's own way back reads tokens by rows, for their
+gradients, and adds them up by columns, for the gradients of the norm, in one kernel whose shape it
+finds by trying: 1.9 ms for 140,000 tokens of BERT-base on an H200 where it tried at a bad moment
+(docs/design.md, 69). Here a program walks over many rows and keeps the sums of its columns: 0.29 ms
+at any moment, where reading and writing alone take 0.21.
 
-What is dropped is a hash of (seed, row, column), made again on the way back. Written in Triton, as kernels.py is. The compiler is
-not shown what is inside: with `torch.library.triton_op` it had not compiled a layer after two minutes.
+What is dropped is a hash of (seed, row, column), made again on the way back. Written in Triton, as
+kernels.py is. The compiler is not shown what is inside: with `torch.library.triton_op` it had not
+compiled a layer after two minutes.
 """
 
 from functools import cache
@@ -41,10 +44,13 @@ def _is_kept(seed, row, column, threshold):  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator, unused-ignore]
 def _forward(  # type: ignore[no-untyped-def]
-    update, residual, weight, bias, seed, result, total, mean, scale, num_rows, threshold, louder, eps,
+    update, residual, weight, bias, seed, result, total, mean, scale, num_rows,
+    threshold, louder, eps,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Some rows: their result, and what the way back needs: the sum that is normed, its mean, one over its deviation."""
+    """Some rows: their result, and what the way back needs: the sum that is normed, its mean, one
+    over its deviation.
+    """
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     is_row, is_column = row < num_rows, column < SIZE
     is_there = is_row[:, None] & is_column[None, :]
@@ -52,7 +58,8 @@ def _forward(  # type: ignore[no-untyped-def]
     given = tl.load(update + place, mask=is_there, other=0.0).to(tl.float32)
     summed = tl.where(_is_kept(seed, row, column, threshold), given * louder, 0.0)
     summed += tl.load(residual + place, mask=is_there, other=0.0).to(tl.float32)
-    rounded = summed.to(total.dtype.element_ty)  # what the way back reads: mean and deviation must be of the same numbers
+    # what the way back reads: mean and deviation must be of the same numbers
+    rounded = summed.to(total.dtype.element_ty)
     tl.store(total + place, rounded, mask=is_there)
     summed = rounded.to(tl.float32)
     middle = tl.sum(tl.where(is_there, summed, 0.0), 1) / SIZE
@@ -68,10 +75,13 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator, unused-ignore]
 def _backward(  # type: ignore[no-untyped-def]
-    gradient, total, mean, scale, weight, seed, to_update, to_residual, to_weight, to_bias, num_rows, threshold, louder,
+    gradient, total, mean, scale, weight, seed, to_update, to_residual, to_weight, to_bias,
+    num_rows, threshold, louder,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of every PROGRAMS-th block of rows, and this program's part of those of the norm's weight and bias."""
+    """The gradients of every PROGRAMS-th block of rows, and this program's part of those of the
+    norm's weight and bias.
+    """
     program, column = tl.program_id(0), tl.arange(0, BLOCK)
     is_column = column < SIZE
     times = tl.load(weight + column, mask=is_column, other=0.0).to(tl.float32)
@@ -101,13 +111,19 @@ def _backward(  # type: ignore[no-untyped-def]
 
 @cache
 def _sizes(size: int, is_back: bool) -> dict[str, int]:
-    """How many rows a program reads at a time, and with how many threads: no more than lie side by side in a row, 8 numbers each.
+    """How many rows a program reads at a time, and with how many threads: no more than lie side by
+    side in a row, 8 numbers each.
 
     Then sums over rows stay within a thread. Twice the threads took up to five times as long.
     """
     block = triton.next_power_of_2(size)
     rows = max(1024 // block, 1) if is_back else 2
-    return {"SIZE": size, "BLOCK": block, "ROWS": min(rows, 8), "num_warps": min(max(block // 256, 1), 16)}
+    return {
+        "SIZE": size,
+        "BLOCK": block,
+        "ROWS": min(rows, 8),
+        "num_warps": min(max(block // 256, 1), 16),
+    }
 
 
 def _dropping(dropout: float) -> tuple[int, float]:
@@ -117,18 +133,50 @@ def _dropping(dropout: float) -> tuple[int, float]:
 
 @custom_op("graphformers::add_norm", mutates_args=())
 def add_norm(
-    update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, dropout: float, eps: float
+    update: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    seed: Tensor,
+    dropout: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(…, D) norm(residual + dropout(update)); and the sum, the mean and one over the deviation of each of its rows.
+    """(…, D) norm(residual + dropout(update)); and the sum, the mean and one over the deviation of
+    each of its rows.
 
     `seed` is an integer of up to 63 bits in a tensor of one.
     """
-    if update.shape != residual.shape or weight.shape != bias.shape or weight.shape != update.shape[-1:]:
-        raise ValueError(f"{update.shape}, {residual.shape}, {weight.shape} and {bias.shape} do not go together")
-    update, residual, sizes = update.contiguous(), residual.contiguous(), _sizes(update.shape[-1], False)
-    result, total, mean, scale = _shape_of_results(update, residual, weight, bias, seed, dropout, eps)
+    if (
+        update.shape != residual.shape
+        or weight.shape != bias.shape
+        or weight.shape != update.shape[-1:]
+    ):
+        raise ValueError(
+            f"{update.shape}, {residual.shape}, {weight.shape} and {bias.shape} do not go together"
+        )
+    update, residual, sizes = (
+        update.contiguous(),
+        residual.contiguous(),
+        _sizes(update.shape[-1], False),
+    )
+    result, total, mean, scale = _shape_of_results(
+        update, residual, weight, bias, seed, dropout, eps
+    )
     grid = (triton.cdiv(len(mean), sizes["ROWS"]),)
-    given = (update, residual, weight, bias, seed, result, total, mean, scale, len(mean), *_dropping(dropout), eps)
+    given = (
+        update,
+        residual,
+        weight,
+        bias,
+        seed,
+        result,
+        total,
+        mean,
+        scale,
+        len(mean),
+        *_dropping(dropout),
+        eps,
+    )
     with torch.cuda.device(update.device):
         _forward[grid](*given, **sizes)
     return result, total, mean, scale
@@ -136,21 +184,37 @@ def add_norm(
 
 @add_norm.register_fake
 def _shape_of_results(
-    update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, dropout: float, eps: float
+    update: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    seed: Tensor,
+    dropout: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = update.numel() // update.shape[-1]
-    result, total = (torch.empty(residual.shape, dtype=residual.dtype, device=residual.device) for _ in range(2))
+    result, total = (
+        torch.empty(residual.shape, dtype=residual.dtype, device=residual.device) for _ in range(2)
+    )
     mean, scale = (torch.empty(rows, dtype=torch.float32, device=residual.device) for _ in range(2))
     return result, total, mean, scale
 
 
 @custom_op("graphformers::add_norm_backward", mutates_args=())
 def add_norm_backward(
-    gradient: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, dropout: float
+    gradient: Tensor,
+    total: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of update and residual, and of weight and bias in PROGRAMS parts."""
     gradient, sizes = gradient.contiguous(), _sizes(total.shape[-1], True)
-    found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_gradients(gradient, total, mean, scale, weight, seed, dropout)
+    found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_gradients(
+        gradient, total, mean, scale, weight, seed, dropout
+    )
     given = (gradient, total, mean, scale, weight, seed, *found, len(mean), *_dropping(dropout))
     with torch.cuda.device(total.device):
         _backward[(PROGRAMS,)](*given, PROGRAMS=PROGRAMS, **sizes)
@@ -159,10 +223,19 @@ def add_norm_backward(
 
 @add_norm_backward.register_fake
 def _shape_of_gradients(
-    gradient: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, dropout: float
+    gradient: Tensor,
+    total: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     to_update, to_residual = torch.empty_like(total), torch.empty_like(total)
-    to_weight, to_bias = (torch.empty(PROGRAMS, total.shape[-1], dtype=torch.float32, device=mean.device) for _ in range(2))
+    to_weight, to_bias = (
+        torch.empty(PROGRAMS, total.shape[-1], dtype=torch.float32, device=mean.device)
+        for _ in range(2)
+    )
     return to_update, to_residual, to_weight, to_bias
 
 
@@ -175,29 +248,48 @@ def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 def _walk_back(ctx, gradient, *_):  # type: ignore[no-untyped-def]
     total, mean, scale, weight, seed = ctx.saved_tensors
-    found = torch.ops.graphformers.add_norm_backward(gradient, total, mean, scale, weight, seed, ctx.dropout)
+    found = torch.ops.graphformers.add_norm_backward(
+        gradient, total, mean, scale, weight, seed, ctx.dropout
+    )
     to_update, to_residual, to_weight, to_bias = found
-    return to_update, to_residual, to_weight.sum(0).to(weight.dtype), to_bias.sum(0).to(weight.dtype), None, None, None
+    return (
+        to_update,
+        to_residual,
+        to_weight.sum(0).to(weight.dtype),
+        to_bias.sum(0).to(weight.dtype),
+        None,
+        None,
+        None,
+    )
 
 
 add_norm.register_autograd(_walk_back, setup_context=_keep)
 
 
 def works_on(device: torch.device) -> bool:
-    """Whether an example comes out right, there and back, and what is dropped there is dropped on the way back."""
+    """Whether an example comes out right, there and back, and what is dropped there is dropped on
+    the way back.
+    """
     if torch.cuda.get_device_capability(device) < (8, 0):
         return False  # no bfloat16
     generator, size = torch.Generator().manual_seed(0), 768
     seed = torch.tensor([1 << 40], device=device)
     with torch.inference_mode(False), torch.enable_grad():
-        update, residual, toward = (torch.randn(9, size, generator=generator).to(device, torch.bfloat16) for _ in range(3))
+        update, residual, toward = (
+            torch.randn(9, size, generator=generator).to(device, torch.bfloat16) for _ in range(3)
+        )
         weight, bias = (torch.randn(size, generator=generator).to(device) for _ in range(2))
         given = [tensor.requires_grad_() for tensor in (update, residual, weight, bias)]
         found = add_norm(*given, seed, 0.0, 1e-6)[0]
         expected = F.layer_norm(update.float() + residual.float(), (size,), weight, bias, 1e-6)
-        ways_back = torch.autograd.grad(found, given, toward), torch.autograd.grad(expected, given, toward.float())
+        ways_back = (
+            torch.autograd.grad(found, given, toward),
+            torch.autograd.grad(expected, given, toward.float()),
+        )
         ones = torch.ones_like(update, requires_grad=True)
-        dropped, total, _, _ = add_norm(ones, torch.zeros_like(update), weight, bias, seed, 0.5, 1e-6)
+        dropped, total, _, _ = add_norm(
+            ones, torch.zeros_like(update), weight, bias, seed, 0.5, 1e-6
+        )
         (back,) = torch.autograd.grad(dropped, ones, toward)
     if not 0.45 < float((total > 0).float().mean()) < 0.55 or bool((back[total == 0] != 0).any()):
         return False

@@ -1,12 +1,15 @@
-"""Coding: vectors as the graph of near neighbours compares them, a byte a number where that keeps their order.
+"""Coding: vectors as the graph of near neighbours compares them, a byte a number where that keeps
+their order.
 
-The graph is made by inner products and needs vectors of one length, whatever lengths the stored ones have. A stored x becomes
-(x - m, r, …, r): m is the mean of all, which changes every score of a query by the same amount, and r makes up for what x - m
-lacks to the longest of all. It is spread over several numbers, so that none of them is large. A query q becomes (q, 0, …, 0).
+The graph is made by inner products and needs vectors of one length, whatever lengths the stored
+ones have. A stored x becomes (x - m, r, …, r): m is the mean of all, which changes every score of a
+query by the same amount, and r makes up for what x - m lacks to the longest of all. It is spread
+over several numbers, so that none of them is large. A query q becomes (q, 0, …, 0).
 
-Without their mean the numbers of a vector are small and of one size, so bytes hold them well: half the memory of float16, and
-the same recall from a walk that is nearly twice as fast, since most of its time is waiting for memory. Where they do not, because
-a few numbers are far larger than the rest, float16 is taken; whoever makes an index tries it.
+Without their mean the numbers of a vector are small and of one size, so bytes hold them well: half
+the memory of float16, and the same recall from a walk that is nearly twice as fast, since most of
+its time is waiting for memory. Where they do not, because a few numbers are far larger than the
+rest, float16 is taken; whoever makes an index tries it.
 """
 
 from collections.abc import Iterator
@@ -39,7 +42,9 @@ class Coding:
     def stored(self, vectors: Array) -> Array:
         """(N, size) of vectors as they are compared."""
         moved = vectors - self.mean
-        missing = np.sqrt(np.maximum(self.longest**2 - (moved.astype(np.float64) ** 2).sum(1), 0) / EXTRA)
+        missing = np.sqrt(
+            np.maximum(self.longest**2 - (moved.astype(np.float64) ** 2).sum(1), 0) / EXTRA
+        )
         whole = np.concatenate([moved, np.repeat(missing[:, None], EXTRA, 1).astype(np.float32)], 1)
         if self.precision == "i8":
             return to_bytes(whole / np.float32(self.unit))
@@ -51,7 +56,9 @@ def to_bytes(numbers: Array) -> Array:
 
 
 def asked(queries_QD: Array, precision: str) -> Array:
-    """(Q, D + EXTRA) queries as the graph is asked; each is scaled by its largest number, which does not change who is near."""
+    """(Q, D + EXTRA) queries as the graph is asked; each is scaled by its largest number, which
+    does not change who is near.
+    """
     count, size = queries_QD.shape
     whole = np.zeros((count, size + EXTRA), dtype=np.int8 if precision == "i8" else np.float32)
     largest = np.abs(queries_QD).max(1, keepdims=True)
@@ -63,7 +70,8 @@ def asked(queries_QD: Array, precision: str) -> Array:
 def coding_of(store: VectorStore, precision: str) -> Coding:
     """How to write a store's vectors: two passes over them.
 
-    Nothing is clipped: the largest numbers are those of the longest vectors, which inner products find most often.
+    Nothing is clipped: the largest numbers are those of the longest vectors, which inner products
+    find most often.
     """
     total = np.zeros(store.size)
     for vectors in compared_blocks(store):

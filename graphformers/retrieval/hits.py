@@ -10,14 +10,19 @@ from graphformers.data.arrays import Array
 
 @dataclass(frozen=True)
 class Hits:
-    """The best nodes of each query, best first; where there are fewer than K, -1 with a score of -inf."""
+    """The best nodes of each query, best first; where there are fewer than K, -1 with a score of
+    -inf.
+    """
 
     nodes_QK: Array  # int64
     scores_QK: Array  # float32
 
 
-def top_hits(queries_QD: Array, nodes_M: Array, vectors_MD: Array, is_hidden_M: Array | None, k: int) -> Hits:
-    """The `k` best of some nodes by their vectors, -inf for those that are hidden; all, as they stand, where there are no more.
+def top_hits(
+    queries_QD: Array, nodes_M: Array, vectors_MD: Array, is_hidden_M: Array | None, k: int
+) -> Hits:
+    """The `k` best of some nodes by their vectors, -inf for those that are hidden; all, as they
+    stand, where there are no more.
 
     (Multiplied by torch: numpy's own library takes twice as long for a few queries.)
     """
@@ -37,7 +42,9 @@ def merge_hits(one: Hits, other: Hits, k: int) -> Hits:
 
 
 def best_hits(nodes: Array, scores: Array, k: int) -> Hits:
-    """The `k` best of `k` or more; of equals the smaller number comes first, so that the order never depends on blocks."""
+    """The `k` best of `k` or more; of equals the smaller number comes first, so that the order
+    never depends on blocks.
+    """
     order = np.lexsort((np.where(nodes < 0, np.iinfo(np.int64).max, nodes), -scores), axis=1)[:, :k]
     nodes, scores = np.take_along_axis(nodes, order, 1), np.take_along_axis(scores, order, 1)
     return Hits(np.where(np.isneginf(scores), -1, nodes), scores)

@@ -1,10 +1,12 @@
 """Index: the nearest vectors of a store, exactly or through a graph of near neighbours (usearch).
 
-The index is made of the store's base, which never changes: a file that is mapped into memory and shared by all who read it. What
-the log has changed since is kept apart and searched exactly, and hits of the base that it has overtaken are passed over; so a new
-vector is found in the same moment, and nothing is ever rebuilt to remove one. A compaction makes a new base and so a new index.
+The index is made of the store's base, which never changes: a file that is mapped into memory and
+shared by all who read it. What the log has changed since is kept apart and searched exactly, and
+hits of the base that it has overtaken are passed over; so a new vector is found in the same moment,
+and nothing is ever rebuilt to remove one. A compaction makes a new base and so a new index.
 
-How vectors are written into the graph is told in coding.py. Its best hits are scored again with the vectors as they are stored.
+How vectors are written into the graph is told in coding.py. Its best hits are scored again with the
+vectors as they are stored.
 
     papers.vectors/index.usearch, index.json   the graph of near neighbours, and what it was made of
 
@@ -36,13 +38,19 @@ from graphformers.retrieval.overlay import Overlay
 
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
-CONNECTIVITY, BUILD_WIDTH = 24, 160  # of usearch's graph; with 16, vectors in tight clusters lose two hits in a hundred
-WIDTHS = (64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048)  # nodes followed at a time
-LEAST_WIDTH = 128  # for vectors that are no nodes': they may be of quite another kind than those by which an index is tried
+# of usearch's graph; with 16, vectors in tight clusters lose two hits in a hundred
+CONNECTIVITY, BUILD_WIDTH = 24, 160
+# nodes followed at a time
+WIDTHS = (64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048)
+# for vectors that are no nodes': they may be of quite another kind than those by which an index is
+# tried
+LEAST_WIDTH = 128
 RECALL = 0.99  # at 10, for which a width is chosen when an index is made
 SURPLUS = 2  # times as many hits are scored again
 RECALL_QUERIES = 500
-FIRST = 2_000  # vectors that one thread adds: several would miss each other's in a graph that is nearly empty, and lose them
+# vectors that one thread adds: several would miss each other's in a graph that is nearly empty, and
+# lose them
+FIRST = 2_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,9 @@ class IndexFacts:
 
 
 class OpenFile:
-    """A file that stays the same whatever is put in its place; closed when nobody holds it any more."""
+    """A file that stays the same whatever is put in its place; closed when nobody holds it any
+    more.
+    """
 
     def __init__(self, path: Path) -> None:
         self.handle = os.open(path, os.O_RDONLY)
@@ -76,17 +86,22 @@ class OpenFile:
 class Index:
     """Finds the nearest nodes of a store: `Index.open(store).search(vectors, k)`."""
 
-    def __init__(self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None) -> None:
+    def __init__(
+        self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None
+    ) -> None:
         self.store, self._graph, self.facts = store, graph, facts
         self._all: Array | None = None
         self.file: OpenFile | None = None  # that the graph is mapped from, if it is
         self._overlay: Overlay | None = None
         self._covered: tuple[Array, Array, int] | None = None
-        self._numbers: Array | None = None  # of the graph's nodes in the store, -1 for those that changed since; None: the same
+        # of the graph's nodes in the store, -1 for those that changed since; None: the same
+        self._numbers: Array | None = None
         self._unseen = np.zeros(0, dtype=np.int64)  # base nodes that the graph does not know
 
     def on(self, store: VectorStore) -> "Index":
-        """The same for another state of the store, with the same base; what was read of it before is not read again."""
+        """The same for another state of the store, with the same base; what was read of it before
+        is not read again.
+        """
         assert store.artifact is self.store.artifact, "an index belongs to one base"
         other = copy.copy(self)
         other.store = store
@@ -108,7 +123,8 @@ class Index:
     def carried_over(self, before: VectorStore, store: VectorStore) -> "Index":
         """For a store that `before` was compacted into, until it has an index of its own.
 
-        The graph of near neighbours stays, its nodes get their new numbers; vectors that it does not know are searched exactly.
+        The graph of near neighbours stays, its nodes get their new numbers; vectors that it does
+        not know are searched exactly.
         """
         if self._graph is None:
             return Index(store)
@@ -126,7 +142,8 @@ class Index:
 
     @staticmethod
     def open(store: VectorStore, *, exact: bool | None = None) -> "Index":
-        """The store's index from disk, made when there is none yet; exact search for small stores, or when asked for.
+        """The store's index from disk, made when there is none yet; exact search for small stores,
+        or when asked for.
 
         Without usearch every search is exact.
         """
@@ -141,22 +158,31 @@ class Index:
     def is_exact(self) -> bool:
         return self._graph is None
 
-    def search(self, queries_QD: Array, k: int, *, allowed: Array | None = None, are_nodes: bool = False) -> Hits:
+    def search(
+        self, queries_QD: Array, k: int, *, allowed: Array | None = None, are_nodes: bool = False
+    ) -> Hits:
         """The `k` best nodes for each query; `allowed` marks by node number who may be found.
 
         Where queries are vectors of nodes in the store, `are_nodes` makes the search shorter.
         """
         queries_QD = np.ascontiguousarray(queries_QD, dtype=np.float32)
         if queries_QD.ndim != 2 or queries_QD.shape[1] != self.store.size:
-            raise GraphFormersError(f"queries of shape {queries_QD.shape} given, expected rows of {self.store.size} numbers")
+            raise GraphFormersError(
+                f"queries of shape {queries_QD.shape} given, expected rows of {self.store.size} "
+                f"numbers"
+            )
         if not np.isfinite(queries_QD).all():
             raise GraphFormersError("the query holds numbers that are not finite (NaN or inf)")
         if self.store.is_cosine:
-            largest_Q1 = np.abs(queries_QD).max(axis=1, keepdims=True, initial=0)  # whose square a float32 may not hold
+            # whose square a float32 may not hold
+            largest_Q1 = np.abs(queries_QD).max(axis=1, keepdims=True, initial=0)
             queries_QD = unit_rows(queries_QD / np.where(largest_Q1 > 0, largest_Q1, 1))
         k = min(k, len(self.store))
         if k < 1 or not len(queries_QD):
-            return Hits(np.zeros((len(queries_QD), 0), dtype=np.int64), np.zeros((len(queries_QD), 0), dtype=np.float32))
+            return Hits(
+                np.zeros((len(queries_QD), 0), dtype=np.int64),
+                np.zeros((len(queries_QD), 0), dtype=np.float32),
+            )
         if self._graph is None or (allowed is not None and allowed.sum() < EXACT_BELOW):
             return self._search_all(queries_QD, k, allowed)
         return self._search_graph(queries_QD, k, allowed, are_nodes=are_nodes)
@@ -164,23 +190,35 @@ class Index:
     def _search_all(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Every vector against every query, block by block."""
         hidden, _ = self._hidden(allowed)
-        best = Hits(np.full((len(queries_QD), k), -1), np.full((len(queries_QD), k), -np.inf, dtype=np.float32))
+        best = Hits(
+            np.full((len(queries_QD), k), -1),
+            np.full((len(queries_QD), k), -np.inf, dtype=np.float32),
+        )
         is_kept = self.is_exact and self.store.num_base <= 10 * EXACT_BELOW
-        nodes = np.arange(len(hidden)) if is_kept and hidden.mean() < 0.5 else np.flatnonzero(~hidden)
+        nodes = (
+            np.arange(len(hidden)) if is_kept and hidden.mean() < 0.5 else np.flatnonzero(~hidden)
+        )
         for start in range(0, len(nodes), BLOCK):
             part = nodes[start : start + BLOCK]
-            vectors = self._kept(part, len(nodes) == len(hidden)) if is_kept else compared(self.store, part)
+            vectors = (
+                self._kept(part, len(nodes) == len(hidden))
+                if is_kept
+                else compared(self.store, part)
+            )
             best = merge_hits(best, top_hits(queries_QD, part, vectors, hidden[part], k), k)
         return self._with_changes(best, queries_QD, k, allowed)
 
     def _kept(self, nodes: Array, is_slice: bool) -> Array:
-        """(M, D) float32 of base nodes. Those of a small store that is always searched exactly are kept in memory."""
+        """(M, D) float32 of base nodes. Those of a small store that is always searched exactly are
+        kept in memory.
+        """
         if self._all is None:
             self._all = compared(self.store, np.arange(self.store.num_base))
         return self._all[nodes[0] : nodes[-1] + 1] if is_slice else self._all[nodes]
 
     def _hidden(self, allowed: Array | None) -> tuple[Array, int]:
-        """(num_base,) which vectors of the base do not count: overtaken by the log, among the unseen, or not allowed.
+        """(num_base,) which vectors of the base do not count: overtaken by the log, among the
+        unseen, or not allowed.
 
         And how many do count.
         """
@@ -199,14 +237,23 @@ class Index:
     def _with_changes(self, best: Hits, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """Hits of the base, and with them what the log changed."""
         self._overlay = overlay = Overlay.of(self.store, self._unseen, self._overlay)
-        return merge_hits(best, overlay.search(queries_QD, k, allowed), k) if len(overlay.nodes_M) else best
+        return (
+            merge_hits(best, overlay.search(queries_QD, k, allowed), k)
+            if len(overlay.nodes_M)
+            else best
+        )
 
-    def _search_graph(self, queries_QD: Array, k: int, allowed: Array | None, *, are_nodes: bool) -> Hits:
-        """Hits of the base, four times as many as long as too few of them count; and what the log changed, exactly."""
+    def _search_graph(
+        self, queries_QD: Array, k: int, allowed: Array | None, *, are_nodes: bool
+    ) -> Hits:
+        """Hits of the base, four times as many as long as too few of them count; and what the log
+        changed, exactly.
+        """
         hidden, possible = self._hidden(allowed)
         wanted = SURPLUS * k
         while True:
-            if wanted > self.store.num_base // 4:  # so few count that looking at all is cheaper, and a walk might miss some
+            # so few count that looking at all is cheaper, and a walk might miss some
+            if wanted > self.store.num_base // 4:
                 return self._search_all(queries_QD, k, allowed)
             keys_QM = self._walk(queries_QD, wanted, are_nodes=are_nodes)
             keys_QM[(keys_QM >= 0) & hidden[keys_QM]] = -1
@@ -216,14 +263,19 @@ class Index:
         return self._with_changes(self._score_again(queries_QD, keys_QM, k), queries_QD, k, allowed)
 
     def _walk(self, queries_QD: Array, count: int, *, are_nodes: bool) -> Array:
-        """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds fewer."""
+        """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds
+        fewer.
+        """
         assert self.facts is not None, "a graph has its facts"
         width = self.facts.node_width if are_nodes else self.facts.search_width
         found = self._graph.search(asked(queries_QD, self.facts.precision), count, width)
         keys_QM = np.atleast_2d(found.keys).astype(np.int64)
-        if len(queries_QD) > 1:  # a single query is answered in another shape, without places that are empty
+        # a single query is answered in another shape, without places that are empty
+        if len(queries_QD) > 1:
             keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
-        return keys_QM if self._numbers is None else np.where(keys_QM >= 0, self._numbers[keys_QM], -1)
+        return (
+            keys_QM if self._numbers is None else np.where(keys_QM >= 0, self._numbers[keys_QM], -1)
+        )
 
     def _score_again(self, queries_QD: Array, keys_QM: Array, k: int) -> Hits:
         """The `k` best of some candidates, by the vectors as they are stored; -1 is nobody."""
@@ -268,11 +320,16 @@ def build_index(store: VectorStore) -> Index:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        say(f"{store.path}: the index cannot be kept there ({error.strerror}); it will be built again the next time")
+        say(
+            f"{store.path}: the index cannot be kept there ({error.strerror}); it will be built "
+            f"again the next time"
+        )
     return index
 
 
-def _built(store: VectorStore, trial: "Trial", of_nodes: "Trial", coding: Coding) -> tuple[Index, float]:
+def _built(
+    store: VectorStore, trial: "Trial", of_nodes: "Trial", coding: Coding
+) -> tuple[Index, float]:
     """An index in memory, and its recall."""
     graph = _empty_graph(coding.size, coding.precision)
     with progress("Indexing", store.num_base, "vectors") as task:
@@ -285,11 +342,17 @@ def _built(store: VectorStore, trial: "Trial", of_nodes: "Trial", coding: Coding
     facts = IndexFacts(*made, search_width=WIDTHS[0], node_width=WIDTHS[0], recall=0, checksum="")
     width, recall = trial.choose_width(Index(store, graph, facts), LEAST_WIDTH)
     node_width, _ = of_nodes.choose_width(Index(store, graph, facts), WIDTHS[0])
-    return Index(store, graph, replace(facts, search_width=width, node_width=min(node_width, width), recall=recall)), recall
+    return Index(
+        store,
+        graph,
+        replace(facts, search_width=width, node_width=min(node_width, width), recall=recall),
+    ), recall
 
 
 def load_index(store: VectorStore) -> Index | None:
-    """The index from disk, mapped; None where there is none, it is another base's, or it is damaged."""
+    """The index from disk, mapped; None where there is none, it is another base's, or it is
+    damaged.
+    """
     try:
         facts = IndexFacts(**json.loads((store.path / ABOUT).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -304,14 +367,17 @@ def load_index(store: VectorStore) -> Index | None:
         say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
         return None
     graph = _empty_graph(store.size + EXTRA, facts.precision)
-    graph.graph.view(str(file.path))  # this very file: a compaction may put another one in its place at any moment
+    # this very file: a compaction may put another one in its place at any moment
+    graph.graph.view(str(file.path))
     found = Index(store, graph, facts)
     found.file = file
     return found
 
 
 class NearGraph:
-    """usearch's graph. How far it walks is a property there; here it is said with every question."""
+    """usearch's graph. How far it walks is a property there; here it is said with every
+    question.
+    """
 
     def __init__(self, graph: Any) -> None:
         self.graph, self._guard = graph, threading.Lock()
@@ -325,12 +391,22 @@ class NearGraph:
 def _empty_graph(size: int, precision: str) -> NearGraph:
     from usearch.index import Index as UsearchIndex
 
-    return NearGraph(UsearchIndex(ndim=size, metric="ip", dtype=precision, connectivity=CONNECTIVITY, expansion_add=BUILD_WIDTH))
+    return NearGraph(
+        UsearchIndex(
+            ndim=size,
+            metric="ip",
+            dtype=precision,
+            connectivity=CONNECTIVITY,
+            expansion_add=BUILD_WIDTH,
+        )
+    )
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Queries by which an index is judged. Of equals any is right: many nodes may have the same text, and none of its own."""
+    """Queries by which an index is judged. Of equals any is right: many nodes may have the same
+    text, and none of its own.
+    """
 
     queries_QD: Array
     own_Q: Array  # nodes that are not looked for; -1 for none
@@ -340,7 +416,9 @@ class Trial:
     @staticmethod
     def of_nodes(store: VectorStore) -> "Trial":
         """Vectors of the store, each itself left out."""
-        nodes = np.random.default_rng(1).choice(store.num_base, min(store.num_base, RECALL_QUERIES), replace=False)
+        nodes = np.random.default_rng(1).choice(
+            store.num_base, min(store.num_base, RECALL_QUERIES), replace=False
+        )
         return Trial.made(store, compared(store, nodes), nodes)
 
     @staticmethod
@@ -350,24 +428,39 @@ class Trial:
         ends = draw.integers(0, store.num_base, (2, RECALL_QUERIES))
         share = draw.uniform(0, 0.5, (RECALL_QUERIES, 1)).astype(np.float32)
         queries = (1 - share) * store.base_vectors(ends[0]) + share * store.base_vectors(ends[1])
-        return Trial.made(store, unit_rows(queries) if store.is_cosine else queries, np.full(len(queries), -1))
+        return Trial.made(
+            store, unit_rows(queries) if store.is_cosine else queries, np.full(len(queries), -1)
+        )
 
     @staticmethod
     def made(store: VectorStore, queries_QD: Array, own_Q: Array) -> "Trial":
         best = Index(store)._search_all(queries_QD, min(11, store.num_base), None)
-        scores = np.where(best.nodes_QK == own_Q[:, None], np.inf, best.scores_QK)  # itself comes first, and is passed over
+        # itself comes first, and is passed over
+        scores = np.where(best.nodes_QK == own_Q[:, None], np.inf, best.scores_QK)
         is_own = int((own_Q >= 0).any())
         count = min(10, store.num_base - is_own)
-        return Trial(queries_QD, own_Q, -np.sort(-scores, axis=1)[:, max(is_own + count - 1, 0)], count)
+        return Trial(
+            queries_QD, own_Q, -np.sort(-scores, axis=1)[:, max(is_own + count - 1, 0)], count
+        )
 
     def recall(self, found: Hits) -> float:
         """The share of those that should be found which are, or others that are as near."""
         enough = self.worst_Q - 1e-5 * np.abs(self.worst_Q)
-        is_right = (found.scores_QK >= enough[:, None]) & (found.nodes_QK != self.own_Q[:, None]) & (found.nodes_QK >= 0)
-        return float(np.minimum(is_right.sum(1), self.count).sum() / (self.count * len(self.own_Q))) if self.count else 1.0
+        is_right = (
+            (found.scores_QK >= enough[:, None])
+            & (found.nodes_QK != self.own_Q[:, None])
+            & (found.nodes_QK >= 0)
+        )
+        return (
+            float(np.minimum(is_right.sum(1), self.count).sum() / (self.count * len(self.own_Q)))
+            if self.count
+            else 1.0
+        )
 
     def choose_width(self, index: Index, least: int) -> tuple[int, float]:
-        """How many nodes a search must follow at a time for a recall@10 of RECALL, at least so many; and the recall then."""
+        """How many nodes a search must follow at a time for a recall@10 of RECALL, at least so
+        many; and the recall then.
+        """
         recall = 0.0
         for width in (width for width in WIDTHS if width >= least):
             recall = self.recall(index.with_width(width).search(self.queries_QD, 11))

@@ -1,4 +1,5 @@
-"""Overlay: the vectors that an index does not know, because the log changed them since. They are looked at one by one.
+"""Overlay: the vectors that an index does not know, because the log changed them since. They are
+looked at one by one.
 
 Shapes as in index.py; M nodes of the overlay.
 """
@@ -16,7 +17,9 @@ MANY = 500  # more than these are not sorted as a whole
 
 @dataclass(frozen=True)
 class Overlay:
-    """The unknown nodes of one state of a store, in order, and their vectors as they are compared."""
+    """The unknown nodes of one state of a store, in order, and their vectors as they are
+    compared.
+    """
 
     store: VectorStore
     end: int  # of the log that was read
@@ -25,26 +28,36 @@ class Overlay:
 
     @staticmethod
     def of(store: VectorStore, unseen: Array, before: "Overlay | None" = None) -> "Overlay":
-        """Of a store's changed nodes, and of those of the base that are `unseen`; what `before` holds is not read again.
+        """Of a store's changed nodes, and of those of the base that are `unseen`; what `before`
+        holds is not read again.
 
-        `before` is that of an earlier state with the same base and the same `unseen`. Of a store that was changed itself, instead
-        of a fork of it, nobody can tell what is still the same.
+        `before` is that of an earlier state with the same base and the same `unseen`. Of a store
+        that was changed itself, instead of a fork of it, nobody can tell what is still the same.
         """
         if before is not None and before.store is store and before.end == store.log.end:
             return before
         end, still = store.log.end, np.setdiff1d(unseen, store.overtaken())
         nodes_M = np.union1d(store.changed_nodes(), still)
-        vectors_MD, is_known = np.empty((len(nodes_M), store.size), dtype=np.float32), np.zeros(len(nodes_M), dtype=bool)
+        vectors_MD, is_known = (
+            np.empty((len(nodes_M), store.size), dtype=np.float32),
+            np.zeros(len(nodes_M), dtype=bool),
+        )
         if before is not None and before.store is not store and len(before.nodes_M):
             places = np.minimum(np.searchsorted(before.nodes_M, nodes_M), len(before.nodes_M) - 1)
-            is_same = store.is_same_vector(before.store, nodes_M) | np.isin(nodes_M, still, assume_unique=True)
+            is_same = store.is_same_vector(before.store, nodes_M) | np.isin(
+                nodes_M, still, assume_unique=True
+            )
             is_known = (before.nodes_M[places] == nodes_M) & is_same
             vectors_MD[is_known] = before.vectors_MD[places[is_known]]
         vectors_MD[~is_known] = store.compared(nodes_M[~is_known])
         return Overlay(store, end, nodes_M, vectors_MD)
 
     def search(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
-        """The `k` best of them for each query, or all where they are few; `allowed` marks by node number who may be found."""
+        """The `k` best of them for each query, or all where they are few; `allowed` marks by node
+        number who may be found.
+        """
         count = len(self.nodes_M)
         is_hidden_M = None if allowed is None else ~allowed[self.nodes_M]
-        return top_hits(queries_QD, self.nodes_M, self.vectors_MD, is_hidden_M, k if count > MANY else count)
+        return top_hits(
+            queries_QD, self.nodes_M, self.vectors_MD, is_hidden_M, k if count > MANY else count
+        )

@@ -26,7 +26,8 @@ class Match:
     id: str
     score: float
     text: str
-    columns: dict[str, Any] = field(default_factory=dict, hash=False)  # those of its own columns that were asked for
+    # those of its own columns that were asked for
+    columns: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def table(self) -> dict[str, Any]:
         told = {"id": self.id, "score": self.score, "text": self.text}
@@ -36,8 +37,8 @@ class Match:
 class Searcher:
     """Searches a store: `Searcher(store).text("graph neural networks", k=10)`.
 
-    The model is loaded when a text is first asked for; to look for what is near a node it is not needed. Matches come with the
-    node `columns` that are named here.
+    The model is loaded when a text is first asked for; to look for what is near a node it is not
+    needed. Matches come with the node `columns` that are named here.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class Searcher:
                 check_model(self.store, self._model)
             return self._model
 
-    def text(self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), where: Sequence[str] = ()) -> list[Match]:
+    def text(
+        self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), where: Sequence[str] = ()
+    ) -> list[Match]:
         """The nodes nearest to a text, read in the company of the nodes whose ids are given."""
         return self.vector(self.encode(text, neighbors), k, where=where)
 
@@ -89,13 +92,20 @@ class Searcher:
     def vector(self, vector: Array, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
         """The nodes nearest to a vector."""
         check_k(k)
-        hits = self.index.search(np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, where))
+        hits = self.index.search(
+            np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, where)
+        )
         return self._matches(hits.nodes_QK[0], hits.scores_QK[0])
 
     def _near(self, node: int, k: int, left_out: Array, where: Sequence[str]) -> list[Match]:
         check_k(k)
         allowed = allowed_nodes(self.store.live, where)
-        hits = self.index.search(self.store.raw(np.array([node])).floats(), k + len(left_out), allowed=allowed, are_nodes=True)
+        hits = self.index.search(
+            self.store.raw(np.array([node])).floats(),
+            k + len(left_out),
+            allowed=allowed,
+            are_nodes=True,
+        )
         kept = ~np.isin(hits.nodes_QK[0], left_out)
         return self._matches(hits.nodes_QK[0][kept][:k], hits.scores_QK[0][kept][:k])
 
@@ -104,14 +114,18 @@ class Searcher:
         nodes = self.store.live.find(ids)
         for id, node in zip(ids, nodes.tolist(), strict=True):
             if node < 0:
-                raise GraphFormersError(f"no node with the id {id!r} among the {len(self.store):,} of {self.store.path}")
+                raise GraphFormersError(
+                    f"no node with the id {id!r} among the {len(self.store):,} of {self.store.path}"
+                )
         return nodes
 
     def _matches(self, nodes: Array, scores: Array) -> list[Match]:
         is_there = nodes >= 0
         nodes, live = nodes[is_there], self.store.live
         values = live.values_of(nodes, self.columns)
-        found = zip(live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), values, strict=True)
+        found = zip(
+            live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), values, strict=True
+        )
         return [Match(*told) for told in found]
 
 
@@ -130,14 +144,18 @@ def search(
     columns: Sequence[str] = (),
     model: GraphFormers | None = None,
 ) -> list[Match]:
-    """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks", k=5)`.
+    """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks",
+    k=5)`.
 
-    `model` is found where it lay when the vectors were made, unless it is given. Who asks often keeps a Searcher, which keeps
-    index and model.
+    `model` is found where it lay when the vectors were made, unless it is given. Who asks often
+    keeps a Searcher, which keeps index and model.
     """
     searcher = Searcher(store, model, columns=columns)
     if isinstance(query, str):
         return searcher.text(query, k, neighbors=neighbors, where=where)
     if np.asarray(query).dtype.kind not in "fiu":
-        raise GraphFormersError("expected one text or one vector; for several texts, keep a Searcher and ask it one by one")
+        raise GraphFormersError(
+            "expected one text or one vector; for several texts, keep a Searcher and ask it one by "
+            "one"
+        )
     return searcher.vector(query, k, where=where)

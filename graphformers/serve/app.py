@@ -1,7 +1,8 @@
-"""The app: what can be asked over HTTP. Each endpoint takes apart, asks the engine, and puts together.
+"""The app: what can be asked over HTTP. Each endpoint takes apart, asks the engine, and puts
+together.
 
-Paths are taken apart before they are decoded (gate.py), so an id is one part of a path with everything special written as %XX,
-and may hold anything, slashes included.
+Paths are taken apart before they are decoded (gate.py), so an id is one part of a path with
+everything special written as %XX, and may hold anything, slashes included.
 """
 
 import asyncio
@@ -19,7 +20,15 @@ from starlette.exceptions import HTTPException
 
 from graphformers import __version__
 from graphformers.serve import nodes
-from graphformers.serve.bodies import LIMITS, EdgesBody, EmbeddingsBody, Id, NodeBody, PlacesBody, SearchBody
+from graphformers.serve.bodies import (
+    LIMITS,
+    EdgesBody,
+    EmbeddingsBody,
+    Id,
+    NodeBody,
+    PlacesBody,
+    SearchBody,
+)
 from graphformers.serve.engine import Engine, Question, Reading
 from graphformers.serve.files import File, page_files
 from graphformers.serve.gate import Gate, RefusalError, Shortcut
@@ -27,24 +36,52 @@ from graphformers.serve.metrics import Metrics
 from graphformers.serve.projection import Map
 from graphformers.serve.refusals import TOO_LONG, NotReadyError, add_errors
 from graphformers.serve.settings import ServeSettings
-from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, RemoveEdge, Write
+from graphformers.serve.writing import (
+    AddEdges,
+    DeleteNode,
+    NotFoundError,
+    PutNode,
+    RefusedError,
+    RemoveEdge,
+    Write,
+)
 
-NodeId = Annotated[str, Part(description="The id of a node; characters that are special in addresses as %XX, also slashes.")]
+NodeId = Annotated[
+    str,
+    Part(
+        description=(
+            "The id of a node; characters that are special in addresses as %XX, also slashes."
+        )
+    ),
+]
 API = ("/nodes", "/search", "/edges", "/map", "/info")
 NEAR = {  # what `asked` reads
     "parameters": [
         {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
-        {"name": "k", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": LIMITS.k, "default": 10}},
+        {
+            "name": "k",
+            "in": "query",
+            "schema": {"type": "integer", "minimum": 1, "maximum": LIMITS.k, "default": 10},
+        },
         {
             "name": "where",
             "in": "query",
-            "description": "As in year>=1995, venue~neur (contains) or 'year in 1995,1996'; all must hold.",
-            "schema": {"type": "array", "maxItems": LIMITS.filters, "items": {"type": "string", "maxLength": 500}},
+            "description": (
+                "As in year>=1995, venue~neur (contains) or 'year in 1995,1996'; all must hold."
+            ),
+            "schema": {
+                "type": "array",
+                "maxItems": LIMITS.filters,
+                "items": {"type": "string", "maxLength": 500},
+            },
         },
     ]
 }
 PUT: dict[int | str, dict[str, Any]] = {
-    status: {"description": f"{text}: id, is_new, new_links and new_columns.", "content": {"application/json": {}}}
+    status: {
+        "description": f"{text}: id, is_new, new_links and new_columns.",
+        "content": {"application/json": {}},
+    }
     for status, text in {200: "The node was there", 201: "The node is new"}.items()
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -96,7 +133,9 @@ def make_app(settings: ServeSettings) -> tuple[Gate, State]:
     app = FastAPI(
         title="graphformers",
         version=__version__,
-        description="Vectors of a graph of texts: search, embeddings, changes that are searchable at once.",
+        description=(
+            "Vectors of a graph of texts: search, embeddings, changes that are searchable at once."
+        ),
         docs_url=None,  # those pages load their scripts from elsewhere
         redoc_url=None,
         responses=ERRORS,
@@ -112,7 +151,9 @@ def make_app(settings: ServeSettings) -> tuple[Gate, State]:
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuses a parameter of an address that nobody reads: ?kk=2 would go unnoticed. The page's own addresses may have any."""
+    """Refuses a parameter of an address that nobody reads: ?kk=2 would go unnoticed. The page's own
+    addresses may have any.
+    """
     route = request.scope["route"]
     if route.path.startswith(API) and route.openapi_extra is not NEAR:
         refuse_others(request.query_params, [entry.alias for entry in route.dependant.query_params])
@@ -138,16 +179,24 @@ def decoded(id: str) -> str:
     if not found.strip():
         raise RefusedError("the id in the address is empty, expected something")
     if len(found) > LIMITS.id_letters:
-        raise RefusedError(f"an id of {len(found):,} letters given, expected at most {LIMITS.id_letters:,}")
+        raise RefusedError(
+            f"an id of {len(found):,} letters given, expected at most {LIMITS.id_letters:,}"
+        )
     return found
 
 
 def make_shortcut(app: FastAPI, state: State) -> Shortcut:
-    """Searches by id without the way through the app, which costs as much as the rest of such a request.
+    """Searches by id without the way through the app, which costs as much as the rest of such a
+    request.
 
-    It gives None for whatever is not one that can be answered; the app then says what is wrong with it.
+    It gives None for whatever is not one that can be answered; the app then says what is wrong with
+    it.
     """
-    paths = {path: route for route in app.routes if (path := getattr(route, "path", "")).startswith("/nodes/{id}/")}
+    paths = {
+        path: route
+        for route in app.routes
+        if (path := getattr(route, "path", "")).startswith("/nodes/{id}/")
+    }
     routes = {path.rpartition("/")[2]: route for path, route in paths.items()}
 
     async def shortcut(scope: MutableMapping[str, Any]) -> bytes | None:
@@ -156,7 +205,9 @@ def make_shortcut(app: FastAPI, state: State) -> Shortcut:
             return None
         scope["route"] = routes[parts[3]]
         try:
-            return await near(state, parts[2], QueryParams(scope["query_string"]), is_unlinked=parts[3] == "links")
+            return await near(
+                state, parts[2], QueryParams(scope["query_string"]), is_unlinked=parts[3] == "links"
+            )
         except TimeoutError:
             raise RefusalError(504, TOO_LONG) from None
         except Exception:
@@ -173,26 +224,43 @@ async def near(state: State, id: str, given_with: QueryParams, *, is_unlinked: b
 
 
 def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
-    """How many, and under which filters. Read by hand: half of the work of such a request would be the reading of these two."""
+    """How many, and under which filters. Read by hand: half of the work of such a request would be
+    the reading of these two.
+    """
     refuse_others(given_with, ("k", "where"))
     given, filters = given_with.get("k", "10"), tuple(given_with.getlist("where"))
-    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= LIMITS.k):
+    if not (
+        given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= LIMITS.k
+    ):
         raise RefusedError(f"k: {given[:20]!r} given, expected a number from 1 to {LIMITS.k:,}")
     if len(filters) > LIMITS.filters or any(len(filter) > 500 for filter in filters):
-        raise RefusedError(f"where: {len(filters)} filters given, expected at most {LIMITS.filters} of at most 500 letters")
+        raise RefusedError(
+            f"where: {len(filters)} filters given, expected at most {LIMITS.filters} of at most "
+            f"500 letters"
+        )
     return int(given), filters
 
 
 def _add_reading(app: FastAPI, state: State) -> None:
     async def read(readings: list[Reading]) -> list[Any]:
-        return list(await asyncio.gather(*(state.engine.texts.do(reading, state.limits.seconds) for reading in readings)))
+        return list(
+            await asyncio.gather(
+                *(state.engine.texts.do(reading, state.limits.seconds) for reading in readings)
+            )
+        )
 
-    @app.post("/search", summary="The nodes nearest to a text, a node or a vector", response_class=Response)
+    @app.post(
+        "/search",
+        summary="The nodes nearest to a text, a node or a vector",
+        response_class=Response,
+    )
     async def search(body: SearchBody) -> Response:
         engine, filters = state.engine, tuple(body.where)
         given = [name for name in ("text", "id", "vector") if getattr(body, name) is not None]
         if len(given) != 1:
-            raise RefusedError(f"{' and '.join(given) or 'nothing'} given, expected one of text, id and vector")
+            raise RefusedError(
+                f"{' and '.join(given) or 'nothing'} given, expected one of text, id and vector"
+            )
         if body.text is None and (body.neighbors or body.neighbor_texts):
             raise RefusedError("neighbors given without a text to read among them")
         if body.links and body.id is None:
@@ -201,31 +269,50 @@ def _add_reading(app: FastAPI, state: State) -> None:
         if body.vector is not None:
             vector = np.array(body.vector, dtype=np.float32)
             if vector.shape != (engine.view.store.size,):
-                raise RefusedError(f"a vector of {len(vector)} numbers given, expected {engine.view.store.size}")
+                raise RefusedError(
+                    f"a vector of {len(vector)} numbers given, expected {engine.view.store.size}"
+                )
         if body.text is not None:
             around = company(engine, body.neighbors, body.neighbor_texts)
             vector = (await read([Reading(body.text, around)]))[0]
-        question = Question(body.k, body.id, vector, body.links, filters, body.show_neighbors, tuple(body.columns))
+        question = Question(
+            body.k, body.id, vector, body.links, filters, body.show_neighbors, tuple(body.columns)
+        )
         found = await engine.searches.do(question, state.limits.seconds)
         return Response(found, media_type="application/json")
 
-    @app.post("/v1/embeddings", summary="Vectors of texts, in OpenAI's shape", response_class=Response)
+    @app.post(
+        "/v1/embeddings", summary="Vectors of texts, in OpenAI's shape", response_class=Response
+    )
     async def embeddings(body: EmbeddingsBody) -> Response:
         engine = state.engine
         texts = [body.input] if isinstance(body.input, str) else body.input
         for name in ("neighbors", "neighbor_texts"):
             lists = getattr(body, name)
             if lists is not None and len(lists) != len(texts):
-                raise RefusedError(f"{name}: {len(lists)} lists given, expected one for each of the {len(texts)} inputs")
+                raise RefusedError(
+                    f"{name}: {len(lists)} lists given, expected one for each of the {len(texts)} "
+                    f"inputs"
+                )
         size = engine.view.store.size
         if body.dimensions is not None and body.dimensions != size:
-            raise RefusedError(f"dimensions={body.dimensions} given, this model's vectors have {size}")
+            raise RefusedError(
+                f"dimensions={body.dimensions} given, this model's vectors have {size}"
+            )
         none: list[list[str]] = [[]] * len(texts)
         pairs = zip(body.neighbors or none, body.neighbor_texts or none, strict=True)
         around = [company(engine, ids, given) for ids, given in pairs]
-        vectors = await read([Reading(text, near) for text, near in zip(texts, around, strict=True)])
-        shown = [as_base64(vector) if body.encoding_format == "base64" else vector.tolist() for vector in vectors]
-        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
+        vectors = await read(
+            [Reading(text, near) for text, near in zip(texts, around, strict=True)]
+        )
+        shown = [
+            as_base64(vector) if body.encoding_format == "base64" else vector.tolist()
+            for vector in vectors
+        ]
+        data = [
+            {"object": "embedding", "index": i, "embedding": vector}
+            for i, vector in enumerate(shown)
+        ]
         count = sum(map(engine.num_tokens, texts))
         usage = {"prompt_tokens": count, "total_tokens": count}
         return as_json({"object": "list", "data": data, "model": engine.name, "usage": usage})
@@ -250,22 +337,42 @@ def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]
 
 def _add_nodes(app: FastAPI, state: State) -> None:
     async def found(request: Request, *, is_unlinked: bool) -> Response:
-        content = await near(state, request.path_params["id"], request.query_params, is_unlinked=is_unlinked)
+        content = await near(
+            state, request.path_params["id"], request.query_params, is_unlinked=is_unlinked
+        )
         return Response(content, media_type="application/json")
 
-    @app.get("/nodes/{id}/similar", summary="The nodes nearest to a node", response_class=Response, openapi_extra=NEAR)
+    @app.get(
+        "/nodes/{id}/similar",
+        summary="The nodes nearest to a node",
+        response_class=Response,
+        openapi_extra=NEAR,
+    )
     async def similar(request: Request) -> Response:
         return await found(request, is_unlinked=False)
 
-    @app.get("/nodes/{id}/links", summary="The likeliest links it does not have yet", response_class=Response, openapi_extra=NEAR)
+    @app.get(
+        "/nodes/{id}/links",
+        summary="The likeliest links it does not have yet",
+        response_class=Response,
+        openapi_extra=NEAR,
+    )
     async def links(request: Request) -> Response:
         return await found(request, is_unlinked=True)
 
-    @app.get("/nodes/{id}/ego", summary="A node, some neighbours, and the links among them", response_class=Response)
+    @app.get(
+        "/nodes/{id}/ego",
+        summary="A node, some neighbours, and the links among them",
+        response_class=Response,
+    )
     async def ego(id: NodeId, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> Response:
         return as_json(nodes.ego(state.engine.view, decoded(id), limit))
 
-    @app.get("/nodes/{id}/attention", summary="Whom the model listened to when it read a node", response_class=Response)
+    @app.get(
+        "/nodes/{id}/attention",
+        summary="Whom the model listened to when it read a node",
+        response_class=Response,
+    )
     async def attention(id: NodeId) -> Response:
         engine = state.engine
         view, name = engine.view, decoded(id)
@@ -280,7 +387,9 @@ def _add_nodes(app: FastAPI, state: State) -> None:
 
     @app.get("/nodes/{id}", summary="A node: text, columns, neighbours", response_class=Response)
     async def node(
-        id: NodeId, limit: Annotated[int, Query(ge=0, le=1000)] = 50, start: Annotated[int, Query(ge=0, le=2**40)] = 0
+        id: NodeId,
+        limit: Annotated[int, Query(ge=0, le=1000)] = 50,
+        start: Annotated[int, Query(ge=0, le=2**40)] = 0,
     ) -> Response:
         return as_json(nodes.describe(state.engine.view, decoded(id), limit, start))
 
@@ -298,20 +407,32 @@ def _add_writing(app: FastAPI, state: State) -> None:
         responses=PUT,
     )
     async def put_node(id: NodeId, body: NodeBody) -> Response:
-        answer = await write(PutNode(decoded(id), body.text, dict(body.columns), tuple(body.neighbors)))
+        answer = await write(
+            PutNode(decoded(id), body.text, dict(body.columns), tuple(body.neighbors))
+        )
         return as_json(answer, 201 if answer["is_new"] else 200)
 
     @app.post("/edges", summary="Link nodes", response_class=Response)
     async def post_edges(body: EdgesBody) -> Response:
-        return as_json(await write(AddEdges(tuple((edge.source, edge.target, edge.type or None) for edge in body.edges))))
+        return as_json(
+            await write(
+                AddEdges(
+                    tuple((edge.source, edge.target, edge.type or None) for edge in body.edges)
+                )
+            )
+        )
 
     @app.delete(
         "/edges",
-        summary="Remove all links of two nodes, or those of one type; an empty type means those without",
+        summary=(
+            "Remove all links of two nodes, or those of one type; an empty type means those without"
+        ),
         response_class=Response,
     )
     async def delete_edge(
-        source: Annotated[Id, Query()], target: Annotated[Id, Query()], type: Annotated[str | None, Query()] = None
+        source: Annotated[Id, Query()],
+        target: Annotated[Id, Query()],
+        type: Annotated[str | None, Query()] = None,
     ) -> Response:
         return as_json(await write(RemoveEdge(source, target, type)))
 
@@ -334,7 +455,14 @@ def _add_page(app: FastAPI, state: State) -> None:
     async def info() -> Response:
         reads = state.settings.read_token is not None
         needs = {"read": reads, "write": reads or state.settings.write_token is not None}
-        return as_json({"version": __version__, **state.engine.info(), "needs_token": needs, "limits": limits_told(state)})
+        return as_json(
+            {
+                "version": __version__,
+                **state.engine.info(),
+                "needs_token": needs,
+                "limits": limits_told(state),
+            }
+        )
 
     @app.get("/metrics", summary="Numbers for Prometheus", response_class=Response)
     async def metrics() -> Response:
@@ -372,7 +500,10 @@ def _add_page(app: FastAPI, state: State) -> None:
 
 
 def limits_told(state: State) -> dict[str, Any]:
-    return {name: getattr(state.limits, name) for name in ("body_bytes", "text_letters", "texts", "neighbors", "edges", "k")}
+    return {
+        name: getattr(state.limits, name)
+        for name in ("body_bytes", "text_letters", "texts", "neighbors", "edges", "k")
+    }
 
 
 def sent(file: File, request: Request) -> Response:

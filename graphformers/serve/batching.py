@@ -1,7 +1,8 @@
 """Batcher: threads that do the waiting work of many clients together.
 
-A batch takes everything that waits when a thread is free, so that batches grow with the load and nobody waits for company; with
-`patience` the first one waits that long for others, which pays where a batch costs hardly more than one.
+A batch takes everything that waits when a thread is free, so that batches grow with the load and
+nobody waits for company; with `patience` the first one waits that long for others, which pays where
+a batch costs hardly more than one.
 """
 
 import asyncio
@@ -37,12 +38,16 @@ class Batcher(Generic[Job, Result]):
     ) -> None:
         self.name, self._work = name, work
         self._most, self._patience, self._most_waiting = most, patience, most_waiting
-        self._jobs: deque[tuple[Job, Any]] = deque()  # each with the Future, of this thread's world or of a loop's, to be settled
+        # each with the Future, of this thread's world or of a loop's, to be settled
+        self._jobs: deque[tuple[Job, Any]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self.sizes: Callable[[int], None] = lambda size: None  # told the size of every batch
-        self.after: Callable[[], None] = lambda: None  # called in the thread when a batch is answered
-        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(num_threads)]
+        # called in the thread when a batch is answered
+        self.after: Callable[[], None] = lambda: None
+        self._threads = [
+            threading.Thread(target=self._run, name=name, daemon=True) for _ in range(num_threads)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -51,7 +56,9 @@ class Batcher(Generic[Job, Result]):
         return len(self._jobs)
 
     def put(self, job: Job) -> "Future[Result]":
-        """Queues a job. Once its result is being awaited by nobody, it is dropped, unless it has begun."""
+        """Queues a job. Once its result is being awaited by nobody, it is dropped, unless it has
+        begun.
+        """
         future: Future[Result] = Future()
         self._add(job, future)
         return future
@@ -61,7 +68,11 @@ class Batcher(Generic[Job, Result]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._add(job, future)
-        timer = None if seconds is None else loop.call_later(seconds, _set_all, [(future, TimeoutError())])
+        timer = (
+            None
+            if seconds is None
+            else loop.call_later(seconds, _set_all, [(future, TimeoutError())])
+        )
         try:
             return await future
         finally:
@@ -79,7 +90,8 @@ class Batcher(Generic[Job, Result]):
     def _add(self, job: Job, future: Any) -> None:
         with self._changed:
             if self._is_closed or len(self._jobs) >= self._most_waiting:
-                raise BusyError(f"{self.name}: {'stopping' if self._is_closed else f'{len(self._jobs):,} are waiting already'}")
+                waiting = f"{len(self._jobs):,} are waiting already"
+                raise BusyError(f"{self.name}: {'stopping' if self._is_closed else waiting}")
             self._jobs.append((job, future))
             if len(self._jobs) in (1, self._most):
                 self._changed.notify()
@@ -91,12 +103,15 @@ class Batcher(Generic[Job, Result]):
                 results = self._work(jobs)
                 assert len(results) == len(jobs), "work gives a result for each job"
             except BaseException as error:  # whatever it was, nobody may wait for ever
-                results = [error if isinstance(error, Exception) else RuntimeError(repr(error))] * len(jobs)
+                results = [
+                    error if isinstance(error, Exception) else RuntimeError(repr(error))
+                ] * len(jobs)
             _settle([(future, result) for (_, future), result in zip(batch, results, strict=True)])
             try:
                 self.sizes(len(batch))
                 self.after()
-            except Exception as error:  # the batch is answered; the thread must live on for the next one
+            except Exception as error:
+                # the batch is answered; the thread must live on for the next one
                 say(f"{self.name}: {type(error).__name__}: {error}")
 
     def _next(self) -> list[tuple[Job, Any]]:
@@ -122,7 +137,9 @@ class Batcher(Generic[Job, Result]):
 
 
 def _is_wanted(future: Any) -> bool:
-    return future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.done()
+    return (
+        future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.done()
+    )
 
 
 def _settle(results: list[tuple[Any, Any]]) -> None:

@@ -1,4 +1,6 @@
-"""What requests may say. The OpenAPI document is made of this; everything beyond it is answered with 422."""
+"""What requests may say. The OpenAPI document is made of this; everything beyond it is answered
+with 422.
+"""
 
 import math
 from typing import Annotated, Any, Literal
@@ -31,14 +33,19 @@ def _within_64_bits(value: Any) -> Any:
     return value
 
 
-Text = Annotated[str, Field(min_length=1, max_length=LIMITS.text_letters), AfterValidator(_with_words)]
-Id = Annotated[str, Field(min_length=1, max_length=LIMITS.id_letters), AfterValidator(_with_something)]
+Text = Annotated[
+    str, Field(min_length=1, max_length=LIMITS.text_letters), AfterValidator(_with_words)
+]
+Id = Annotated[
+    str, Field(min_length=1, max_length=LIMITS.id_letters), AfterValidator(_with_something)
+]
 Ids = Annotated[list[Id], Field(max_length=LIMITS.neighbors)]
 Texts = Annotated[list[Text], Field(max_length=LIMITS.neighbors)]
 Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Value = Annotated[
-    bool | int | float | Annotated[str, Field(max_length=LIMITS.text_letters)] | None, AfterValidator(_within_64_bits)
+    bool | int | float | Annotated[str, Field(max_length=LIMITS.text_letters)] | None,
+    AfterValidator(_within_64_bits),
 ]
 Filter = Annotated[str, Field(max_length=500)]
 
@@ -54,26 +61,38 @@ class Body(BaseModel):
         """Pydantic's own words for both do not say which fields there are."""
         fields = cls.model_fields
         if not isinstance(given, dict):
-            names = ", ".join(name if entry.is_required() else f"{name} (optional)" for name, entry in fields.items())
+            names = ", ".join(
+                name if entry.is_required() else f"{name} (optional)"
+                for name, entry in fields.items()
+            )
             raise _wrong("no_object", f"expected an object with the fields {names}")
         strange = next((name for name in given if name not in fields), None)
         if strange is not None and cls.model_config["extra"] == "forbid":
-            raise _wrong("strange_field", f"no field {str(strange)[:50]!r} in this object; there are: {', '.join(fields)}")
+            raise _wrong(
+                "strange_field",
+                f"no field {str(strange)[:50]!r} in this object; there are: {', '.join(fields)}",
+            )
         return given
 
 
 def _wrong(kind: Any, words: Any) -> PydanticCustomError:
-    """An error with these words, braces and all: without a context nothing is put in their place."""
+    """An error with these words, braces and all: without a context nothing is put in their
+    place.
+    """
     return PydanticCustomError(kind, words)
 
 
 class EmbeddingsBody(Body):
-    """OpenAI's request for embeddings, with neighbours; fields of theirs that mean nothing here are passed over."""
+    """OpenAI's request for embeddings, with neighbours; fields of theirs that mean nothing here are
+    passed over.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=LIMITS.texts)]
-    model: str | None = Field(None, max_length=200, description="Passed over: the server has one model.")
+    model: str | None = Field(
+        None, max_length=200, description="Passed over: the server has one model."
+    )
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, description="Where it is given it must be the model's.")
     neighbors: Annotated[list[Ids], Field(max_length=LIMITS.texts)] | None = Field(
@@ -94,21 +113,33 @@ class SearchBody(Body):
     neighbors: Ids = Field([], description="Ids of nodes in whose company the text is read.")
     neighbor_texts: Texts = Field([], description="Texts in whose company the text is read.")
     where: list[Filter] = Field(
-        [], max_length=LIMITS.filters, description="Filters such as year>=1995, venue~neur, year in 1995,1996; all must hold."
+        [],
+        max_length=LIMITS.filters,
+        description="Filters such as year>=1995, venue~neur, year in 1995,1996; all must hold.",
     )
-    columns: list[Name] = Field([], max_length=LIMITS.columns, description="Columns of each match to show.")
-    links: bool = Field(False, description="With id: likely links, so that known neighbours are left out.")
-    show_neighbors: int = Field(0, ge=0, le=20, description="How many neighbours of each match to show.")
+    columns: list[Name] = Field(
+        [], max_length=LIMITS.columns, description="Columns of each match to show."
+    )
+    links: bool = Field(
+        False, description="With id: likely links, so that known neighbours are left out."
+    )
+    show_neighbors: int = Field(
+        0, ge=0, le=20, description="How many neighbours of each match to show."
+    )
 
 
 class NodeBody(Body):
-    """A node. What is not said of one that is there stays: columns that are not given, or null, and its links."""
+    """A node. What is not said of one that is there stays: columns that are not given, or null, and
+    its links.
+    """
 
     text: Text
     columns: Annotated[dict[Name, Value], Field(max_length=LIMITS.columns)] = Field(
         {}, description="One that no node had before is made; the answer names it in new_columns."
     )
-    neighbors: Annotated[list[Id], Field(max_length=LIMITS.edges)] = Field([], description="Ids of nodes to link it to.")
+    neighbors: Annotated[list[Id], Field(max_length=LIMITS.edges)] = Field(
+        [], description="Ids of nodes to link it to."
+    )
 
 
 class Edge(Body):

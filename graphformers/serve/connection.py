@@ -1,4 +1,5 @@
-"""Connection: uvicorn's, with limits on what comes before there is a request: how many there are, how long a head is and takes.
+"""Connection: uvicorn's, with limits on what comes before there is a request: how many there are,
+how long a head is and takes.
 
 The gate has limits on the body. What may come behind a chunked body, trailers, never reaches it:
 they are counted here as a head is, and passed over.
@@ -19,13 +20,19 @@ OWN_FILES = 200  # that the server itself may have open
 
 
 def most_connections() -> int:
-    """As many as the system lets a process have files open, the server's own aside; the limit is raised as far as we may."""
+    """As many as the system lets a process have files open, the server's own aside; the limit is
+    raised as far as we may.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + OWN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, max(soft - OWN_FILES, soft // 2))
+    return (
+        MOST_CONNECTIONS
+        if soft == resource.RLIM_INFINITY
+        else min(MOST_CONNECTIONS, max(soft - OWN_FILES, soft // 2))
+    )
 
 
 class Connection(HttpToolsProtocol):
@@ -95,7 +102,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head, self._head, self._unknown, self._trailers = False, 0, 0, 0
         self._stop_waiting()
-        if sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:  # it may have come in one piece
+        # it may have come in one piece
+        if sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:
             raise ValueError("too long a head")  # answered as no HTTP
         super().on_headers_complete()
 
@@ -133,6 +141,9 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
             return
         body = error_body(message, kind)
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = (
+            b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            % len(body)
+        )
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()

@@ -1,8 +1,9 @@
 """Engine: the vectors, the index and the model behind the server, for many clients at once.
 
-Readers work on a View, one state of everything that never changes; a write makes the next one and puts it in place in one step.
-So nobody waits for a writer, and whoever reads sees all of a change or nothing of it. Some threads search,
-one reads texts with the model, one writes; each takes all that is waiting at once (batching.py).
+Readers work on a View, one state of everything that never changes; a write makes the next one and
+puts it in place in one step. So nobody waits for a writer, and whoever reads sees all of a change
+or nothing of it. Some threads search, one reads texts with the model, one writes; each takes all
+that is waiting at once (batching.py).
 """
 
 import os
@@ -32,7 +33,8 @@ from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
-SEARCHERS = min(4, max(2, os.cpu_count() or 1))  # threads that search, each with a process that walks through the index
+# threads that search, each with a process that walks through the index
+SEARCHERS = min(4, max(2, os.cpu_count() or 1))
 MOST_SEARCHES = 24  # of a batch: larger ones make some wait longer, smaller ones all of them
 WARM_SEARCHES = 512
 PATIENCE = 0.003  # seconds that the first text waits for company
@@ -75,16 +77,21 @@ class Reading:
 
 
 class Engine:
-    """What the server serves. Made by `Engine(settings)`, which takes as long as loading takes; closed by `close`."""
+    """What the server serves. Made by `Engine(settings)`, which takes as long as loading takes;
+    closed by `close`.
+    """
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings, self._held = settings, ExitStack()
-        is_fixed = os.path.isdir(settings.vectors) and not os.access(settings.vectors, os.W_OK)  # as on a read-only disk
+        # as on a read-only disk
+        is_fixed = os.path.isdir(settings.vectors) and not os.access(settings.vectors, os.W_OK)
         self.is_writable = settings.allows_writes and not is_fixed
         if settings.allows_writes and is_fixed:
             say(f"{settings.vectors}: cannot be written to, so this server takes no changes")
         try:
-            self._lock = self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
+            self._lock = (
+                self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
+            )
             if self._lock is not None:
                 sweep_drafts(settings.vectors)  # a compaction that was killed leaves one
             store = VectorStore.load(settings.vectors)
@@ -93,26 +100,37 @@ class Engine:
             else:
                 self.model = GraphFormers.from_pretrained(settings.model, device=settings.device)
             check_model(store, self.model)
-            self._updater = Updater(store, self.model, self._lock) if self._lock is not None else None
+            self._updater = (
+                Updater(store, self.model, self._lock) if self._lock is not None else None
+            )
             state = store.fork()
             self.view = View(state, open_index(state))
         except BaseException:
             self._held.close()
             raise
         self._indexing: threading.Thread | None = None
-        self._patient = 0  # bytes of log below which no compaction is tried again after one that failed
+        # bytes of log below which no compaction is tried again after one that failed
+        self._patient = 0
         self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
         self._swapping = threading.Lock()  # held while the next view is made
         self._warm_up()
-        self.searches: Batcher[Question, bytes] = Batcher("searching", self._search, most=MOST_SEARCHES, num_threads=SEARCHERS)
-        self.texts: Batcher[Reading, Array] = Batcher("reading", self._read, most=64, patience=PATIENCE)
-        self.writes: Batcher[Write, Answer] = Batcher("writing", self._write, most=256, patience=PATIENCE)
+        self.searches: Batcher[Question, bytes] = Batcher(
+            "searching", self._search, most=MOST_SEARCHES, num_threads=SEARCHERS
+        )
+        self.texts: Batcher[Reading, Array] = Batcher(
+            "reading", self._read, most=64, patience=PATIENCE
+        )
+        self.writes: Batcher[Write, Answer] = Batcher(
+            "writing", self._write, most=256, patience=PATIENCE
+        )
         self.writes.after = self._compact_if_due
 
     def _warm_up(self) -> None:
-        """Does once what is slow the first time: files that are mapped are read when they are first touched.
+        """Does once what is slow the first time: files that are mapped are read when they are first
+        touched.
 
-        On a GPU a kernel is compiled for each power of two that a small number of neighbours is below.
+        On a GPU a kernel is compiled for each power of two that a small number of neighbours is
+        below.
         """
         most = min(max(self.model.config.num_neighbors, 1), FEW_NEIGHBORS)
         for power in range(1, 1 + most.bit_length()):
@@ -133,7 +151,12 @@ class Engine:
 
     def _read(self, readings: list[Reading]) -> Sequence[Array | Exception]:
         with self._modeling:
-            return list(self.model.encode([reading.text for reading in readings], [reading.neighbors for reading in readings]))
+            return list(
+                self.model.encode(
+                    [reading.text for reading in readings],
+                    [reading.neighbors for reading in readings],
+                )
+            )
 
     def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
         """Answers as JSON; questions of the same kind are one search."""
@@ -143,7 +166,9 @@ class Engine:
 
     def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
         if self._updater is None:
-            raise ArtifactError(f"{self.settings.vectors}: a compaction failed; start the server again")
+            raise ArtifactError(
+                f"{self.settings.vectors}: a compaction failed; start the server again"
+            )
         answers: list[Answer | Exception | None] = [None] * len(writes)
         waiting = list(range(len(writes)))
         while waiting:
@@ -151,8 +176,12 @@ class Engine:
         assert all(answer is not None for answer in answers), "everybody is answered"
         return [answer for answer in answers if answer is not None]
 
-    def _write_group(self, writes: list[Write], waiting: list[int], answers: list[Answer | Exception | None]) -> list[int]:
-        """Makes one record of as many writes as go together, and answers them; those that have to wait."""
+    def _write_group(
+        self, writes: list[Write], waiting: list[int], answers: list[Answer | Exception | None]
+    ) -> list[int]:
+        """Makes one record of as many writes as go together, and answers them; those that have to
+        wait.
+        """
         assert self._updater is not None
         live = self._updater.store.live
         group = Group(live, [writes[i] for i in waiting])
@@ -170,7 +199,8 @@ class Engine:
             try:
                 with self._modeling:
                     self._updater.apply(group.changes(), compact=False)
-            except (GraphFormersError, OSError) as error:  # a full disk, perhaps; nothing was changed
+            except (GraphFormersError, OSError) as error:
+                # a full disk, perhaps; nothing was changed
                 if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
                     return [*self._one_by_one(writes, taken, answers), *later]
                 for i in taken:
@@ -179,7 +209,9 @@ class Engine:
             self._show(self._updater.store)
         return later
 
-    def _one_by_one(self, writes: list[Write], taken: list[int], answers: list[Answer | Exception | None]) -> list[int]:
+    def _one_by_one(
+        self, writes: list[Write], taken: list[int], answers: list[Answer | Exception | None]
+    ) -> list[int]:
         """When a group fails, so that only the one that is to blame does."""
         return [i for one in taken for i in self._write_group(writes, [one], answers)]
 
@@ -191,7 +223,8 @@ class Engine:
     def _compact_if_due(self) -> None:
         """Writes base and log as a new base when it is time. Reads go on meanwhile, writes wait.
 
-        Until the new base has its own index, the old one's is asked, and what it does not know is searched exactly.
+        Until the new base has its own index, the old one's is asked, and what it does not know is
+        searched exactly.
         """
         updater = self._updater
         if (
@@ -210,7 +243,8 @@ class Engine:
             say(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
-        self._updater = None  # should anything go wrong now, nothing may be written to the log of the old base
+        # should anything go wrong now, nothing may be written to the log of the old base
+        self._updater = None
         updater.store = store
         with self._swapping:
             state = store.fork()
@@ -255,7 +289,10 @@ class Engine:
             "model": store.key.model[:12],
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
-            "columns": {name: str(store.live.column_type(name) or "null") for name in store.live.column_names()},
+            "columns": {
+                name: str(store.live.column_type(name) or "null")
+                for name in store.live.column_names()
+            },
             "index": "exact" if view.index.is_exact else "usearch",
             "recall_at_10": None if facts is None else facts.recall,
             "log_bytes": store.log.end,
@@ -291,12 +328,15 @@ class _Search:
         known = np.array([node for node in found.tolist() if node >= 0], dtype=np.int64)
         vectors = iter(view.store.raw(known).floats())
         self.vectors = [
-            (next(vectors) if i not in self.errors else None) if question.id is not None else question.vector
+            (next(vectors) if i not in self.errors else None)
+            if question.id is not None
+            else question.vector
             for i, question in enumerate(questions)
         ]
         wanted = {name for question in questions for name in question.columns}
         columns = live.column_names() if wanted else []
-        for i, question in enumerate(questions):  # after the vectors, of which one stands for each id that is known
+        # after the vectors, of which one stands for each id that is known
+        for i, question in enumerate(questions):
             try:
                 check_columns(question.columns, columns)
             except GraphFormersError as error:
@@ -308,7 +348,9 @@ class _Search:
             try:
                 allowed = self._allowed(filters, mask)
                 queries = np.stack([self.vectors[i] for i in group])  # type: ignore[misc]
-                found = self.view.index.search(queries, wanted, allowed=allowed, are_nodes=are_nodes)
+                found = self.view.index.search(
+                    queries, wanted, allowed=allowed, are_nodes=are_nodes
+                )
             except GraphFormersError as error:
                 self.errors |= dict.fromkeys(group, RefusedError(str(error)))
                 continue
@@ -319,13 +361,19 @@ class _Search:
                 nodes, scores = found.nodes_QK[row], found.scores_QK[row]
                 kept = nodes >= 0
                 if i in self.nodes:
-                    kept &= ~np.isin(nodes, self._left_out(i)) if self.questions[i].is_unlinked else nodes != self.nodes[i]
+                    kept &= (
+                        ~np.isin(nodes, self._left_out(i))
+                        if self.questions[i].is_unlinked
+                        else nodes != self.nodes[i]
+                    )
                 k = self.questions[i].k
                 hits[i] = (nodes[kept][:k], scores[kept][:k])
         return self._told(hits)
 
     def _groups(self) -> dict[tuple[int, tuple[str, ...], int, bool], list[int]]:
-        """Questions that are one search: as many hits wanted, the same filters, the same node whose links are left out."""
+        """Questions that are one search: as many hits wanted, the same filters, the same node whose
+        links are left out.
+        """
         groups: dict[tuple[int, tuple[str, ...], int, bool], list[int]] = {}
         for i, question in enumerate(self.questions):
             if i in self.errors:
@@ -336,8 +384,11 @@ class _Search:
                 if count > MANY_LINKS:
                     wanted, mask = question.k, self.nodes[i]
                 else:
-                    wanted = 1 << (question.k + count - 1).bit_length()  # rounded, so that more of them go together
-            groups.setdefault((wanted, question.filters, mask, question.id is not None), []).append(i)
+                    # rounded, so that more of them go together
+                    wanted = 1 << (question.k + count - 1).bit_length()
+            groups.setdefault((wanted, question.filters, mask, question.id is not None), []).append(
+                i
+            )
         return groups
 
     def _left_out(self, i: int) -> Array:
@@ -355,7 +406,9 @@ class _Search:
     def _told(self, hits: list[tuple[Array, Array] | None]) -> list[bytes | Exception]:
         """Ids and texts are fetched for all at once."""
         live = self.view.store.live
-        everyone = np.concatenate([found[0] for found in hits if found is not None] or [np.zeros(0, dtype=np.int64)])
+        everyone = np.concatenate(
+            [found[0] for found in hits if found is not None] or [np.zeros(0, dtype=np.int64)]
+        )
         told = iter(zip(live.ids_of(everyone), live.texts_of(everyone), strict=True))
         answers: list[bytes | Exception] = []
         for i, found in enumerate(hits):
@@ -364,17 +417,26 @@ class _Search:
                 continue
             told_of = [next(told) for _ in found[0]]
             try:
-                answers.append(msgspec.json.encode({"matches": self._matches(self.questions[i], *found, told_of)}, enc_hook=str))
+                answers.append(
+                    msgspec.json.encode(
+                        {"matches": self._matches(self.questions[i], *found, told_of)}, enc_hook=str
+                    )
+                )
             except Exception as error:  # of this question; the others are answered
                 answers.append(error)
         return answers
 
-    def _matches(self, question: Question, nodes: Array, scores: Array, told: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    def _matches(
+        self, question: Question, nodes: Array, scores: Array, told: list[tuple[str, str]]
+    ) -> list[dict[str, Any]]:
         matches: list[dict[str, Any]] = [
-            {"id": id, "score": score, "text": text} for (id, text), score in zip(told, scores.tolist(), strict=True)
+            {"id": id, "score": score, "text": text}
+            for (id, text), score in zip(told, scores.tolist(), strict=True)
         ]
         if question.columns:
-            for match, values in zip(matches, self.view.store.live.values_of(nodes, question.columns), strict=True):
+            for match, values in zip(
+                matches, self.view.store.live.values_of(nodes, question.columns), strict=True
+            ):
                 match["columns"] = values
         if question.num_neighbors:
             for match, node in zip(matches, nodes.tolist(), strict=True):

@@ -1,4 +1,6 @@
-"""The files of the page, read once and compressed once. Only these are served; no path from outside is ever opened."""
+"""The files of the page, read once and compressed once. Only these are served; no path from outside
+is ever opened.
+"""
 
 import gzip
 import hashlib
@@ -8,10 +10,16 @@ from pathlib import Path
 
 from graphformers.errors import MissingExtraError
 
-TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+}
 TYPES |= {"svg": "image/svg+xml"}
-FRAME_POLICY = (  # plotly makes its shaders' code with Function(), so it is shut into a frame that can reach nothing
-    "sandbox allow-scripts; default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+# plotly makes its shaders' code with Function(), so it is shut into a frame that can reach nothing
+FRAME_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' "
+    "'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 
@@ -29,7 +37,9 @@ def page_files() -> dict[str, File]:
     """All files by name; the page itself is index.html."""
     folder = files("graphformers.serve") / "static"
     found = {
-        entry.name: _file(entry.name, entry.read_bytes()) for entry in folder.iterdir() if entry.name.partition(".")[2] in TYPES
+        entry.name: _file(entry.name, entry.read_bytes())
+        for entry in folder.iterdir()
+        if entry.name.partition(".")[2] in TYPES
     }
     found["plotly.min.js"] = _file("plotly.min.js", _plotly().read_bytes(), "public, max-age=86400")
     return found
@@ -52,6 +62,7 @@ def _file(name: str, content: bytes, caching: str = "no-cache") -> File:
     }
     if name == "map.html":
         headers["Content-Security-Policy"] = FRAME_POLICY
-    if name in ("map.js", "map.css", "plotly.min.js"):  # asked for by the frame, which has no origin
+    # asked for by the frame, which has no origin
+    if name in ("map.js", "map.css", "plotly.min.js"):
         headers["Cross-Origin-Resource-Policy"] = "cross-origin"
     return File(content, gzip.compress(content, 6, mtime=0), headers)

@@ -1,4 +1,5 @@
-"""Gate: what stands between the network and the app. Who may come in, how much they may bring, and what leaves with every answer.
+"""Gate: what stands between the network and the app. Who may come in, how much they may bring, and
+what leaves with every answer.
 
 Plain ASGI, for it is passed by every request.
 """
@@ -24,10 +25,12 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 Shortcut = Callable[[MutableMapping[str, Any]], Awaitable[bytes | None]]
 
-PUBLIC = ("/", "/health", "/ready", "/favicon.ico", "/openapi.json")  # they say nothing about the graph
+# they say nothing about the graph
+PUBLIC = ("/", "/health", "/ready", "/favicon.ico", "/openapi.json")
 READING_POSTS = ("/search", "/v1/embeddings", "/map/places")
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = [
@@ -47,7 +50,13 @@ PASSED_ON = (
 MOST_ADDRESSES = 10_000
 # digits of a length, more than any has; int() takes no more than 4,300
 MOST_DIGITS = 20
-KINDS = {401: "unauthorized", 403: "forbidden", 429: "too_many_requests", 503: "busy", 504: "timeout"}
+KINDS = {
+    401: "unauthorized",
+    403: "forbidden",
+    429: "too_many_requests",
+    503: "busy",
+    504: "timeout",
+}
 
 
 class RefusalError(Exception):
@@ -64,11 +73,14 @@ def error_body(message: str, kind: str) -> bytes:
 
 
 class Rate:
-    """A bucket for every address: it holds as many requests as come in a second, twice over, and fills steadily."""
+    """A bucket for every address: it holds as many requests as come in a second, twice over, and
+    fills steadily.
+    """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address: content, when
+        # address: content, when
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def takes(self, address: str) -> bool:
         if not self.rate:
@@ -84,9 +96,13 @@ class Rate:
 
 
 class Gate:
-    """Checks host, rate, token, origin and size of every request; measures it; adds the headers of safety."""
+    """Checks host, rate, token, origin and size of every request; measures it; adds the headers of
+    safety.
+    """
 
-    def __init__(self, app: App, settings: ServeSettings, metrics: Metrics, shortcut: Shortcut) -> None:
+    def __init__(
+        self, app: App, settings: ServeSettings, metrics: Metrics, shortcut: Shortcut
+    ) -> None:
         self.app, self.settings, self.limits, self.metrics = app, settings, settings.limits, metrics
         self._shortcut = shortcut
         self._rate = Rate(settings.limits.rate)
@@ -113,7 +129,9 @@ class Gate:
                 status = message["status"]
                 headers = list(message.get("headers", []))
                 given = {name for name, _ in headers}
-                message["headers"] = headers + [header for header in HEADERS if header[0] not in given]
+                message["headers"] = headers + [
+                    header for header in HEADERS if header[0] not in given
+                ]
             await send(message)
 
         self._open += 1
@@ -122,7 +140,9 @@ class Gate:
         finally:
             self._open -= 1
             taken = time.perf_counter() - started
-            self.metrics.request(scope["method"], getattr(scope.get("route"), "path", "other"), status, taken)
+            self.metrics.request(
+                scope["method"], getattr(scope.get("route"), "path", "other"), status, taken
+            )
             if self.settings.is_logged:
                 say(log_line(scope, status, taken))
 
@@ -135,11 +155,17 @@ class Gate:
                 receive = replayed(await self._body(length, headers, receive), receive)
             found = None
             raw: bytes = scope.get("raw_path") or b""
-            if raw.startswith(b"/nodes/"):  # ids may hold slashes, written %2F: paths are taken apart before decoding
+            # ids may hold slashes, written %2F: paths are taken apart before decoding
+            if raw.startswith(b"/nodes/"):
                 scope["path"] = raw.split(b"?")[0].decode("ascii", "replace")
                 found = await self._shortcut(scope)
         except RefusalError as error:
-            await answer(send, error.status, error_body(str(error), KINDS.get(error.status, "invalid_request")), error.headers)
+            await answer(
+                send,
+                error.status,
+                error_body(str(error), KINDS.get(error.status, "invalid_request")),
+                error.headers,
+            )
             return
         if found is None:
             await self.app(scope, receive, send)
@@ -149,19 +175,33 @@ class Gate:
     def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
         path, method = scope["path"], scope["method"]
         host = headers.get(b"host", b"").decode("latin-1")
-        if self._is_loopback and not is_this_machine(host) and without_port(host) not in self.settings.names:
+        if (
+            self._is_loopback
+            and not is_this_machine(host)
+            and without_port(host) not in self.settings.names
+        ):
             # a web page that has its own name point to 127.0.0.1 would otherwise be let in
-            raise RefusalError(421, f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see --name")
+            raise RefusalError(
+                421,
+                f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see "
+                f"--name",
+            )
         if path == "/health":  # a server that has much to do is alive
             return
         if self._open > self.limits.open_requests:
             raise RefusalError(
-                503, f"{self.limits.open_requests} requests are being answered already; try again", retry_after="1"
+                503,
+                f"{self.limits.open_requests} requests are being answered already; try again",
+                retry_after="1",
             )
         if path in PUBLIC or path.startswith("/static/"):
             return
         if not self._rate.takes((scope.get("client") or ("",))[0]):
-            raise RefusalError(429, f"more than {self.limits.rate:g} requests a second from one address", retry_after="1")
+            raise RefusalError(
+                429,
+                f"more than {self.limits.rate:g} requests a second from one address",
+                retry_after="1",
+            )
         if method in ("PUT", "DELETE", "PATCH") or (method == "POST" and path not in READING_POSTS):
             self._check_writer(headers, host)
         elif self._readers:
@@ -173,22 +213,37 @@ class Gate:
         if self._writers:
             self._check_token(headers, self._writers)
         elif any(name in headers for name in PASSED_ON):
-            raise RefusalError(403, "a change passed on by a proxy; without a token they are taken from this machine alone")
+            raise RefusalError(
+                403,
+                "a change passed on by a proxy; without a token they are taken from this machine "
+                "alone",
+            )
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin.partition("://")[2] != host:
-            raise RefusalError(403, f"a change asked for by a page of {origin!r}; only this server's own page may")
+            raise RefusalError(
+                403, f"a change asked for by a page of {origin!r}; only this server's own page may"
+            )
 
     def _check_token(self, headers: dict[bytes, bytes], tokens: list[bytes]) -> None:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        right = [hmac.compare_digest(given.strip(), token) for token in tokens]  # all of them, in constant time
+        # all of them, in constant time
+        right = [hmac.compare_digest(given.strip(), token) for token in tokens]
         if scheme.lower() != b"bearer" or not any(right):
             said = "a wrong token" if given else "no token"
-            raise RefusalError(401, f"{said} given, expected the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")
+            raise RefusalError(
+                401,
+                f"{said} given, expected the header 'Authorization: Bearer TOKEN'",
+                www_authenticate="Bearer",
+            )
 
     async def _body(self, length: int, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, if it is small enough and comes soon enough."""
         most = self.limits.body_bytes
-        too_large = RefusalError(413, f"a body of more than {most:,} bytes given, expected at most that", connection="close")
+        too_large = RefusalError(
+            413,
+            f"a body of more than {most:,} bytes given, expected at most that",
+            connection="close",
+        )
         if length > most:
             raise too_large
         pieces, size = [], 0
@@ -197,7 +252,9 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise RefusalError(400, "the connection ended before the body did", connection="close")
+                        raise RefusalError(
+                            400, "the connection ended before the body did", connection="close"
+                        )
                     pieces.append(message.get("body", b""))
                     size += len(pieces[-1])
                     if size > most:
@@ -208,9 +265,17 @@ class Gate:
             late = f"the body did not arrive within {self.limits.seconds:g} seconds"
             raise RefusalError(408, late, connection="close") from None
         body = b"".join(pieces)
-        if body and headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
+        if (
+            body
+            and headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+            != b"application/json"
+        ):
             # a page elsewhere can send other types without being asked for permission first
-            raise RefusalError(415, "a body that is not declared as JSON, expected the header 'Content-Type: application/json'")
+            raise RefusalError(
+                415,
+                "a body that is not declared as JSON, expected the header 'Content-Type: "
+                "application/json'",
+            )
         return body
 
 
@@ -245,10 +310,15 @@ async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) 
 
 
 def log_line(scope: MutableMapping[str, Any], status: int, seconds: float) -> str:
-    """When, who, what, how it ended. The path is as it was sent, so it holds no line breaks; what was asked for stays private."""
+    """When, who, what, how it ended. The path is as it was sent, so it holds no line breaks; what
+    was asked for stays private.
+    """
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     path = (scope.get("raw_path") or b"").split(b"?")[0].decode("ascii", "backslashreplace")
-    return f"{now} {(scope.get('client') or ('-',))[0]} {scope['method']} {path} {status} {1000 * seconds:.1f} ms"
+    return (
+        f"{now} {(scope.get('client') or ('-',))[0]} {scope['method']} "
+        f"{path} {status} {1000 * seconds:.1f} ms"
+    )
 
 
 def is_this_machine(host: str) -> bool:

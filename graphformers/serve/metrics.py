@@ -1,6 +1,9 @@
-"""Metrics for Prometheus: how many requests, how fast, how large the batches are, how much is waiting."""
+"""Metrics for Prometheus: how many requests, how fast, how large the batches are, how much is
+waiting.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,16 +21,41 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            "graphformers_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+            "graphformers_requests",
+            "Requests answered.",
+            ["method", "route", "status"],
+            registry=self.registry,
         )
         self._seconds = Histogram(
-            "graphformers_request_seconds", "Seconds until the answer.", ["route"], buckets=SECONDS, registry=self.registry
+            "graphformers_request_seconds",
+            "Seconds until the answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
         )
-        self._sizes = Histogram("graphformers_batch_size", "Jobs of a batch.", ["thread"], buckets=SIZES, registry=self.registry)
-        self._known: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}  # found by labels
+        self._sizes = Histogram(
+            "graphformers_batch_size",
+            "Jobs of a batch.",
+            ["thread"],
+            buckets=SIZES,
+            registry=self.registry,
+        )
+        # found by labels
+        self._known: dict[
+            tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]
+        ] = {}
         self._nodes = Gauge("graphformers_nodes", "Nodes that are served.", registry=self.registry)
-        self._log = Gauge("graphformers_log_bytes", "Bytes of changes since the last compaction.", registry=self.registry)
-        self._waiting = Gauge("graphformers_waiting", "Jobs that wait for a thread.", ["thread"], registry=self.registry)
+        self._log = Gauge(
+            "graphformers_log_bytes",
+            "Bytes of changes since the last compaction.",
+            registry=self.registry,
+        )
+        self._waiting = Gauge(
+            "graphformers_waiting",
+            "Jobs that wait for a thread.",
+            ["thread"],
+            registry=self.registry,
+        )
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts an answer. `route` is the pattern, not the path, so that there are few of them."""
@@ -43,7 +71,8 @@ class Metrics:
         self._nodes.set_function(lambda: len(engine.view.store))
         self._log.set_function(lambda: engine.view.store.log.end)
         for batcher in (engine.texts, engine.searches, engine.writes):
-            self._waiting.labels(batcher.name).set_function(lambda batcher=batcher: batcher.num_waiting)  # type: ignore[misc]
+            waiting = self._waiting.labels(batcher.name)
+            waiting.set_function(partial(getattr, batcher, "num_waiting"))
             batcher.sizes = self._sizes.labels(batcher.name).observe
 
     def text(self) -> bytes:

@@ -1,4 +1,6 @@
-"""One node, as the page and its callers look at it: what it is, who is around it, whom it listened to."""
+"""One node, as the page and its callers look at it: what it is, who is around it, whom it listened
+to.
+"""
 
 from typing import Any
 
@@ -14,7 +16,9 @@ def describe(view: View, id: str, limit: int, start: int) -> dict[str, Any]:
     node, live = view.node(id), view.store.live
     names = [name for name in live.record(node)[0].column_names if name not in ("id", "text")]
     (text,), (columns,) = live.texts_of(np.array([node])), live.values_of(np.array([node]), names)
-    return {"id": id, "text": text, "columns": columns} | neighbors_of(view, node, limit, start=start)
+    return {"id": id, "text": text, "columns": columns} | neighbors_of(
+        view, node, limit, start=start
+    )
 
 
 def ego(view: View, id: str, limit: int) -> dict[str, Any]:
@@ -36,12 +40,17 @@ def ego(view: View, id: str, limit: int) -> dict[str, Any]:
         if place < places[other]
     ]
     told = zip(some.tolist(), live.ids_of(some), live.texts_of(some), strict=True)
-    nodes = [{"id": other, "text": text, "num_neighbors": len(live.row(number))} for number, other, text in told]
+    nodes = [
+        {"id": other, "text": text, "num_neighbors": len(live.row(number))}
+        for number, other, text in told
+    ]
     return {"nodes": nodes, "links": links, "num_read": len(drawn), "num_neighbors": len(row)}
 
 
 def attention(view: View, model: GraphFormers, id: str) -> dict[str, Any]:
-    """How the model weighs a node (the first) and the neighbours it reads, for every graph attention and head."""
+    """How the model weighs a node (the first) and the neighbours it reads, for every graph
+    attention and head.
+    """
     live, settings = view.store.live, view.store.settings
     node = view.node(id)
     drawn = live.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)

@@ -1,7 +1,8 @@
-"""The map: all vectors, or a sample of them, on a plane. Computed in the background when it is first asked for, then kept.
+"""The map: all vectors, or a sample of them, on a plane. Computed in the background when it is
+first asked for, then kept.
 
-PCA by default; pacmap where it is installed. With PCA a new node has its place at once; the map as a whole is made anew when a
-twentieth of the nodes has changed.
+PCA by default; pacmap where it is installed. With PCA a new node has its place at once; the map as
+a whole is made anew when a twentieth of the nodes has changed.
 """
 
 import gzip
@@ -38,7 +39,9 @@ class Plane:
 
 
 def principal_axes(vectors_ND: Array) -> tuple[Array, Array]:
-    """The mean, and (D, 3) the three directions in which the vectors differ most, the first one first."""
+    """The mean, and (D, 3) the three directions in which the vectors differ most, the first one
+    first.
+    """
     mean_D = vectors_ND.mean(0, dtype=np.float64)
     centered = vectors_ND - mean_D.astype(np.float32)
     spread_DD = (centered.T @ centered).astype(np.float64)
@@ -59,14 +62,18 @@ class Map:
         self._plane: Plane | None = None
 
     def body(self) -> bytes | None:
-        """The whole map as compressed JSON; None while it is being made. An old one is given while a new one is made."""
+        """The whole map as compressed JSON; None while it is being made. An old one is given while
+        a new one is made.
+        """
         plane = self._plane
         if plane is None or self._is_stale(plane):
             self._begin()
         return None if plane is None else plane.body
 
     def places(self, ids: Sequence[str]) -> list[list[float] | None]:
-        """Where nodes are on the map; None for nodes that are not there, or have no place on it yet."""
+        """Where nodes are on the map; None for nodes that are not there, or have no place on it
+        yet.
+        """
         plane, view = self._plane, self._engine.view
         if plane is None:
             self._begin()
@@ -75,14 +82,20 @@ class Map:
             known = dict(zip(plane.ids, plane.places_N3.tolist(), strict=True))
             return [known.get(id) for id in ids]
         nodes = view.store.live.find(ids)
-        found = iter(((view.store.compared(nodes[nodes >= 0]) - plane.mean_D) @ plane.axes_D3).round(4).tolist())
+        found = iter(
+            ((view.store.compared(nodes[nodes >= 0]) - plane.mean_D) @ plane.axes_D3)
+            .round(4)
+            .tolist()
+        )
         return [next(found) if node >= 0 else None for node in nodes.tolist()]
 
     def _is_stale(self, plane: Plane) -> bool:
         store = self._engine.view.store
         if store.artifact.fingerprint != plane.base:
             return True
-        return store.log.end != plane.end and len(store.changed_nodes()) > STALE * max(plane.nodes, 100)
+        return store.log.end != plane.end and len(store.changed_nodes()) > STALE * max(
+            plane.nodes, 100
+        )
 
     def _begin(self) -> None:
         with self._lock:
@@ -102,19 +115,36 @@ def make_plane(view: View, most_points: int) -> Plane:
     store = view.store
     everyone = nodes = store.live.nodes()
     if len(nodes) > most_points:
-        nodes = np.sort(np.random.default_rng(SAMPLE_SEED).choice(nodes, most_points, replace=False))
+        nodes = np.sort(
+            np.random.default_rng(SAMPLE_SEED).choice(nodes, most_points, replace=False)
+        )
     vectors = store.compared(nodes)
-    mean_D, axes_D3 = principal_axes(vectors) if len(nodes) else (np.zeros(store.size), np.zeros((store.size, 3)))
+    mean_D, axes_D3 = (
+        principal_axes(vectors) if len(nodes) else (np.zeros(store.size), np.zeros((store.size, 3)))
+    )
     places_N3, method = (vectors - mean_D) @ axes_D3, "pca"
     reducer = pacmap_reducer() if len(nodes) > 10 else None
     if reducer is not None:
         places_N3[:, :2], method = reducer.fit_transform(vectors), "pacmap"
-    ids, texts = store.live.ids_of(nodes), [text[:TEXT_LETTERS] for text in store.live.texts_of(nodes)]
+    ids, texts = (
+        store.live.ids_of(nodes),
+        [text[:TEXT_LETTERS] for text in store.live.texts_of(nodes)],
+    )
     rounded = places_N3.round(4)
     told = {"method": method, "nodes": len(everyone), "ids": ids, "texts": texts}
     told |= {name: rounded[:, i].tolist() for i, name in enumerate("xyz")}
     body = gzip.compress(msgspec.json.encode(told), 5, mtime=0)
-    return Plane(method, ids, rounded, mean_D, axes_D3, body, store.log.end, len(everyone), store.artifact.fingerprint)
+    return Plane(
+        method,
+        ids,
+        rounded,
+        mean_D,
+        axes_D3,
+        body,
+        store.log.end,
+        len(everyone),
+        store.artifact.fingerprint,
+    )
 
 
 def pacmap_reducer() -> Any:

@@ -1,4 +1,6 @@
-"""What the server says when it does not do what was asked: every error is JSON with what was wrong."""
+"""What the server says when it does not do what was asked: every error is JSON with what was
+wrong.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,27 +34,59 @@ class NotReadyError(Exception):
 def add_errors(app: FastAPI) -> None:
     """Every error is JSON with what was wrong."""
 
-    def handle(kind: type[Exception], status: int, name: str, words: Callable[[Any], str] = str, **headers: str) -> None:
+    def handle(
+        kind: type[Exception],
+        status: int,
+        name: str,
+        words: Callable[[Any], str] = str,
+        **headers: str,
+    ) -> None:
         async def handler(request: Request, error: Exception) -> Response:
-            return Response(error_body(words(error), name), status, headers=headers, media_type="application/json")
+            return Response(
+                error_body(words(error), name),
+                status,
+                headers=headers,
+                media_type="application/json",
+            )
 
         app.add_exception_handler(kind, handler)
 
     async def http(request: Request, error: Any) -> Response:
-        words = {404: "no such address; slashes in ids are written %2F", 405: f"{request.method} is not answered here"}
+        words = {
+            404: "no such address; slashes in ids are written %2F",
+            405: f"{request.method} is not answered here",
+        }
         body = error_body(words.get(error.status_code, str(error.detail)), "invalid_request")
-        return Response(body, error.status_code, headers=error.headers, media_type="application/json")
+        return Response(
+            body, error.status_code, headers=error.headers, media_type="application/json"
+        )
 
     async def invalid(request: Request, error: Any) -> Response:
         known = [entry.alias for entry in request.scope["route"].dependant.query_params]
-        return Response(error_body(wrong_fields(error, known), "invalid_request"), 422, media_type="application/json")
+        return Response(
+            error_body(wrong_fields(error, known), "invalid_request"),
+            422,
+            media_type="application/json",
+        )
 
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
     handle(NotFoundError, 404, "not_found")
     handle(RefusedError, 422, "invalid_request")
-    handle(BusyError, 503, "busy", lambda error: "too much is waiting already; try again", **{"Retry-After": "1"})
-    handle(NotReadyError, 503, "not_ready", lambda error: "the vectors are still being loaded; try again", **{"Retry-After": "1"})
+    handle(
+        BusyError,
+        503,
+        "busy",
+        lambda error: "too much is waiting already; try again",
+        **{"Retry-After": "1"},
+    )
+    handle(
+        NotReadyError,
+        503,
+        "not_ready",
+        lambda error: "the vectors are still being loaded; try again",
+        **{"Retry-After": "1"},
+    )
     handle(TimeoutError, 504, "timeout", lambda error: TOO_LONG)
     for kind in (GraphFormersError, OSError):  # a full disk, for one
         handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
@@ -66,22 +100,34 @@ def logged(error: Exception) -> str:
 
 
 def wrong_fields(error: RequestValidationError, known: Sequence[str] = ()) -> str:
-    """What is wrong, field by field, without repeating what was given: it may be long. `known` are the address's parameters."""
-    told: dict[tuple[str, bool], list[str]] = {}  # by the field, and whether what was expected can be said in a word
+    """What is wrong, field by field, without repeating what was given: it may be long. `known` are
+    the address's parameters.
+    """
+    # by the field, and whether what was expected can be said in a word
+    told: dict[tuple[str, bool], list[str]] = {}
     for entry in error.errors()[:10]:
         kind = WANTED.get(entry["type"])
         first, *rest = entry["loc"] or ("",)
-        parts = [str(part) for part in (rest if first in ("body", "query", "path") else entry["loc"])]
-        parts = [part for part in parts if "[" not in part]  # pydantic names the branches of a union so, or by their types
+        parts = [
+            str(part) for part in (rest if first in ("body", "query", "path") else entry["loc"])
+        ]
+        # pydantic names the branches of a union so, or by their types
+        parts = [part for part in parts if "[" not in part]
         where = ".".join(parts[:-1] if kind and len(parts) > 1 and parts[-1] in BRANCHES else parts)
         words = kind or str(entry["msg"])
         if entry["type"] == "json_invalid":
-            where, words = "", f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}"
+            where, words = (
+                "",
+                f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}",
+            )
         elif entry["type"] == "missing" and first == "query":  # sent in a body, perhaps
-            words = f"missing; it belongs in the address: ?{'&'.join(f'{name}=...' for name in known)}"
+            words = (
+                f"missing; it belongs in the address: ?{'&'.join(f'{name}=...' for name in known)}"
+            )
         told.setdefault((where, kind is not None), []).append(words)
     found = [
-        (f"{where}: " if where else "") + (f"expected {' or '.join(words)}" if is_kind else "; ".join(words))
+        (f"{where}: " if where else "")
+        + (f"expected {' or '.join(words)}" if is_kind else "; ".join(words))
         for (where, is_kind), words in told.items()
     ]
     return "; ".join(found[:5]).encode("utf-8", "replace").decode()

@@ -1,4 +1,6 @@
-"""Running a server: it listens at once, is ready when everything is loaded, and stops when it has finished what it accepted."""
+"""Running a server: it listens at once, is ready when everything is loaded, and stops when it has
+finished what it accepted.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +21,8 @@ from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
 
 SHUTDOWN_SECONDS = 130  # longer than any accepted request may take
-SWITCH_SECONDS = 0.0005  # until a thread that computes lets the one that talks to clients have a turn; 0.005 is usual
+# until a thread that computes lets the one that talks to clients have a turn; 0.005 is usual
+SWITCH_SECONDS = 0.0005
 IDLE_SECONDS = 30  # that a connection stays open between two requests
 
 
@@ -28,7 +31,10 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        before = {signum: signal.signal(signum, self.handle_exit) for signum in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            signum: signal.signal(signum, self.handle_exit)
+            for signum in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -37,7 +43,9 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
-    """Serves until a signal comes; `announce` is called with the address when the server is ready."""
+    """Serves until a signal comes; `announce` is called with the address when the server is
+    ready.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
     app, state = make_app(settings)
     listener = listen(settings)
@@ -61,7 +69,8 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     async def run() -> None:
         loading = asyncio.create_task(load(state, server, lambda: announce(address), failure))
         await server.serve(sockets=[listener])
-        if not loading.done():  # told to stop before anything was accepted; loading cannot be interrupted, but left
+        # told to stop before anything was accepted; loading cannot be interrupted, but left
+        if not loading.done():
             os._exit(0)
         if state.is_ready:
             await asyncio.to_thread(state.engine.close)
@@ -72,8 +81,12 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         raise failure[0]
 
 
-async def load(state: State, server: Server, announce: Callable[[], None], failure: list[BaseException]) -> None:
-    """Loads the engine beside the running server. What goes wrong ends the server and is raised by `serve`."""
+async def load(
+    state: State, server: Server, announce: Callable[[], None], failure: list[BaseException]
+) -> None:
+    """Loads the engine beside the running server. What goes wrong ends the server and is raised by
+    `serve`.
+    """
     try:
         engine = await asyncio.to_thread(Engine, state.settings)
     except BaseException as error:
@@ -82,7 +95,9 @@ async def load(state: State, server: Server, announce: Callable[[], None], failu
         return
     state.open(engine)
     gc.collect()
-    gc.freeze()  # what is loaded stays; looking through all of it again and again would stop every answer for 100 ms
+    # what is loaded stays; looking through all of it again and again would stop every answer for
+    # 100 ms
+    gc.freeze()
     announce()
 
 
@@ -96,10 +111,14 @@ def listen(settings: ServeSettings) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise GraphFormersError(
-            f"{settings.host}:{settings.port}: cannot listen there ({error}); give another --host or --port, 0 for any free one"
+            f"{settings.host}:{settings.port}: cannot listen there ({error}); give another --host "
+            f"or --port, 0 for any free one"
         ) from error
     if not settings.is_loopback and settings.read_token is None:
-        say("reachable from other machines, and readable by all who reach it: --read-token-file asks for a token")
+        say(
+            "reachable from other machines, and readable by all who reach it: --read-token-file "
+            "asks for a token"
+        )
     if settings.read_token is not None and not settings.allows_writes:
         say(settings.why_read_only)
     return listener

@@ -76,19 +76,24 @@ class ServeSettings:
 
 
 def read_token(file: Path | None, value: str | None, purpose: str) -> str | None:
-    """A token from a file or, where none is given, from the environment; None where there is neither."""
+    """A token from a file or, where none is given, from the environment; None where there is
+    neither.
+    """
     if file is not None:
         try:
             value = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise GraphFormersError(f"{file}: cannot be read as the {purpose} token: {error}") from error
+            raise GraphFormersError(
+                f"{file}: cannot be read as the {purpose} token: {error}"
+            ) from error
     if value is None or (file is None and not value.strip()):
         return None
     token = value.strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         where = file or "the environment"
         raise GraphFormersError(
-            f"{where}: a {purpose} token of {len(token)} letters given, expected at least {LEAST_TOKEN} without blanks, as "
+            f"{where}: a {purpose} token of {len(token)} letters given, expected at least "
+            f"{LEAST_TOKEN} without blanks, as "
             "`openssl rand -hex 24` makes them"
         )
     return token

@@ -1,10 +1,13 @@
 """Walks through the graph of near neighbours in processes of their own.
 
-usearch keeps Python's lock while it walks, so a search would stop everything else the server does. A child maps the same file,
-so it costs no memory; it is sent vectors through a pipe and sends back node numbers, and ends when the pipe does.
+usearch keeps Python's lock while it walks, so a search would stop everything else the server does.
+A child maps the same file, so it costs no memory; it is sent vectors through a pipe and sends back
+node numbers, and ends when the pipe does.
 
-    question   width, count, rows, numbers of a row, bytes of a number (int64 each), the rows (int8 or float32)
-    answer     rows, places of a row (int64 each), node numbers (int64), how many of a row's places count (int64)
+    question   width, count, rows, numbers of a row, bytes of a number (int64 each), the rows (int8
+               or float32)
+    answer     rows, places of a row (int64 each), node numbers (int64), how many of a row's places
+               count (int64)
 """
 
 import subprocess
@@ -34,22 +37,29 @@ class Found:
 
 
 class Walker:
-    """A graph of near neighbours in other processes, searched as NearGraph is. `own` is the same graph in this process.
+    """A graph of near neighbours in other processes, searched as NearGraph is. `own` is the same
+    graph in this process.
 
-    The children are given the open file, not its path, where a compaction may have put another one. Each answers one question at
-    a time; as many threads as there are children can ask at once.
+    The children are given the open file, not its path, where a compaction may have put another one.
+    Each answers one question at a time; as many threads as there are children can ask at once.
     """
 
     def __init__(self, file: "OpenFile", own: Any, num_processes: int = 1) -> None:
-        words, pipe = [sys.executable, "-m", "graphformers.serve.walker", str(file.path)], subprocess.PIPE
+        words, pipe = (
+            [sys.executable, "-m", "graphformers.serve.walker", str(file.path)],
+            subprocess.PIPE,
+        )
         self._processes = [
-            subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,)) for _ in range(num_processes)
+            subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,))
+            for _ in range(num_processes)
         ]
-        self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()  # None: all are gone
+        # None: all are gone
+        self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()
         for process in self._processes:
             self._free.put(process)
         self._own, self._num_gone, self._guard = own, 0, threading.Lock()
-        self._end = weakref.finalize(self, end, self._processes)  # when the last view that uses it is gone
+        # when the last view that uses it is gone
+        self._end = weakref.finalize(self, end, self._processes)
 
     def search(self, rows: Array, count: int, width: int) -> Any:
         while (process := self._free.get()) is not None:
@@ -71,7 +81,10 @@ class Walker:
         with self._guard:
             self._num_gone += 1
             left = len(self._processes) - self._num_gone
-        say(f"a process that walks through the index is gone, {left} left; searches go on, more slowly")
+        say(
+            f"a process that walks through the index is gone, {left} left; searches go on, more "
+            f"slowly"
+        )
         if not left:
             self._free.put(None)
 
@@ -121,8 +134,14 @@ def answer(graph: Any, rows: Array, count: int) -> bytes:
     """A walk for each row, as bytes."""
     found = graph.search(rows, count, threads=1)
     keys = np.atleast_2d(found.keys).astype(np.int64)
-    counts = np.full(1, keys.shape[1]) if len(rows) == 1 else np.asarray(found.counts, dtype=np.int64)
-    return np.array(keys.shape, dtype=np.int64).tobytes() + keys.tobytes() + counts.astype(np.int64).tobytes()
+    counts = (
+        np.full(1, keys.shape[1]) if len(rows) == 1 else np.asarray(found.counts, dtype=np.int64)
+    )
+    return (
+        np.array(keys.shape, dtype=np.int64).tobytes()
+        + keys.tobytes()
+        + counts.astype(np.int64).tobytes()
+    )
 
 
 def main(file: str, source: BinaryIO, target: BinaryIO) -> None:
@@ -130,7 +149,8 @@ def main(file: str, source: BinaryIO, target: BinaryIO) -> None:
 
     from usearch.index import Index
 
-    for signum in (signal.SIGINT, signal.SIGTERM):  # meant for the parent, which may still need answers
+    # meant for the parent, which may still need answers
+    for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     graph: Any = Index.restore(file, view=True)
     while True:
@@ -139,7 +159,9 @@ def main(file: str, source: BinaryIO, target: BinaryIO) -> None:
             content = read_all(source, rows * size * item)
         except EOFError:
             return
-        vectors = np.frombuffer(content, dtype=np.int8 if item == 1 else np.float32).reshape(rows, size)
+        vectors = np.frombuffer(content, dtype=np.int8 if item == 1 else np.float32).reshape(
+            rows, size
+        )
         graph.expansion_search = width
         write_all(target, answer(graph, vectors, count))
 

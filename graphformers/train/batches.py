@@ -1,10 +1,12 @@
-"""TrainBatch: what one process computes in one step. Every batch is a pure function of (settings, epoch, number).
+"""TrainBatch: what one process computes in one step. Every batch is a pure function of (settings,
+epoch, number).
 
-Pairs are walked through in an order drawn anew for each epoch, every unordered pair once; which end is the anchor is drawn too.
-A batch of K pairs is divided among the processes in one piece each; everybody knows all K pairs, so that only vectors travel.
+Pairs are walked through in an order drawn anew for each epoch, every unordered pair once; which end
+is the anchor is drawn too. A batch of K pairs is divided among the processes in one piece each;
+everybody knows all K pairs, so that only vectors travel.
 
-Centres are the two ends of each pair, anchors first. Neighbours are drawn anew in each epoch, and the other end of a pair is
-never among them: the link that is to be found gives nothing away.
+Centres are the two ends of each pair, anchors first. Neighbours are drawn anew in each epoch, and
+the other end of a pair is never among them: the link that is to be found gives nothing away.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -66,14 +68,17 @@ class Counts:
     places: int = 0  # for tokens, in all rows
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self)))
+        return Counts(
+            *(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self))
+        )
 
 
 @dataclass(frozen=True)
 class TrainBatch:
     """The part of one process. Its pairs are computed chunk by chunk.
 
-    Either every chunk holds its own neighbours, or they are encoded first, once for all chunks, from `neighbors`.
+    Either every chunk holds its own neighbours, or they are encoded first, once for all chunks,
+    from `neighbors`.
     """
 
     key: BatchKey
@@ -85,7 +90,8 @@ class TrainBatch:
     neighbors: list[PackedBatch]
     left_out: "Tensor"  # (2, number) int64: (anchor, key) places that are no negatives
     left_out_anchors: "Tensor"  # the same for keys that look for their anchors
-    often_K2: "Tensor | None" = None  # float32: how often the ends of all processes' pairs come, as logarithms; None where unused
+    # float32: how often the ends of all processes' pairs come, as logarithms; None where unused
+    often_K2: "Tensor | None" = None
     counts: Counts = field(default_factory=Counts)
 
 
@@ -104,15 +110,24 @@ class BatchMaker:
     world: int = 1
 
     @staticmethod
-    def of(model: GraphFormers, split: LinkSplit, config: TrainConfig, rank: int = 0, world: int = 1) -> "BatchMaker":
+    def of(
+        model: GraphFormers, split: LinkSplit, config: TrainConfig, rank: int = 0, world: int = 1
+    ) -> "BatchMaker":
         """The batches that a model is trained on."""
         return BatchMaker(
             split,
             graph_tokens(split.graph, model.tokenizer),
-            split.sampler(model.config.num_neighbors if model.config.reads_neighbors else 0, config.seed),
-            # cuDNN plans attention anew for every number of rows, torch.compile layers for every width
-            model.packer(8, model.config.num_neighbors) if model.device.type == "cuda" else model.packer(),
-            SpanMasking.of(model.tokenizer, config.mask_share, config.seed) if config.two_stage else None,
+            split.sampler(
+                model.config.num_neighbors if model.config.reads_neighbors else 0, config.seed
+            ),
+            # cuDNN plans attention anew for every number of rows, torch.compile layers for every
+            # width
+            model.packer(8, model.config.num_neighbors)
+            if model.device.type == "cuda"
+            else model.packer(),
+            SpanMasking.of(model.tokenizer, config.mask_share, config.seed)
+            if config.two_stage
+            else None,
             config,
             not model.is_bidirectional,
             rank,
@@ -133,7 +148,12 @@ class BatchMaker:
     def pairs(self, epoch: int, number: int) -> Array:
         """(K, 2) int64: anchors and positives of one batch, over all processes."""
         total, size = len(self.split.train), self.config.batch_size
-        places = shuffled(np.arange(number * size, min((number + 1) * size, total)), total, self.config.seed, epoch)
+        places = shuffled(
+            np.arange(number * size, min((number + 1) * size, total)),
+            total,
+            self.config.seed,
+            epoch,
+        )
         pairs = self.split.train[places].astype(np.int64)
         hashes = self.split.graph.id_hashes[pairs]
         turned = mix(self.config.seed, epoch, 6, hashes[:, 0], hashes[:, 1]) & np.uint64(1) == 1
@@ -173,9 +193,13 @@ class BatchMaker:
         if not self.config.neighbor_dropout:
             return drawn
         hashes = self.split.graph.id_hashes
-        lucky, share = mix(self.config.seed, epoch, np.array([[7], [8]]), hashes[centers], hashes[others]) / 2.0**64
+        lucky, share = (
+            mix(self.config.seed, epoch, np.array([[7], [8]]), hashes[centers], hashes[others])
+            / 2.0**64
+        )
         counts = np.diff(drawn.indptr)
-        some = np.minimum((share * (counts + 1)).astype(np.int64), counts)  # the first few: their order is random
+        # the first few: their order is random
+        some = np.minimum((share * (counts + 1)).astype(np.int64), counts)
         kept = np.where(lucky < self.config.neighbor_dropout, some, counts)
         indptr = np.concatenate([[0], np.cumsum(kept)])
         return Neighborhood(drawn.centers, indptr, drawn.neighbors[ranges(drawn.indptr[:-1], kept)])
@@ -185,13 +209,17 @@ class BatchMaker:
     ) -> tuple[list[PackedNeighborhoods | CenterChunk], list[PackedBatch]]:
         if not neighborhoods:
             return [], []
-        if not self.shares_neighbors or (len(neighborhoods) == 1 and self.config.neighbor_gradients):
+        if not self.shares_neighbors or (
+            len(neighborhoods) == 1 and self.config.neighbor_gradients
+        ):
             return [self.packer.pack_neighborhoods(tokens, entry) for entry in neighborhoods], []
         distinct = np.unique(np.concatenate([entry.neighbors for entry in neighborhoods]))
         parts = np.array_split(distinct, len(neighborhoods))
         chunks: list[PackedNeighborhoods | CenterChunk] = []
         for entry in neighborhoods:
-            needed, index = np.unique(np.searchsorted(distinct, entry.neighbors), return_inverse=True)
+            needed, index = np.unique(
+                np.searchsorted(distinct, entry.neighbors), return_inverse=True
+            )
             index_BK, open_BK = ragged_index(entry.indptr, index, self.packer.width_multiple)
             centers = self.packer.pack(tokens, entry.centers, graph_tokens=self.packer.nested)
             chunks.append(CenterChunk(centers, *map(torch.from_numpy, (needed, index_BK, open_BK))))
@@ -203,12 +231,17 @@ class BatchMaker:
             return none, none
         rows = self.split.indptr, self.split.indices
         found = no_negatives(own[:, 0], pairs[:, 1], first, *rows)
-        return found, no_negatives(own[:, 1], pairs[:, 0], first, *rows) if self.config.symmetric else none
+        return found, no_negatives(
+            own[:, 1], pairs[:, 0], first, *rows
+        ) if self.config.symmetric else none
 
 
 def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> Counts:
     packed = [*batch.neighbors]
-    packed += [chunk.nodes if isinstance(chunk, PackedNeighborhoods) else chunk.centers for chunk in batch.chunks]
+    packed += [
+        chunk.nodes if isinstance(chunk, PackedNeighborhoods) else chunk.centers
+        for chunk in batch.chunks
+    ]
     num_pairs, own, left_out = sum(batch.sizes), len(batch.pairs), batch.left_out.shape[1]
     return Counts(
         pairs=num_pairs,
@@ -223,10 +256,12 @@ def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> Counts:
 
 
 def shuffled(places: Array, total: int, seed: int, epoch: int) -> Array:
-    """Where the given places of an epoch's random order point to: a permutation of `total` numbers that is never written down.
+    """Where the given places of an epoch's random order point to: a permutation of `total` numbers
+    that is never written down.
 
-    A Feistel network permutes the numbers below the next power of four; what leaves the range is sent through again until it
-    comes back in. So eight processes on forty million pairs do not hold eight shuffled lists.
+    A Feistel network permutes the numbers below the next power of four; what leaves the range is
+    sent through again until it comes back in. So eight processes on forty million pairs do not hold
+    eight shuffled lists.
     """
     half = max(1, ((total - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)

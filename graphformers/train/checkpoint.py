@@ -6,8 +6,9 @@
       history.jsonl   what happened, one line each
       tensorboard/    the same as scalars
 
-A new best is written before the checkpoint that speaks of it, the old one removed after: whenever the process dies, the
-checkpoint finds the best it knows. Random numbers need no keeping: those of a step are made from the seed and the step's number.
+A new best is written before the checkpoint that speaks of it, the old one removed after: whenever
+the process dies, the checkpoint finds the best it knows. Random numbers need no keeping: those of a
+step are made from the seed and the step's number.
 """
 
 import hashlib
@@ -75,11 +76,15 @@ class TrainState:
         if type(best := values["best_step"]) is not int:
             words = f"best_step = {shown(best)}, expected a whole number"
             raise ArtifactError(f"a checkpoint with {words}; --force (force=True) starts anew")
-        return TrainState(**values | {"recent": Recent(**recent | {"counts": Counts(**recent["counts"])})})
+        return TrainState(
+            **values | {"recent": Recent(**recent | {"counts": Counts(**recent["counts"])})}
+        )
 
 
 def bytes_of_run(parameters: int) -> int:
-    """What a run keeps on disk: weights, two averages of Adam's, the best weights; all in float32."""
+    """What a run keeps on disk: weights, two averages of Adam's, the best weights; all in
+    float32.
+    """
     return 4 * 4 * parameters
 
 
@@ -108,8 +113,12 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Keeps other processes from training into the same folder."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise ArtifactError(f"{self.folder}: a file, expected a folder for the unfinished run; move it elsewhere")
-        with held(self.folder / ".lock", f"{self.folder}: another process is training here"):  # the folder is what artifacts lock
+            raise ArtifactError(
+                f"{self.folder}: a file, expected a folder for the unfinished run; move it "
+                f"elsewhere"
+            )
+        # the folder is what artifacts lock
+        with held(self.folder / ".lock", f"{self.folder}: another process is training here"):
             yield
 
     def clear(self) -> None:
@@ -128,17 +137,28 @@ class RunFolder:
                 if folder != keep:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def save(self, state: TrainState, model: GraphFormers, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> None:
+    def save(
+        self,
+        state: TrainState,
+        model: GraphFormers,
+        optimizer: torch.optim.Optimizer,
+        settings: dict[str, Any],
+    ) -> None:
         """Writes a checkpoint and removes models that are no longer the best."""
         with write_artifact(self.folder / "checkpoint", KIND, VERSION, force=True) as draft:
             save_tensors(draft.path("weights.safetensors"), model.network.state_dict())
-            save_tensors(draft.path("optimizer.safetensors"), dict(_optimizer_tensors(model.network, optimizer)))
+            save_tensors(
+                draft.path("optimizer.safetensors"),
+                dict(_optimizer_tensors(model.network, optimizer)),
+            )
             draft.settings = settings
             draft.summary = asdict(state)
         self.finish(keep=self.best(state))
 
     def start_of(self, own: str) -> str:
-        """The fingerprint of the weights a run starts from. A model whose training was interrupted holds its checkpoint's."""
+        """The fingerprint of the weights a run starts from. A model whose training was interrupted
+        holds its checkpoint's.
+        """
         if not self.exists():
             return own
         artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
@@ -147,13 +167,18 @@ class RunFolder:
             return start
         return own
 
-    def load(self, model: GraphFormers, settings: dict[str, Any]) -> tuple[TrainState, dict[str, Tensor]]:
-        """The state of the run, the weights put into the model, and the optimizer's tensors. Other settings are refused."""
+    def load(
+        self, model: GraphFormers, settings: dict[str, Any]
+    ) -> tuple[TrainState, dict[str, Tensor]]:
+        """The state of the run, the weights put into the model, and the optimizer's tensors. Other
+        settings are refused.
+        """
         artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
         _refuse_changes(self.folder, artifact.settings, settings)
         model.network.load_state_dict(load_file(artifact.file("weights.safetensors")))
         state = TrainState.of(artifact.summary)
-        self.finish(keep=self.best(state))  # another best than this checkpoint's is of a run that was not saved
+        # another best than this checkpoint's is of a run that was not saved
+        self.finish(keep=self.best(state))
         self._best_written = state.best_step
         return state, load_file(artifact.file("optimizer.safetensors"))
 
@@ -168,7 +193,9 @@ class RunFolder:
         return dict(from_pretrained(self.best(state)).network.state_dict())
 
     def read_history(self, state: TrainState) -> list[dict[str, Any]]:
-        """The entries up to where a run stands. A line that a dying process wrote half ends the history."""
+        """The entries up to where a run stands. A line that a dying process wrote half ends the
+        history.
+        """
         if not self.history.exists():
             return []
         found = []
@@ -177,30 +204,44 @@ class RunFolder:
                 entry = json.loads(line)
             except ValueError:
                 break
-            happens_again = entry["kind"] == "validation" and entry["step"] == state.step and state.recent.steps > 0
+            happens_again = (
+                entry["kind"] == "validation"
+                and entry["step"] == state.step
+                and state.recent.steps > 0
+            )
             happens_again |= entry["kind"] == "start" and state.start < 0
             if entry["step"] <= state.step and not happens_again:
                 found.append(entry)
         return found
 
 
-def _optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+def _optimizer_tensors(
+    network: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in network.named_parameters():
         for what, value in optimizer.state.get(parameter, {}).items():
             yield f"{name}:{what}", value
 
 
-def restore_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(
+    network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
     """Gives an optimizer the tensors of a checkpoint."""
     names = {parameter: name for name, parameter in network.named_parameters()}
     ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for i, parameter in enumerate(ordered):
         start = f"{names[parameter]}:"
-        found = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        found = {
+            key.removeprefix(start): value
+            for key, value in tensors.items()
+            if key.startswith(start)
+        }
         if found:
             state[i] = found
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(
+        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
@@ -214,11 +255,17 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 def _refuse_changes(folder: Path, found: dict[str, Any], given: dict[str, Any]) -> None:
     found = filled(found, given)
-    changed = [name for name in sorted(found.keys() | given.keys()) if found.get(name) != given.get(name)]
+    changed = [
+        name for name in sorted(found.keys() | given.keys()) if found.get(name) != given.get(name)
+    ]
     if changed:
-        first = "; ".join(f"{name} {_short(found.get(name))}, now {_short(given.get(name))}" for name in changed[:3])
+        first = "; ".join(
+            f"{name} {_short(found.get(name))}, now {_short(given.get(name))}"
+            for name in changed[:3]
+        )
         raise GraphFormersError(
-            f"{folder}: an unfinished run with other settings ({first}); the same ones continue it, "
+            f"{folder}: an unfinished run with other settings ({first}); the same ones continue "
+            f"it, "
             "--force (force=True) starts anew"
         )
 

@@ -1,7 +1,9 @@
-"""Several processes that train one model together, started by torchrun; one process is the same with nothing to exchange.
+"""Several processes that train one model together, started by torchrun; one process is the same
+with nothing to exchange.
 
-Gradients are summed here rather than by DistributedDataParallel: a step exchanges vectors once and gradients once, however many
-chunks each process computes it in, and whether it has pairs in this batch or not.
+Gradients are summed here rather than by DistributedDataParallel: a step exchanges vectors once and
+gradients once, however many chunks each process computes it in, and whether it has pairs in this
+batch or not.
 """
 
 import atexit
@@ -25,9 +27,11 @@ from graphformers.progress import be_silent
 BUCKET_BYTES = 1 << 26  # of gradients that are summed in one message
 FAILURE_KEY = "graphformers/failed"
 HEARD_KEY = "graphformers/heard"
-LONGEST_HEARING = timedelta(seconds=15)  # that a process which failed waits until the others have noticed …
+# that a process which failed waits until the others have noticed …
+LONGEST_HEARING = timedelta(seconds=15)
 LAST_WORDS = 2.0  # … and seconds that it leaves them then to say why they end
-LONGEST_WAIT = timedelta(hours=2)  # of a process for the others: one may be tokenising or writing a checkpoint
+# of a process for the others: one may be tokenising or writing a checkpoint
+LONGEST_WAIT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,15 @@ class World:
         """The first process's tensors, on every process; what the others give does not matter."""
         if self.size == 1:
             return tensors
-        kinds = {name: (str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in tensors.items()}
+        kinds = {
+            name: (str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
+            for name, tensor in tensors.items()
+        }
         found = {}
         for name, (kind, shape) in self.share_json(kinds).items():
-            given = tensors[name] if self.is_first else torch.empty(shape, dtype=getattr(torch, kind))
+            given = (
+                tensors[name] if self.is_first else torch.empty(shape, dtype=getattr(torch, kind))
+            )
             found[name] = given.to(device)
             dist.broadcast(found[name], 0)
         return found
@@ -113,7 +122,9 @@ class World:
         """The first process's value, on every process."""
         if self.size == 1:
             return value
-        text = torch.frombuffer(bytearray(json.dumps(value if self.is_first else None).encode()), dtype=torch.uint8)
+        text = torch.frombuffer(
+            bytearray(json.dumps(value if self.is_first else None).encode()), dtype=torch.uint8
+        )
         size = torch.tensor([len(text)])
         dist.broadcast(size, 0, group=self.control)
         buffer = text if self.is_first else torch.empty(int(size), dtype=torch.uint8)
@@ -147,7 +158,8 @@ def own_device(asked: str | None) -> str | None:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """This process among those that torchrun started, or that the caller brought together; alone where there are no others.
+    """This process among those that torchrun started, or that the caller brought together; alone
+    where there are no others.
 
     An error on one process ends all of them, each with the message of the one that failed.
     """
@@ -157,12 +169,17 @@ def joined(device: torch.device) -> Iterator[World]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # Imported later, by torch's optimizers, this module's functions would keep the group as their default, and with it the
-    # connections: those of a process that fails would stay open until it is gone, and the others ended before they could say why.
+    # Imported later, by torch's optimizers, this module's functions would keep the group as their
+    # default, and with it the connections: those of a process that fails would stay open until it
+    # is gone, and the others ended before they could say why.
     import_module("torch.distributed.nn.functional")
     if is_ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
-    control = None if is_ours and dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    control = (
+        None
+        if is_ours and dist.get_backend() == "gloo"
+        else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    )
     world = World(dist.get_rank(), dist.get_world_size(), control)
     if not world.is_first:
         be_silent()
@@ -172,7 +189,11 @@ def joined(device: torch.device) -> Iterator[World]:
     except Exception as error:
         reason = _failure(world, store, error)
         if is_ours:
-            atexit.register(_stay, [] if reason else [rank for rank in range(world.size) if rank != world.rank], store)
+            atexit.register(
+                _stay,
+                [] if reason else [rank for rank in range(world.size) if rank != world.rank],
+                store,
+            )
         raise (reason or error) from (error if reason else None)
     finally:
         if is_ours:
@@ -180,14 +201,18 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def _stay(others: list[int], store: Any) -> None:
-    """What a process that failed does at its end, its error told: torchrun ends all as soon as one has ended."""
+    """What a process that failed does at its end, its error told: torchrun ends all as soon as one
+    has ended.
+    """
     with suppress(Exception):
         store.wait([f"{HEARD_KEY}/{rank}" for rank in others], LONGEST_HEARING)
     time.sleep(LAST_WORDS)
 
 
 def _failure(world: World, store: Any, error: Exception) -> GraphFormersError | None:
-    """The error of the process that left the others alone, if that is why this one fails; otherwise the others are told."""
+    """The error of the process that left the others alone, if that is why this one fails; otherwise
+    the others are told.
+    """
     lost_the_others = isinstance(error, RuntimeError) and any(
         word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out", "socket")
     )
@@ -195,9 +220,14 @@ def _failure(world: World, store: Any, error: Exception) -> GraphFormersError | 
         with suppress(Exception):  # the store goes down with the first process
             store.wait([FAILURE_KEY], timedelta(seconds=5))
             store.set(f"{HEARD_KEY}/{world.rank}", "")
-            return GraphFormersError(f"stopped, because another process failed: {store.get(FAILURE_KEY).decode()}")
-        return GraphFormersError(f"stopped, because another process is gone ({str(error).splitlines()[0]})")
+            return GraphFormersError(
+                f"stopped, because another process failed: {store.get(FAILURE_KEY).decode()}"
+            )
+        return GraphFormersError(
+            f"stopped, because another process is gone ({str(error).splitlines()[0]})"
+        )
     with suppress(Exception):
         store.set(FAILURE_KEY, f"rank {world.rank}: {error}")
-        store.set(f"{HEARD_KEY}/{world.rank}", "")  # where all fail together, nobody waits for the others to hear of it
+        # where all fail together, nobody waits for the others to hear of it
+        store.set(f"{HEARD_KEY}/{world.rank}", "")
     return None

@@ -18,16 +18,27 @@ class Journal:
         self.is_quiet = is_quiet
         self._file = self._scalars = None
         if run is not None:
-            lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)  # later ones happen again
+            # later ones happen again
+            lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
             temporary = run.history.with_suffix(".new")
             temporary.write_text(lines, encoding="utf-8")
             temporary.replace(run.history)
             self._file = run.history.open("a", encoding="utf-8")
             self._scalars = _scalar_writer(run.folder / "tensorboard", state.step)
 
-    def step(self, place: tuple[int, int, int], loss: float, learning_rate: float, pairs_per_second: float) -> None:
+    def step(
+        self,
+        place: tuple[int, int, int],
+        loss: float,
+        learning_rate: float,
+        pairs_per_second: float,
+    ) -> None:
         """One optimizer step; `place` is its number, its stage and its epoch."""
-        self._write("step", place, {"loss": loss, "learning_rate": learning_rate, "pairs_per_second": pairs_per_second})
+        self._write(
+            "step",
+            place,
+            {"loss": loss, "learning_rate": learning_rate, "pairs_per_second": pairs_per_second},
+        )
 
     def start(self, numbers: dict[str, float]) -> None:
         """The validation before the first step."""
@@ -42,9 +53,12 @@ class Journal:
         mark = " (best)" if state.best_step == state.step else ""
         place = f"stage {state.stage + 1}, epoch {epoch}, step {state.step:,}"
         self.say(
-            f"{place}: loss {found['loss']:.4f}; valid P@1 {found['P@1']:.4f}{mark}, MRR {found['MRR']:.4f}\n"
-            f"    {numbers['pairs_per_second']:,.0f} pairs/s, {numbers['data_wait']:.1%} of the time waiting for data; "
-            f"{numbers['negatives']:,.1f} negatives per anchor, {numbers['left_out']:.1f} left out; "
+            f"{place}: loss {found['loss']:.4f}; valid P@1 {found['P@1']:.4f}{mark}, MRR "
+            f"{found['MRR']:.4f}\n"
+            f"    {numbers['pairs_per_second']:,.0f} pairs/s, {numbers['data_wait']:.1%} of the "
+            f"time waiting for data; "
+            f"{numbers['negatives']:,.1f} negatives per anchor, {numbers['left_out']:.1f} left "
+            f"out; "
             f"{numbers['saved']:.0%} of the neighbours saved; rows {numbers['fullness']:.0%} full"
         )
 
@@ -56,7 +70,9 @@ class Journal:
         if not self.is_quiet:
             print(message, file=sys.stderr, flush=True)
 
-    def _write(self, kind: str, place: tuple[int, int, int], numbers: dict[str, float], **more: Any) -> None:
+    def _write(
+        self, kind: str, place: tuple[int, int, int], numbers: dict[str, float], **more: Any
+    ) -> None:
         step, stage, epoch = place
         entry = {"kind": kind, "step": step, "stage": stage, "epoch": epoch, **numbers, **more}
         self.entries.append(entry)

@@ -19,4 +19,6 @@ class Loader(Workers):
     def epoch(self, epoch: int, *, is_polluted: bool, start: int = 0) -> Iterator[Parcel]:
         """The parcels of an epoch, from batch `start` on."""
         numbers = range(start, self.maker.num_batches)
-        return self.parcels(BatchKey(epoch, number, is_polluted, self.chunk_size) for number in numbers)
+        return self.parcels(
+            BatchKey(epoch, number, is_polluted, self.chunk_size) for number in numbers
+        )

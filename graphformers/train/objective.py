@@ -1,8 +1,9 @@
-"""The training objective, eq. 6: among all keys of the batch, find the one that the anchor is linked to.
+"""The training objective, eq. 6: among all keys of the batch, find the one that the anchor is
+linked to.
 
-Shapes: B anchors of this process, K pairs of all processes, D the size of a vector. The anchors of a process stand in one piece
-among all: the key of anchor b is keys[first + b]. All other keys are its negatives, but for those that are left out because they
-are not negative at all.
+Shapes: B anchors of this process, K pairs of all processes, D the size of a vector. The anchors of
+a process stand in one piece among all: the key of anchor b is keys[first + b]. All other keys are
+its negatives, but for those that are left out because they are not negative at all.
 """
 
 import math
@@ -19,12 +20,16 @@ from graphformers.errors import GraphFormersError, require_types
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """How links are scored and which keys count as negatives. The defaults but one are the paper's."""
+    """How links are scored and which keys count as negatives. The defaults but one are the
+    paper's.
+    """
 
     temperature: float = 1.0  # scores are divided by it; cosines want about 0.05
     symmetric: bool = False  # keys look for their anchors too
-    popularity: bool = False  # well-linked nodes may score higher: how often keys come is taken off their scores in training
-    leave_out: bool = True  # the positive again, the anchor itself, nodes linked to it are no negatives (the paper: false)
+    # well-linked nodes may score higher: how often keys come is taken off their scores in training
+    popularity: bool = False
+    # the positive again, the anchor itself, nodes linked to it are no negatives (the paper: false)
+    leave_out: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -33,13 +38,19 @@ class ObjectiveSettings:
 
 
 def link_loss(
-    anchor_BD: Tensor, key_KD: Tensor, first: int, left_out: Tensor | None, temperature: float, often_K: Tensor | None = None
+    anchor_BD: Tensor,
+    key_KD: Tensor,
+    first: int,
+    left_out: Tensor | None,
+    temperature: float,
+    often_K: Tensor | None = None,
 ) -> Tensor:
     """The sum over the anchors of -log softmax(scores)[positive], a scalar.
 
-    `left_out` (2, number) names (anchor, key) places that are no negatives. `often_K` are the logarithms of how often each key
-    comes. Keys come by their links: a softmax over them learns how much likelier a link is than by chance, and well-linked nodes
-    get nothing for being so. With these taken off, it learns how likely the link is (logQ correction, as in sampled softmax),
+    `left_out` (2, number) names (anchor, key) places that are no negatives. `often_K` are the
+    logarithms of how often each key comes. Keys come by their links: a softmax over them learns how
+    much likelier a link is than by chance, and well-linked nodes get nothing for being so. With
+    these taken off, it learns how likely the link is (logQ correction, as in sampled softmax),
     which is what candidates drawn alike from all nodes are to be ranked by.
     """
     scores_BK = link_scores(anchor_BD, key_KD, temperature)
@@ -55,15 +66,21 @@ def link_loss(
 
 
 def link_scores(anchor_BD: Tensor, key_KD: Tensor, temperature: float) -> Tensor:
-    """(B, K) inner products in float32. Half precision would round scores of hundreds to steps of 0.5 to 4."""
+    """(B, K) inner products in float32. Half precision would round scores of hundreds to steps of
+    0.5 to 4.
+    """
     return anchor_BD.float() @ key_KD.float().T / temperature
 
 
-def no_negatives(anchors_B: Array, keys_K: Array, first: int, indptr: Array, indices: Array) -> Array:
-    """(2, number) int64: which keys are no negatives of an anchor: its positive again, itself, and its neighbours in training.
+def no_negatives(
+    anchors_B: Array, keys_K: Array, first: int, indptr: Array, indices: Array
+) -> Array:
+    """(2, number) int64: which keys are no negatives of an anchor: its positive again, itself, and
+    its neighbours in training.
 
-    Nodes are row numbers, the same on every process; (indptr, indices) are the links that models may see. The neighbours of the
-    anchors are looked up among the keys: their number, not B times K, is what this costs.
+    Nodes are row numbers, the same on every process; (indptr, indices) are the links that models
+    may see. The neighbours of the anchors are looked up among the keys: their number, not B times
+    K, is what this costs.
     """
     count = len(anchors_B)
     degrees = indptr[anchors_B + 1] - indptr[anchors_B]

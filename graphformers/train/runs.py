@@ -1,4 +1,6 @@
-"""A training run as a command gives it: a split, a backbone or a model to start from, a method and settings."""
+"""A training run as a command gives it: a split, a backbone or a model to start from, a method and
+settings.
+"""
 
 import math
 import resource
@@ -35,33 +37,45 @@ def make_trainer(
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> Trainer:
-    """A trainer for a new model on a backbone, or for one of our model folders that is trained further."""
+    """A trainer for a new model on a backbone, or for one of our model folders that is trained
+    further.
+    """
     device, backbone = own_device(device), source
     if (Path(source) / MANIFEST).is_file():
         model = GraphFormers.from_pretrained(source, device=device)
         if method not in (None, model.config.method):
             raise GraphFormersError(
-                f"{source}: a {model.config.method} model, --method {method} given; start from a backbone instead"
+                f"{source}: a {model.config.method} model, --method {method} given; start from a "
+                f"backbone instead"
             )
         config, changes = divide_settings(settings_for(model.config.method, settings or {}))
         changes.pop("graph_start", None)  # the start is over
-        differing = [name for name, value in changes.items() if getattr(model.config, name) != value]
+        differing = [
+            name for name, value in changes.items() if getattr(model.config, name) != value
+        ]
         if differing:
             raise GraphFormersError(
-                f"{source}: {differing[0]}={getattr(model.config, differing[0])!r} is part of this model and cannot be changed"
+                f"{source}: {differing[0]}={getattr(model.config, differing[0])!r} is part of this "
+                f"model and cannot be changed"
             )
         backbone = backbone_of(source) or ""
     else:
         method = method or "graphformers"
         config, changes = divide_settings(settings_for(method, settings or {}))
-        model = GraphFormers.from_backbone(source, method, seed=config.seed, device=device, **changes)
+        model = GraphFormers.from_backbone(
+            source, method, seed=config.seed, device=device, **changes
+        )
     trainer = Trainer(model, split, config, output)
-    trainer.backbone = str(Path(backbone).resolve()) if Path(backbone).is_dir() else backbone or None
+    trainer.backbone = (
+        str(Path(backbone).resolve()) if Path(backbone).is_dir() else backbone or None
+    )
     return trainer
 
 
 def forecast(trainer: Trainer) -> dict[str, Any]:
-    """What a run would take, from a few real steps that change nothing: parameters, steps, memory, seconds."""
+    """What a run would take, from a few real steps that change nothing: parameters, steps, memory,
+    seconds.
+    """
     with joined(trainer.model.device) as trainer.world, own_random_numbers():
         trainer.set_up()
         try:
@@ -77,7 +91,9 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
     model.train()
     count = min(TRIED_STEPS, trainer.schedule.num_batches)
     with progress("Trying", count, "steps") as task:
-        while len(seconds) < count and (len(seconds) < 2 or trainer.world.size > 1 or sum(seconds) < TRIED_SECONDS):
+        while len(seconds) < count and (
+            len(seconds) < 2 or trainer.world.size > 1 or sum(seconds) < TRIED_SECONDS
+        ):
             started = time.perf_counter()
             trainer.stepper.run(trainer.next_batch(), seed=0)
             trainer.update_weights()
@@ -89,7 +105,9 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
     steps = trainer.schedule.most_steps()
     if config.max_seconds is not None:
         steps = min(steps, math.ceil(config.max_seconds / per_step) + len(config.stages))
-    validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches)) + int(config.validate_start)
+    validations = -(-steps // (config.validate_steps or trainer.schedule.num_batches)) + int(
+        config.validate_start
+    )
     per_validation = _seconds_of_validation(trainer)
     training = min(steps * per_step, config.max_seconds or math.inf)
     size = sum(parameter.numel() for parameter in model.network.parameters())
@@ -105,7 +123,9 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
         "seconds_per_step": per_step,
         "seconds_per_validation": per_validation,
         "seconds_at_most": training + validations * per_validation,
-        "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0,
+        "gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30
+        if device.type == "cuda"
+        else 0.0,
         "memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "checkpoint_gib": bytes_of_run(size) / 2**30,
         "settings": {
@@ -121,5 +141,7 @@ def _seconds_of_validation(trainer: Trainer) -> float:
     nodes, sampler = trainer.asked, trainer.split.sampler(trainer.model.config.num_neighbors)
     some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
     started = time.perf_counter()
-    trainer.model.encode_nodes(trainer.split.graph, some, sampler=sampler, tokens=trainer.maker.tokens)
+    trainer.model.encode_nodes(
+        trainer.split.graph, some, sampler=sampler, tokens=trainer.maker.tokens
+    )
     return (time.perf_counter() - started) * len(nodes) / len(some) / trainer.world.size

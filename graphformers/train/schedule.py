@@ -1,4 +1,6 @@
-"""When to validate, when a stage is over, and which learning rate a step has: pure functions of the settings and the state."""
+"""When to validate, when a stage is over, and which learning rate a step has: pure functions of the
+settings and the state.
+"""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ class Schedule:
         is_last = state.stage == len(config.stages) - 1
         if config.max_steps is not None:
             left = config.max_steps - (state.step - state.stage_step)
-            steps = min(steps, left if is_last else max(1, round(config.max_steps * config.first_share)))
+            steps = min(
+                steps, left if is_last else max(1, round(config.max_steps * config.first_share))
+            )
         if config.max_seconds is not None:
             left_seconds = config.max_seconds - (state.seconds - state.stage_seconds)
             seconds = left_seconds if is_last else config.max_seconds * config.first_share
@@ -38,11 +42,21 @@ class Schedule:
         if state.stage_seconds >= seconds:
             return "its time is used up"
         if state.stage_step >= steps:
-            return "all epochs done" if state.stage_epoch >= self.config.epochs else "its steps are used up"
-        return f"{state.waited} validations without a better P@1" if state.waited >= self.config.patience else ""
+            return (
+                "all epochs done"
+                if state.stage_epoch >= self.config.epochs
+                else "its steps are used up"
+            )
+        return (
+            f"{state.waited} validations without a better P@1"
+            if state.waited >= self.config.patience
+            else ""
+        )
 
     def is_validation_due(self, state: TrainState) -> bool:
-        """At the end of an epoch, or every `validate_steps`; and where the stage ends by its limits."""
+        """At the end of an epoch, or every `validate_steps`; and where the stage ends by its
+        limits.
+        """
         if not state.recent.steps:
             return False
         steps, seconds = self.limits(state)
@@ -57,7 +71,9 @@ class Schedule:
         return min((steps - state.stage_step) * pace, seconds - state.stage_seconds)
 
     def learning_rate(self, state: TrainState) -> float:
-        """Of the next step: it rises in the warm-up, then falls to nothing at the stage's limit, or stays."""
+        """Of the next step: it rises in the warm-up, then falls to nothing at the stage's limit, or
+        stays.
+        """
         config, (steps, seconds) = self.config, self.limits(state)
         done = max(state.stage_step / steps, state.stage_seconds / seconds)
         if config.warmup >= 1 and state.stage_step < config.warmup:
@@ -69,4 +85,6 @@ class Schedule:
         if config.decay == "none":
             return config.learning_rate
         left = max(1 - (done - share) / (1 - share), 0.0) if share < 1 else 1.0
-        return config.learning_rate * (left if config.decay == "linear" else (1 - math.cos(math.pi * left)) / 2)
+        return config.learning_rate * (
+            left if config.decay == "linear" else (1 - math.cos(math.pi * left)) / 2
+        )

@@ -1,4 +1,6 @@
-"""TrainConfig: what a training run is told. Defaults, then a recipe (.toml), then single settings, the later one winning."""
+"""TrainConfig: what a training run is told. Defaults, then a recipe (.toml), then single settings,
+the later one winning.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -27,37 +29,49 @@ MODEL_SETTINGS = (  # of ModelConfig: those that are not the backbone's own
 
 @dataclass(frozen=True)
 class TrainConfig(ObjectiveSettings):
-    """How a model is trained. The first part defines the result, the second only how it is reached."""
+    """How a model is trained. The first part defines the result, the second only how it is
+    reached.
+    """
 
     two_stage: bool = True  # polluted text first, then clean text; false: clean text alone
     epochs: int = 10  # of each stage, at most
-    max_steps: int | None = None  # optimizer steps over both stages, at most; stage 1 may use first_share of them
-    max_seconds: float | None = None  # of training over both stages, at most (such a run cannot be repeated to the bit)
+    # optimizer steps over both stages, at most; stage 1 may use first_share of them
+    max_steps: int | None = None
+    # of training over both stages, at most (such a run cannot be repeated to the bit)
+    max_seconds: float | None = None
     first_share: float = 0.5  # of max_steps and max_seconds that stage 1 may use
     patience: int = 2  # validations without a better P@1 that end a stage
     validate_steps: int | None = None  # steps between validations; by default once an epoch
     max_valid: int = 10_000  # valid questions that a validation asks, at most
 
-    batch_size: int = 240  # pairs of a step, over all processes: so many keys every anchor has to choose from
+    # pairs of a step, over all processes: so many keys every anchor has to choose from
+    batch_size: int = 240
     learning_rate: float = 1e-5  # of Adam, at its highest
-    graph_factor: float = 1.0  # times learning_rate for what the backbone does not have: graph attention, vectors of nodes
-    warmup: float = 0.0  # steps of each stage in which the learning rate rises: a share below 1, or a count
+    # times learning_rate for what the backbone does not have: graph attention, vectors of nodes
+    graph_factor: float = 1.0
+    # steps of each stage in which the learning rate rises: a share below 1, or a count
+    warmup: float = 0.0
     decay: str = "none"  # of the learning rate over each stage: none, linear or cosine
     weight_decay: float = 0.0  # decoupled, not for biases and norms
     max_norm: float = 0.0  # gradients longer than this are shortened; 0 for never
     beta1: float = 0.9  # Adam's memory of gradients
     beta2: float = 0.999  # and of their squares
     epsilon: float = 1e-8  # Adam's guard against division by zero
-    neighbor_gradients: bool = True  # whether neighbours learn from being neighbours; without, they cost a third
-    neighbor_dropout: float = 0.0  # share of centres that see only some of their neighbours, a random number from none up
+    # whether neighbours learn from being neighbours; without, they cost a third
+    neighbor_gradients: bool = True
+    # share of centres that see only some of their neighbours, a random number from none up
+    neighbor_dropout: float = 0.0
     mask_share: float = 0.15  # of a text's tokens that stage 1 pollutes
     seed: int = 42  # of everything random: new weights, orders, neighbours, pollution, dropout
 
-    chunk_size: int | None = None  # pairs that are computed at a time; by default all, and fewer when memory runs out
-    workers: int | None = None  # processes that sample and pack ahead; by default 1 on a CPU, up to 8 for a GPU
+    # pairs that are computed at a time; by default all, and fewer when memory runs out
+    chunk_size: int | None = None
+    # processes that sample and pack ahead; by default 1 on a CPU, up to 8 for a GPU
+    workers: int | None = None
     compile: bool | None = None  # torch.compile; by default on a GPU
     checkpoint_minutes: float = 10.0  # between two checkpoints
-    validate_start: bool = True  # whether it is validated before the first step, to tell what training has changed
+    # whether it is validated before the first step, to tell what training has changed
+    validate_start: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,9 +91,18 @@ class TrainConfig(ObjectiveSettings):
         for name in ("epochs", "patience", "max_valid"):
             require(self, getattr(self, name) >= 1, name, "at least 1")
         for name in ("max_steps", "validate_steps", "chunk_size"):
-            require(self, getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1")
-        require(self, self.max_seconds is None or self.max_seconds > 0, "max_seconds", "more than 0")
-        require(self, self.batch_size >= 2, "batch_size", "at least 2: the others of a batch are the negatives")
+            require(
+                self, getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1"
+            )
+        require(
+            self, self.max_seconds is None or self.max_seconds > 0, "max_seconds", "more than 0"
+        )
+        require(
+            self,
+            self.batch_size >= 2,
+            "batch_size",
+            "at least 2: the others of a batch are the negatives",
+        )
         require(self, self.workers is None or self.workers >= 0, "workers", "0 or more")
 
     @property
@@ -100,8 +123,16 @@ def known_settings() -> dict[str, str]:
 
 def filled(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """What an older version wrote of a run, with the defaults of settings that it did not know."""
-    known = {entry.name: entry.default for entry in (*fields(ModelConfig), *fields(TrainConfig)) if entry.default is not MISSING}
-    return {name: known[name.removeprefix("model.")] for name in names if name.removeprefix("model.") in known} | dict(found)
+    known = {
+        entry.name: entry.default
+        for entry in (*fields(ModelConfig), *fields(TrainConfig))
+        if entry.default is not MISSING
+    }
+    return {
+        name: known[name.removeprefix("model.")]
+        for name in names
+        if name.removeprefix("model.") in known
+    } | dict(found)
 
 
 def find_recipe(given: Path) -> Path:
@@ -120,10 +151,16 @@ def read_recipe(given: Path) -> dict[str, Any]:
             found = tomllib.load(file)
     except OSError as error:
         there = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
-        raise GraphFormersError(f"{path}: {error.strerror}, expected a .toml file or one of ours: {there}") from error
+        raise GraphFormersError(
+            f"{path}: {error.strerror}, expected a .toml file or one of ours: {there}"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
-    settings = {name: _check(name, value, str(path)) for name, value in found.items() if not isinstance(value, dict)}
+    settings = {
+        name: _check(name, value, str(path))
+        for name, value in found.items()
+        if not isinstance(value, dict)
+    }
     for method, own in found.items():  # [max] holds what is for PLM+Max alone
         for name, value in own.items() if isinstance(own, dict) else ():
             settings[f"{method}.{name}"] = _check(f"{method}.{name}", value, str(path))
@@ -139,7 +176,9 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
-            raise GraphFormersError(f"--set {word} given, expected NAME=VALUE such as learning_rate=1e-5")
+            raise GraphFormersError(
+                f"--set {word} given, expected NAME=VALUE such as learning_rate=1e-5"
+            )
         try:
             value = None if text.lower() == "none" else tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -151,7 +190,9 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 
 
 def _check(name: str, value: Any, where: str) -> Any:
-    """The value in its setting's type; an unknown name is an error that names the nearest known one."""
+    """The value in its setting's type; an unknown name is an error that names the nearest known
+    one.
+    """
     known = known_settings()
     method, dot, own = name.rpartition(".")
     if dot and method not in METHODS:
@@ -165,18 +206,28 @@ def _check(name: str, value: Any, where: str) -> Any:
 
 
 def merge_settings(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe and single settings, which are stronger: also than what the recipe says for one method alone."""
+    """A recipe and single settings, which are stronger: also than what the recipe says for one
+    method alone.
+    """
     kept = {name: value for name, value in recipe.items() if name.rpartition(".")[2] not in given}
     return kept | dict(given)
 
 
 def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one method: those for all, then those under its own name, such as max.learning_rate."""
-    own = {name.removeprefix(f"{method}."): value for name, value in settings.items() if name.startswith(f"{method}.")}
+    """The settings of one method: those for all, then those under its own name, such as
+    max.learning_rate.
+    """
+    own = {
+        name.removeprefix(f"{method}."): value
+        for name, value in settings.items()
+        if name.startswith(f"{method}.")
+    }
     return {name: value for name, value in settings.items() if "." not in name} | own
 
 
 def divide_settings(settings: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
     """The settings of the training, and those that change the model's configuration."""
     model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
-    return TrainConfig(**{name: value for name, value in settings.items() if name not in MODEL_SETTINGS}), model
+    return TrainConfig(
+        **{name: value for name, value in settings.items() if name not in MODEL_SETTINGS}
+    ), model

@@ -1,7 +1,9 @@
-"""Trainer: link prediction in two stages, on polluted text until validation stops improving, then on clean text from there.
+"""Trainer: link prediction in two stages, on polluted text until validation stops improving, then
+on clean text from there.
 
-Everything a run does is a function of its settings and of where it stands (TrainState), so that a run that was stopped, killed or
-lost its machine goes on as if nothing had been: the same command continues it.
+Everything a run does is a function of its settings and of where it stands (TrainState), so that a
+run that was stopped, killed or lost its machine goes on as if nothing had been: the same command
+continues it.
 """
 
 import math
@@ -36,7 +38,14 @@ from graphformers.model.backbones import own_random_numbers, save_pretrained
 from graphformers.model.encoding import GraphFormers, compile_network
 from graphformers.progress import clock, progress
 from graphformers.train.batches import BatchMaker, TrainBatch
-from graphformers.train.checkpoint import Recent, RunFolder, TrainState, bytes_of_run, fingerprint, restore_optimizer
+from graphformers.train.checkpoint import (
+    Recent,
+    RunFolder,
+    TrainState,
+    bytes_of_run,
+    fingerprint,
+    restore_optimizer,
+)
 from graphformers.train.distributed import World, joined
 from graphformers.train.journal import STEPS_PER_EPOCH, Journal
 from graphformers.train.loading import Loader
@@ -60,10 +69,11 @@ class TrainResult:
 
 
 class Trainer:
-    """Trains a model on a split's train links: `Trainer(model, split, TrainConfig(epochs=5)).train()`.
+    """Trains a model on a split's train links: `Trainer(model, split,
+    TrainConfig(epochs=5)).train()`.
 
-    With `output`, the run can be continued at any time, and the trained model is written there. `model` and `split` may be
-    folders.
+    With `output`, the run can be continued at any time, and the trained model is written there.
+    `model` and `split` may be folders.
     """
 
     def __init__(
@@ -73,14 +83,17 @@ class Trainer:
         config: TrainConfig | None = None,
         output: str | Path | None = None,
     ) -> None:
-        self.model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
+        self.model = (
+            model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
+        )
         self.split = loaded_split(split)
         self.config = config or TrainConfig()
         self.output = None if output is None else Path(output)
         self.run = None if output is None else RunFolder(output)
         self.state = TrainState()
         self.world = World()
-        self.backbone: str | None = None  # what the model was made from, for who wants to compare with that
+        # what the model was made from, for who wants to compare with that
+        self.backbone: str | None = None
         self._best: dict[str, Tensor] = {}
         self._start = ""  # fingerprint of the weights it starts from
         self._settings: dict[str, Any] = {}
@@ -92,20 +105,39 @@ class Trainer:
 
     def _check(self) -> None:
         if not isinstance(self.config, TrainConfig):
-            raise GraphFormersError(f"a {type(self.config).__name__} given as settings, expected TrainConfig(…)")
+            raise GraphFormersError(
+                f"a {type(self.config).__name__} given as settings, expected TrainConfig(…)"
+            )
         if len(self.split.train) < 2:
-            raise GraphFormersError(f"{len(self.split.train)} pairs to train on, expected at least 2")
+            raise GraphFormersError(
+                f"{len(self.split.train)} pairs to train on, expected at least 2"
+            )
         if self.model.is_bidirectional and not self.config.neighbor_gradients:
-            raise GraphFormersError("neighbor_gradients=false is not for bidirectional models: their neighbours read each other")
+            raise GraphFormersError(
+                "neighbor_gradients=false is not for bidirectional models: their neighbours read "
+                "each other"
+            )
 
     def train(self, *, force: bool = False) -> TrainResult:
         """Trains to the end, or on to the end; `force` starts anew and replaces a finished model.
 
-        The model holds the best weights afterwards. In several processes started by torchrun, every one calls this.
+        The model holds the best weights afterwards. In several processes started by torchrun, every
+        one calls this.
         """
         check_output(self.output, force=force)
-        self.state, self._best, self._start, self._signal, self._is_forced = TrainState(), {}, "", 0, force
-        with joined(self.model.device) as self.world, own_random_numbers(), repeatable(self.model.device), self._held():
+        self.state, self._best, self._start, self._signal, self._is_forced = (
+            TrainState(),
+            {},
+            "",
+            0,
+            force,
+        )
+        with (
+            joined(self.model.device) as self.world,
+            own_random_numbers(),
+            repeatable(self.model.device),
+            self._held(),
+        ):
             self.set_up()
             try:
                 self._begin(force)
@@ -145,7 +177,9 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def _compile(self) -> None:
-        """Has the layers compiled by a step that changes nothing: what takes a minute once is not time spent on training."""
+        """Has the layers compiled by a step that changes nothing: what takes a minute once is not
+        time spent on training.
+        """
         if not self._is_compiled or self.state.stage == len(self.config.stages):
             return
         started = time.perf_counter()
@@ -161,12 +195,18 @@ class Trainer:
         """All that is needed to make a step."""
         config, device = self.config, self.model.device
         if self.model.config.is_classic:
-            self.model.know_nodes(self.split.graph.id_hashes[np.unique(self.split.train)], config.seed)
+            self.model.know_nodes(
+                self.split.graph.id_hashes[np.unique(self.split.train)], config.seed
+            )
         with self.world.first_then_others():
-            self.maker = BatchMaker.of(self.model, self.split, config, self.world.rank, self.world.size)
+            self.maker = BatchMaker.of(
+                self.model, self.split, config, self.world.rank, self.world.size
+            )
         count = len(self.split.valid)
         few = np.linspace(0, count - 1, min(count, config.max_valid)).astype(np.int64)
-        self.questions = LinkQuestions(self.split.valid.pairs[few], self.split.valid.candidates[few])
+        self.questions = LinkQuestions(
+            self.split.valid.pairs[few], self.split.valid.candidates[few]
+        )
         self.asked = asked_nodes(self.questions)
         self.optimizer = make_optimizer(self.model, config)
         self.loader = Loader(self.maker, self._num_workers(), device)
@@ -190,16 +230,32 @@ class Trainer:
     def _num_workers(self) -> int:
         if self.config.workers is not None:
             return self.config.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(8, max(1, cores // self.world.size - 1)) if self.model.device.type == "cuda" else 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+        return (
+            min(8, max(1, cores // self.world.size - 1)) if self.model.device.type == "cuda" else 1
+        )
 
     def _what_defines_the_run(self) -> dict[str, Any]:
-        settings = {name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE}
+        settings = {
+            name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE
+        }
         model = {f"model.{name}": value for name, value in asdict(self.model.config).items()}
         if not self._start:
             own = fingerprint(self.model.network.state_dict())
             self._start = own if self.run is None or self._is_forced else self.run.start_of(own)
-        return settings | model | {"split": self.split.fingerprint, "weights": self._start, "processes": self.world.size}
+        return (
+            settings
+            | model
+            | {
+                "split": self.split.fingerprint,
+                "weights": self._start,
+                "processes": self.world.size,
+            }
+        )
 
     def _share(self, optimizer_tensors: dict[str, Tensor]) -> None:
         """Everybody stands where the first process stands."""
@@ -207,10 +263,14 @@ class Trainer:
         self.state = TrainState.of(world.share_json(asdict(self.state)))
         network.load_state_dict(world.share(dict(network.state_dict()), device))
         restore_optimizer(network, self.optimizer, world.share(optimizer_tensors, device))
-        self._best = {name: tensor.to(device) for name, tensor in world.share(self._best, device).items()}
+        self._best = {
+            name: tensor.to(device) for name, tensor in world.share(self._best, device).items()
+        }
 
     def _run_stage(self) -> None:
-        """Steps and validations until the stage is over; then everything is set for the next one."""
+        """Steps and validations until the stage is over; then everything is set for the next
+        one.
+        """
         state = self.state
         if state.step == 0 and state.start < 0 and self.config.validate_start:
             numbers = self.world.share_json(self._measure_valid())
@@ -225,7 +285,10 @@ class Trainer:
             if reason:
                 break
             self._run_steps()
-        self.journal.say(f"stage {state.stage + 1} ends, {reason}: best valid P@1 {state.best:.4f} at step {state.best_step:,}")
+        self.journal.say(
+            f"stage {state.stage + 1} ends, {reason}: best valid P@1 {state.best:.4f} at step "
+            f"{state.best_step:,}"
+        )
         state.stage, state.epoch = state.stage + 1, state.epoch + int(state.number > 0)
         state.number = state.stage_epoch = state.stage_step = state.waited = 0
         state.stage_seconds, state.stage_best = 0.0, -1.0
@@ -241,14 +304,21 @@ class Trainer:
         self.model.train()
         best = f"best P@1 {state.best:.4f}, " if state.best_step >= 0 else ""
         left = self.schedule.limits(state)[0] - state.stage_step
-        total = min(len(self.split.train), (state.number + left) * config.batch_size)  # of the epoch, as far as steps allow
+        # of the epoch, as far as steps allow
+        total = min(len(self.split.train), (state.number + left) * config.batch_size)
         with progress(self._place(), total, "pairs") as task:
             task.skip(state.number * config.batch_size)
             while True:
                 self._step()
-                loss = "" if math.isnan(self._loss) else f"loss {self._loss:.3f}, "  # read a step later
-                task.note = f"{best}{loss}stage ends in {clock(self.schedule.seconds_left(state))} or sooner"
-                task.update(min((state.number or self.maker.num_batches) * config.batch_size, total))
+                # read a step later
+                loss = "" if math.isnan(self._loss) else f"loss {self._loss:.3f}, "
+                task.note = (
+                    f"{best}{loss}stage ends in "
+                    f"{clock(self.schedule.seconds_left(state))} or sooner"
+                )
+                task.update(
+                    min((state.number or self.maker.num_batches) * config.batch_size, total)
+                )
                 self._stop_if_asked()
                 if time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes:
                     self._save()
@@ -256,7 +326,11 @@ class Trainer:
                     return
 
     def _place(self) -> str:
-        of = f" of {len(self.config.stages)} ({self.config.stages[self.state.stage]} text)" if self.config.two_stage else ""
+        of = (
+            f" of {len(self.config.stages)} ({self.config.stages[self.state.stage]} text)"
+            if self.config.two_stage
+            else ""
+        )
         return f"stage {self.state.stage + 1}{of}, epoch {self.state.epoch + 1}"
 
     def _step(self) -> None:
@@ -270,19 +344,28 @@ class Trainer:
         self._tell_chunks()
         norm = self.update_weights()
         place = state.step + 1, state.stage + 1, state.epoch + 1
-        state.step, state.stage_step, state.number = state.step + 1, state.stage_step + 1, state.number + 1
+        state.step, state.stage_step, state.number = (
+            state.step + 1,
+            state.stage_step + 1,
+            state.number + 1,
+        )
         if state.number == self.maker.num_batches:
             state.epoch, state.stage_epoch, state.number = state.epoch + 1, state.stage_epoch + 1, 0
             self._parcels = None
         state.recent.steps += 1
         state.recent.counts += batch.counts
-        self._pending.append(_Pending(torch.stack([loss, norm]), batch.pairs, batch.counts.pairs, place, rate))
+        self._pending.append(
+            _Pending(torch.stack([loss, norm]), batch.pairs, batch.counts.pairs, place, rate)
+        )
         self._drain(1)  # the GPU is one step behind: waiting for it here would let it run empty
         seconds = time.perf_counter() - started
         if self.config.max_seconds is not None:
             seconds = self.world.largest(seconds)
         state.seconds, state.stage_seconds = state.seconds + seconds, state.stage_seconds + seconds
-        state.recent.seconds, state.recent.data_wait = state.recent.seconds + seconds, state.recent.data_wait + waited
+        state.recent.seconds, state.recent.data_wait = (
+            state.recent.seconds + seconds,
+            state.recent.data_wait + waited,
+        )
         self._pace = state.recent.counts.pairs / max(state.recent.seconds, 1e-9)
 
     def _tell_chunks(self) -> None:
@@ -292,11 +375,17 @@ class Trainer:
             return
         self._told_chunk = used
         if used is not None and (before is None or used < before):
-            words = f"the GPU's memory is full: {used} pairs of a batch are computed at a time now, which takes longer; "
+            words = (
+                f"the GPU's memory is full: {used} pairs of a batch are computed "
+                f"at a time now, which takes longer; "
+            )
             words += "more are tried again later"
         else:
-            words = f"the GPU's memory is enough for {used or 'all'} pairs of a batch at a time again"
-        who = f"process {self.world.rank}: " if self.world.size > 1 else ""  # each has its own memory, and slows down all
+            words = (
+                f"the GPU's memory is enough for {used or 'all'} pairs of a batch at a time again"
+            )
+        # each has its own memory, and slows down all
+        who = f"process {self.world.rank}: " if self.world.size > 1 else ""
         print(who + words, file=sys.stderr, flush=True)
 
     def next_batch(self) -> TrainBatch:
@@ -305,22 +394,29 @@ class Trainer:
         self.loader.chunk_size = self.stepper.chunk_size
         if self._parcels is None:
             is_polluted = self.config.stages[state.stage] == "polluted"
-            self._parcels = self.loader.epoch(state.epoch, is_polluted=is_polluted, start=state.number)
+            self._parcels = self.loader.epoch(
+                state.epoch, is_polluted=is_polluted, start=state.number
+            )
         batch: TrainBatch = next(self._parcels).open(self.model.device)
         most = self.stepper.chunk_size
-        if most is not None and (batch.key.chunk_size is None or batch.key.chunk_size > most):  # made before memory ran out
+        # made before memory ran out
+        if most is not None and (batch.key.chunk_size is None or batch.key.chunk_size > most):
             return self._remake(batch, most)
         return batch
 
     def _remake(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:
-        remade: TrainBatch = Parcel.of(self.maker.make(replace(batch.key, chunk_size=chunk_size))).open(self.model.device)
+        remade: TrainBatch = Parcel.of(
+            self.maker.make(replace(batch.key, chunk_size=chunk_size))
+        ).open(self.model.device)
         return remade
 
     def update_weights(self) -> Tensor:
         """The optimizer's step; gives the length of the gradient."""
         parameters = list(self.model.network.parameters())
         self.world.sum_gradients(parameters)
-        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        norm = torch.nn.utils.get_total_norm(
+            [parameter.grad for parameter in parameters if parameter.grad is not None]
+        )
         if self.config.max_norm:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.config.max_norm, norm)
         self.optimizer.step()
@@ -328,7 +424,9 @@ class Trainer:
         return norm
 
     def _drain(self, keep: int) -> None:
-        """Reads the losses of all steps but the last few. A loss or a gradient that is no number ends the run."""
+        """Reads the losses of all steps but the last few. A loss or a gradient that is no number
+        ends the run.
+        """
         while len(self._pending) > keep:
             done = self._pending.pop(0)
             self._loss, norm = done.loss_and_norm.tolist()
@@ -346,10 +444,17 @@ class Trainer:
         self.journal.failure(failed.place, failed.learning_rate, pairs)
         kept = ""
         if self.run is not None and self.run.exists():
-            best = f", the best model so far in {self.run.best(self.state)}" if self.run.best(self.state).is_dir() else ""
+            best = (
+                f", the best model so far in {self.run.best(self.state)}"
+                if self.run.best(self.state).is_dir()
+                else ""
+            )
             kept = f". The last checkpoint is kept in {self.run.folder}{best}"
         shown = f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}"
-        raise GraphFormersError(f"{what}, at learning rate {failed.learning_rate:.2g}; its pairs: {shown}{kept}; {ADVICE}")
+        raise GraphFormersError(
+            f"{what}, at learning rate {failed.learning_rate:.2g}; its pairs: {shown}{kept}; "
+            f"{ADVICE}"
+        )
 
     def _validate(self) -> None:
         """P@1 on clean text; the best weights are kept."""
@@ -360,20 +465,31 @@ class Trainer:
         state.stage_best = max(state.stage_best, numbers["P@1"])
         if (numbers["P@1"], numbers["MRR"]) > (state.best, state.best_mrr):
             state.best, state.best_mrr, state.best_step = numbers["P@1"], numbers["MRR"], state.step
-            self._best = {name: tensor.detach().clone() for name, tensor in self.model.network.state_dict().items()}
+            self._best = {
+                name: tensor.detach().clone()
+                for name, tensor in self.model.network.state_dict().items()
+            }
         self.journal.validation(state, numbers)
         state.recent = Recent()
 
     def _measure_valid(self) -> dict[str, float]:
-        """Each process encodes its share of the nodes; all rank all questions and so come to the same numbers."""
+        """Each process encodes its share of the nodes; all rank all questions and so come to the
+        same numbers.
+        """
         nodes = self.asked
         edges = equal_parts(len(nodes), self.world.size)
         sampler = self.split.sampler(self.model.config.num_neighbors)
         part = nodes[edges[self.world.rank] : edges[self.world.rank + 1]]
-        own = self.model.encode_nodes(self.split.graph, part, sampler=sampler, tokens=self.maker.tokens)
+        own = self.model.encode_nodes(
+            self.split.graph, part, sampler=sampler, tokens=self.maker.tokens
+        )
         sizes = [b - a for a, b in pairwise(edges)]
-        vectors = self.world.gather(torch.from_numpy(own).to(self.model.device), sizes).cpu().numpy()
-        ranks = rank_listed(VectorScores(vectors, nodes, cosine=self.model.is_cosine), self.questions)
+        vectors = (
+            self.world.gather(torch.from_numpy(own).to(self.model.device), sizes).cpu().numpy()
+        )
+        ranks = rank_listed(
+            VectorScores(vectors, nodes, cosine=self.model.is_cosine), self.questions
+        )
         return {name: float(METRICS[name](ranks).mean()) for name in ("P@1", "NDCG", "MRR")}
 
     def _recent_numbers(self) -> dict[str, float]:
@@ -393,8 +509,12 @@ class Trainer:
         """Writes a checkpoint; the first process does."""
         self._drain(0)
         if self.run is not None and self.world.is_first:
-            if not all(bool(tensor.isfinite().all()) for tensor in self.model.network.state_dict().values()):
-                raise GraphFormersError(f"the weights after step {self.state.step:,} are no numbers any more; {ADVICE}")
+            if not all(
+                bool(tensor.isfinite().all()) for tensor in self.model.network.state_dict().values()
+            ):
+                raise GraphFormersError(
+                    f"the weights after step {self.state.step:,} are no numbers any more; {ADVICE}"
+                )
             if self.state.best_step >= 0:
                 self.run.save_best(self.state, self.model, self._best)
             self.run.save(self.state, self.model, self.optimizer, self._settings)
@@ -412,7 +532,8 @@ class Trainer:
     def _signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the run after the step; a second one ends it at once.
 
-        Not within two seconds: a signal to a whole job comes twice, from its sender and from torchrun.
+        Not within two seconds: a signal to a whole job comes twice, from its sender and from
+        torchrun.
         """
         if self.output is None or threading.current_thread() is not threading.main_thread():
             yield
@@ -441,11 +562,19 @@ class Trainer:
         entries = self.journal.entries
         start = state.start if state.start >= 0 else None
         if state.best < state.start:
-            self.journal.say(f"training made it worse: valid P@1 {state.best:.4f} at best, {state.start:.4f} before; {ADVICE}")
+            self.journal.say(
+                f"training made it worse: valid P@1 {state.best:.4f} at best, {state.start:.4f} "
+                f"before; {ADVICE}"
+            )
         if self.output is not None and self.run is not None and self.world.is_first:
             validations = [entry for entry in entries if entry["kind"] == "validation"]
             valid = {"P@1": state.best, "step": state.best_step, "start": start}
-            made = {"settings": self._settings, "valid": valid, "steps": state.step, "seconds": round(state.seconds, 3)}
+            made = {
+                "settings": self._settings,
+                "valid": valid,
+                "steps": state.step,
+                "seconds": round(state.seconds, 3),
+            }
             made |= {"backbone": self.backbone, "history": validations}
             made["versions"] = {"graphformers": __version__, "torch": torch.__version__}
             save_pretrained(self.model, self.output, force=True, training=made)
@@ -466,6 +595,8 @@ class _Pending:
 
 
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Raises early what the end of a run would raise. A finished model may be replaced by a run that is under way."""
+    """Raises early what the end of a run would raise. A finished model may be replaced by a run
+    that is under way.
+    """
     if output is not None:
         check_writable(output, "model", force=force or RunFolder(output).exists())

@@ -13,7 +13,17 @@ from graphformers.cli import app
 from graphformers.compare import runs as runs_module
 from graphformers.compare.comparison import check_folder, compare
 from graphformers.compare.results import Results, verdict
-from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, Run, ShuffledSampler, finish_run, sampler_of, untrained
+from graphformers.compare.runs import (
+    ALONE,
+    ASKED,
+    SHUFFLED,
+    Plan,
+    Run,
+    ShuffledSampler,
+    finish_run,
+    sampler_of,
+    untrained,
+)
 from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
 from graphformers.compare.variants import variant, variants_of
 from graphformers.data.split import LinkSplit, split_links
@@ -28,14 +38,23 @@ from graphformers.train.checkpoint import RunFolder
 from graphformers.train.settings import RECIPES, read_recipe
 from tests.train.conftest import make_model, make_topics
 
-SETTINGS = {"batch_size": 32, "learning_rate": 3e-3, "max_steps": 6, "workers": 0, "num_neighbors": 3, "max_tokens": 10}
+SETTINGS = {
+    "batch_size": 32,
+    "learning_rate": 3e-3,
+    "max_steps": 6,
+    "workers": 0,
+    "num_neighbors": 3,
+    "max_tokens": 10,
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split and a backbone."""
     place = tmp_path_factory.mktemp("compare")
-    split_links(make_topics().save(place / "t.graph"), valid=30, test=30, candidates=20).save(place / "t.split")
+    split_links(make_topics().save(place / "t.graph"), valid=30, test=30, candidates=20).save(
+        place / "t.split"
+    )
     write_backbone(place / "backbone")
     return place
 
@@ -45,8 +64,15 @@ def write_backbone(place: Path) -> None:
     from transformers import BertConfig, BertModel
 
     model = make_model(method="plm")
-    sizes = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 40}
-    BertModel(BertConfig(vocab_size=model.config.vocab_size, hidden_size=16, **sizes)).save_pretrained(place)
+    sizes = {
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "max_position_embeddings": 40,
+    }
+    BertModel(
+        BertConfig(vocab_size=model.config.vocab_size, hidden_size=16, **sizes)
+    ).save_pretrained(place)
     (place / "tokenizer.json").write_text(model.tokenizer.to_json())
 
 
@@ -62,10 +88,14 @@ def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
     assert one["max_steps"] == two["max_steps"] == 6
     assert one["seed"] == 7
     assert one["patience"] == two["patience"] > 1000  # nobody stops early
-    epochs = Plan(plan.split, tmp_path, settings={"batch_size": 50, "epochs": 3}).resolve(variant("plm"), 1)
+    epochs = Plan(plan.split, tmp_path, settings={"batch_size": 50, "epochs": 3}).resolve(
+        variant("plm"), 1
+    )
     assert epochs["max_steps"] == 2 * 3 * -(-len(plan.split.train) // 50)
     assert epochs["patience"] >= epochs["max_steps"]
-    timed = Plan(plan.split, tmp_path, settings={"max_seconds": 9.0, "max_steps": 4, "patience": 1}).resolve(variant("plm"), 1)
+    timed = Plan(
+        plan.split, tmp_path, settings={"max_seconds": 9.0, "max_steps": 4, "patience": 1}
+    ).resolve(variant("plm"), 1)
     assert timed["max_steps"] is None
     assert timed["patience"] > 1000
     own = Plan(plan.split, tmp_path, settings={"learning_rate": 1e-3, "max.learning_rate": 2e-3})
@@ -74,7 +104,10 @@ def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = make_plan(folder, tmp_path / "report", seeds=(1, 2))
     found = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
@@ -85,7 +118,9 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
     assert told["trained"]["graphformers"]["seeds"] == [1, 2]
     assert set(told["trained"]["graphformers"]) >= {ASKED, SHUFFLED, ALONE}
     assert SHUFFLED not in told["trained"]["plm"]
-    assert any(line.startswith("Two stages instead of one bring GraphFormers") for line in told["verdict"])
+    assert any(
+        line.startswith("Two stages instead of one bring GraphFormers") for line in told["verdict"]
+    )
     assert "Plotly.react" in (tmp_path / "report" / "report.html").read_text()
 
     monkeypatch.setattr(runs_module, "make_trainer", None)  # nobody trains again
@@ -96,7 +131,10 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
 
     own = {"plm.learning_rate": 3e-3, "gat.learning_rate": 1e-3}
     compare(replace(plan, settings=SETTINGS | own), methods=["plm", "graphformers"])
-    assert "without effect: gat.learning_rate; the methods compared are graphformers, plm" in capsys.readouterr().err
+    assert (
+        "without effect: gat.learning_rate; the methods compared are graphformers, plm"
+        in capsys.readouterr().err
+    )
 
 
 def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
@@ -104,21 +142,35 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
     plan = make_plan(folder, tmp_path / "report")
     found = compare(plan, table="neighbours")
     own = plan.split.sampler(3)
-    samplers: dict[str, Any] = {ASKED: None, ALONE: plan.split.sampler(0), "#N = 1": plan.split.sampler(1)}
+    samplers: dict[str, Any] = {
+        ASKED: None,
+        ALONE: plan.split.sampler(0),
+        "#N = 1": plan.split.sampler(1),
+    }
     samplers[SHUFFLED] = ShuffledSampler(own.indptr, own.indices, own.id_hashes, 3, own.seed)
     for name in ("max", "graphformers"):
         model = GraphFormers.from_pretrained(plan.place(variant(name), 42), device="cpu")
         system = found.results.find(name)
         assert system is not None
-        expected = {condition: evaluate(model, plan.split, sampler=sampler).ranks for condition, sampler in samplers.items()}
+        expected = {
+            condition: evaluate(model, plan.split, sampler=sampler).ranks
+            for condition, sampler in samplers.items()
+        }
         for condition, ranks in expected.items():
             assert system.ranks[condition][0].better.tolist() == ranks.better.tolist()
         if name == "max":  # with so few steps the other hardly listens
-            assert len({tuple(ranks.better.tolist()) for ranks in expected.values()}) == len(expected)
+            assert len({tuple(ranks.better.tolist()) for ranks in expected.values()}) == len(
+                expected
+            )
     nodes = asked_nodes(plan.split.test)
-    plain = VectorScores(sentence_vectors(plan.source, plan.split.graph, nodes, 10, "cpu"), nodes, cosine=True)
+    plain = VectorScores(
+        sentence_vectors(plan.source, plan.split.graph, nodes, 10, "cpu"), nodes, cosine=True
+    )
     simple = {each.title: each.ranks[ASKED][0] for each in found.results.untrained}
-    assert simple["backbone, untrained"].better.tolist() == rank_listed(plain, plan.split.test).better.tolist()
+    assert (
+        simple["backbone, untrained"].better.tolist()
+        == rank_listed(plain, plan.split.test).better.tolist()
+    )
 
 
 def test_who_is_read_under_a_condition(folder: Path) -> None:
@@ -128,7 +180,10 @@ def test_who_is_read_under_a_condition(folder: Path) -> None:
     for condition, most in ((ASKED, 3), (SHUFFLED, 3), (ALONE, 0), ("#N = 2", 2)):
         drawn = sampler_of(condition, split, model).sample(anchors)
         assert np.diff(drawn.indptr).max() == most
-        seen = [set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist()) for node in anchors]
+        seen = [
+            set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist())
+            for node in anchors
+        ]
         if condition != SHUFFLED:
             for place, positive in enumerate(positives.tolist()):
                 assert set(drawn.of(place).tolist()) <= seen[place]
@@ -137,14 +192,17 @@ def test_who_is_read_under_a_condition(folder: Path) -> None:
             assert any(set(drawn.of(place).tolist()) - seen[place] for place in range(len(anchors)))
 
 
-def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_comparison_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = make_plan(folder, tmp_path / "report")
     original = runs_module._score
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module, "_score", fail)  # after the training, before the scores are kept
+    # after the training, before the scores are kept
+    monkeypatch.setattr(runs_module, "_score", fail)
     with pytest.raises(KeyboardInterrupt):
         compare(plan, methods=["plm"])
     monkeypatch.setattr(runs_module, "_score", original)
@@ -156,18 +214,23 @@ def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeyp
 def test_a_model_that_was_trained_again_has_all_its_ranks_of_one_kind(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first model was not kept; training the second, which differs, was followed by an interruption."""
+    """Its first model was not kept; training the second, which differs, was followed by an
+    interruption.
+    """
     plan = make_plan(folder, tmp_path / "report", keep_models=False)
     first = finish_run(plan, variant("max"), 42, (ASKED, SHUFFLED, ALONE))
     original, make_trainer = runs_module._score, runs_module.make_trainer
 
-    def another(split: Any, source: Any, model: Any, method: str, settings: dict[str, Any], device: Any) -> Any:
+    def another(
+        split: Any, source: Any, model: Any, method: str, settings: dict[str, Any], device: Any
+    ) -> Any:
         return make_trainer(split, source, model, method, settings | {"learning_rate": 0.1}, device)
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module, "make_trainer", another)  # as another machine, or another budget of time, would
+    # as another machine, or another budget of time, would
+    monkeypatch.setattr(runs_module, "make_trainer", another)
     monkeypatch.setattr(runs_module, "_score", fail)
     with pytest.raises(KeyboardInterrupt):
         finish_run(plan, variant("max"), 42, (ASKED, "#N = 1"))
@@ -179,7 +242,10 @@ def test_a_model_that_was_trained_again_has_all_its_ranks_of_one_kind(
     model = GraphFormers.from_pretrained(plan.place(variant("max"), 42), device="cpu")
     for condition, ranks in found.ranks.items():
         sampler = sampler_of(condition, plan.split, model)
-        assert ranks.better.tolist() == evaluate(model, plan.split, sampler=sampler).ranks.better.tolist()
+        assert (
+            ranks.better.tolist()
+            == evaluate(model, plan.split, sampler=sampler).ranks.better.tolist()
+        )
     assert found.ranks[ASKED].better.tolist() != first.ranks[ASKED].better.tolist()
     assert found.facts["history"] != first.facts["history"]
 
@@ -188,21 +254,50 @@ def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) 
     compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
     split = LinkSplit.load(folder / "t.split")
     other = {**SETTINGS, "learning_rate": 1e-3}
-    with pytest.raises(GraphFormersError, match=r"made with learning_rate=0.003, now learning_rate=0.001 is given.*--force"):
-        compare(Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"), methods=["plm"])
-    forced = Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu", force=True, keep_models=False)
+    with pytest.raises(
+        GraphFormersError,
+        match=r"made with learning_rate=0.003, now learning_rate=0.001 is given.*--force",
+    ):
+        compare(
+            Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"),
+            methods=["plm"],
+        )
+    forced = Plan(
+        split,
+        tmp_path / "report",
+        str(folder / "backbone"),
+        other,
+        device="cpu",
+        force=True,
+        keep_models=False,
+    )
     compare(forced, methods=["plm"])
     assert not forced.place(variant("plm"), 42).exists()
-    compare(Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"), methods=["plm"])
+    compare(
+        Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"),
+        methods=["plm"],
+    )
 
 
-def test_force_waits_for_nobody_and_takes_nothing_from_anybody(folder: Path, tmp_path: Path) -> None:
+def test_force_waits_for_nobody_and_takes_nothing_from_anybody(
+    folder: Path, tmp_path: Path
+) -> None:
     """Another process that trains in the folder keeps it."""
     plan = make_plan(folder, tmp_path / "report")
     compare(plan, methods=["plm"])
-    other = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, "learning_rate": 1e-3}, device="cpu", force=True)
+    other = Plan(
+        plan.split,
+        plan.folder,
+        plan.source,
+        {**SETTINGS, "learning_rate": 1e-3},
+        device="cpu",
+        force=True,
+    )
     model = plan.place(variant("plm"), 42)
-    with RunFolder(model).held(), pytest.raises(ArtifactError, match="another process is training here"):
+    with (
+        RunFolder(model).held(),
+        pytest.raises(ArtifactError, match="another process is training here"),
+    ):
         compare(other, methods=["plm"])
     assert (model / "manifest.json").is_file()
     compare(other, methods=["plm"])
@@ -212,7 +307,10 @@ def test_two_comparisons_do_not_make_the_same_run_at_once(folder: Path, tmp_path
     plan = make_plan(folder, tmp_path / "report")
     model = plan.place(variant("plm"), 42)
     check_folder(plan.folder)
-    with held(model.with_name(".plm-42.lock")), pytest.raises(ArtifactError, match="another process is making this run"):
+    with (
+        held(model.with_name(".plm-42.lock")),
+        pytest.raises(ArtifactError, match="another process is making this run"),
+    ):
         compare(plan, methods=["plm"])
     assert not model.with_suffix(".json").exists()
     compare(plan, methods=["plm"])
@@ -232,11 +330,17 @@ def test_a_note_of_an_older_version_serves(folder: Path, tmp_path: Path) -> None
 
 def test_recipes_serve_comparisons(folder: Path, tmp_path: Path) -> None:
     for recipe in RECIPES.glob("*.toml"):
-        assert Plan(LinkSplit.load(folder / "t.split"), tmp_path, "minilm", read_recipe(recipe)).settings
+        assert Plan(
+            LinkSplit.load(folder / "t.split"), tmp_path, "minilm", read_recipe(recipe)
+        ).settings
 
 
-@pytest.mark.parametrize("change", [{"max_tokens": 7}, {"similarity": "cosine"}, {"num_neighbors": 2}])
-def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"max_tokens": 7}, {"similarity": "cosine"}, {"num_neighbors": 2}]
+)
+def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(
+    folder: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
     """Also where it was trained and not yet scored, or is unfinished."""
     compare(make_plan(folder, tmp_path / "report"), methods=["max"])
     plan = make_plan(folder, tmp_path / "report")
@@ -246,7 +350,9 @@ def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(folder: Path,
     other = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu")
     with pytest.raises(GraphFormersError, match="or --force to train anew"):
         compare(other, methods=["max"])
-    forced = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu", force=True)
+    forced = Plan(
+        plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu", force=True
+    )
     compare(forced, methods=["max"])
     assert (place / "config.json").read_bytes() != before
 
@@ -254,11 +360,17 @@ def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(folder: Path,
 def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "backbone", tmp_path / "backbone")
     split = LinkSplit.load(folder / "t.split")
-    compare(Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"), methods=["plm"])
+    compare(
+        Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"),
+        methods=["plm"],
+    )
     shutil.rmtree(tmp_path / "backbone")
     write_backbone(tmp_path / "backbone")  # other random weights
     with pytest.raises(GraphFormersError, match="made with backbone="):
-        compare(Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"), methods=["plm"])
+        compare(
+            Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"),
+            methods=["plm"],
+        )
     for name in ("vocab.txt", "1_Pooling/config.json"):
         output = tmp_path / name.replace("/", "-")
         compare(make_plan(tmp_path, output, split=split), methods=["plm"])
@@ -269,9 +381,13 @@ def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_pat
                 work(make_plan(tmp_path, output, split=split))
 
 
-def test_runs_of_another_split_are_not_taken_for_those_of_this_one(folder: Path, tmp_path: Path) -> None:
+def test_runs_of_another_split_are_not_taken_for_those_of_this_one(
+    folder: Path, tmp_path: Path
+) -> None:
     compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
-    other = split_links(LinkSplit.load(folder / "t.split").graph, valid=30, test=30, candidates=20, seed=7)
+    other = split_links(
+        LinkSplit.load(folder / "t.split").graph, valid=30, test=30, candidates=20, seed=7
+    )
     for work in (untrained, lambda plan: finish_run(plan, variant("plm"), 42)):
         with pytest.raises(GraphFormersError, match="made with split="):
             work(make_plan(folder, tmp_path / "report", split=other))
@@ -285,7 +401,9 @@ def test_runs_of_another_split_are_not_taken_for_those_of_this_one(folder: Path,
         ({"max.max_steps": 60}, "a comparison has one budget"),
     ],
 )
-def test_settings_that_would_make_it_unfair(folder: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_would_make_it_unfair(
+    folder: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(GraphFormersError, match=message):
         Plan(LinkSplit.load(folder / "t.split"), tmp_path, settings=settings)
     with pytest.raises(GraphFormersError, match="seeds 4, 4 given, expected different ones"):
@@ -310,8 +428,12 @@ def test_shuffled_neighbours_are_those_of_another_node(folder: Path) -> None:
     for place, node in enumerate(nodes):
         assert found.of(place).tolist() in lists
         assert found.of(place).tolist() != lists[node]
-    partners = {tuple(shuffled.sample(np.array([node])).of(0).tolist()) for node in range(split.graph.num_nodes)}
-    assert len(partners) == len({tuple(each) for each in lists})  # everybody's neighbours go to somebody
+    partners = {
+        tuple(shuffled.sample(np.array([node])).of(0).tolist())
+        for node in range(split.graph.num_nodes)
+    }
+    # everybody's neighbours go to somebody
+    assert len(partners) == len({tuple(each) for each in lists})
 
 
 @pytest.mark.parametrize("table", ["neighbours", "ablation", "overall"])
@@ -320,12 +442,28 @@ def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
     if table == "ablation":
         rows = ablation_table(found.results).rows
         titles = [row[0] for row in rows]
-        assert titles == ["GraphFormers", "PLM+Max", "- Progressive", "- Simplified", "- Shared GNNs", "- Position"]
+        assert titles == [
+            "GraphFormers",
+            "PLM+Max",
+            "- Progressive",
+            "- Simplified",
+            "- Shared GNNs",
+            "- Position",
+        ]
         best = [max(range(6), key=lambda i: rows[i][column]) for column in (1, 2, 3)]
         assert {(best[0], 1), (best[1], 2), (best[2], 3)} <= ablation_table(found.results).bold
     elif table == "overall":
         titles = [row[0] for row in overall_table(found.results).rows]
-        assert titles == ["PLM", "TNVE", "IFTN", "PLM+GAT", "PLM+Max", "PLM+Mean", "PLM+Att", "GraphFormers"]
+        assert titles == [
+            "PLM",
+            "TNVE",
+            "IFTN",
+            "PLM+GAT",
+            "PLM+Max",
+            "PLM+Mean",
+            "PLM+Att",
+            "GraphFormers",
+        ]
     else:
         rows = neighbor_table(found.results, 3, retrain=False).rows
         assert [row[0] for row in rows] == ["1", "2", "3"]
@@ -334,8 +472,17 @@ def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
     assert found.report == tmp_path / "report" / f"{table}.html"
 
 
-def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", str(folder / "t.split"), "-o", str(tmp_path / "report"), "--from", str(folder / "backbone")]
+def test_tables_without_training_and_the_command(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "compare",
+        str(folder / "t.split"),
+        "-o",
+        str(tmp_path / "report"),
+        "--from",
+        str(folder / "backbone"),
+    ]
     app([*words, "--table", "datasets"], standalone_mode=False)
     assert "#Train" in capsys.readouterr().out
     app([*words, "--table", "efficiency", "--device", "cpu"], standalone_mode=False)
@@ -344,8 +491,13 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
     assert "Time: GraphFormers" in shown
     with pytest.raises(GraphFormersError, match=r"no table 'overal'; .*overall"):
         app([*words, "--table", "overal"], standalone_mode=False)
-    with pytest.raises(GraphFormersError, match=r"max.num_neighbors given, but this table gives all methods the same neighbours"):
-        app([*words, "--table", "neighbours", "--set", "max.num_neighbors=2"], standalone_mode=False)
+    with pytest.raises(
+        GraphFormersError,
+        match=r"max.num_neighbors given, but this table gives all methods the same neighbours",
+    ):
+        app(
+            [*words, "--table", "neighbours", "--set", "max.num_neighbors=2"], standalone_mode=False
+        )
     with pytest.raises(GraphFormersError, match="--retrain is for --table neighbours"):
         app([*words, "--retrain"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match="a table by name and methods given"):
@@ -356,16 +508,39 @@ def test_tables_without_training_and_the_command(folder: Path, tmp_path: Path, c
         app([*words, "--seeds", "42,042"], standalone_mode=False)
 
 
-def fake_results(folder: Path, values: dict[str, list[float]], simple: list[float] | None = None) -> Results:
+def fake_results(
+    folder: Path, values: dict[str, list[float]], simple: list[float] | None = None
+) -> Results:
     """Runs whose P@1 of each question is given, by variant name."""
-    split, made = LinkSplit.load(folder / "t.split"), [fake_run(name, found) for name, found in values.items()]
+    split, made = (
+        LinkSplit.load(folder / "t.split"),
+        [fake_run(name, found) for name, found in values.items()],
+    )
     return Results.of(split, made, {} if simple is None else {"degree alone": ranks_of(simple)})
 
 
-def fake_run(name: str, asked: list[float], others: dict[str, list[float]] | None = None, *, seed: int = 42, **told: Any) -> Run:
-    """A run with the P@1 of each question given, under some conditions; it was as good on valid, unless told."""
-    facts = {"valid": float(np.mean(asked)), "steps": 5, "seconds": 2.0, "parameters": 3, "nodes_per_second": 10.0}
-    ranks = {condition: ranks_of(values) for condition, values in {ASKED: asked, **(others or {})}.items()}
+def fake_run(
+    name: str,
+    asked: list[float],
+    others: dict[str, list[float]] | None = None,
+    *,
+    seed: int = 42,
+    **told: Any,
+) -> Run:
+    """A run with the P@1 of each question given, under some conditions; it was as good on valid,
+    unless told.
+    """
+    facts = {
+        "valid": float(np.mean(asked)),
+        "steps": 5,
+        "seconds": 2.0,
+        "parameters": 3,
+        "nodes_per_second": 10.0,
+    }
+    ranks = {
+        condition: ranks_of(values)
+        for condition, values in {ASKED: asked, **(others or {})}.items()
+    }
     return Run(variant(name), seed, ranks, facts | {"history": []} | told)
 
 
@@ -375,7 +550,9 @@ def ranks_of(values: list[float]) -> Ranks:
 
 def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     bad, good = [0.0] * 25 + [1.0] * 5, [1.0] * 25 + [0.0] * 5
-    assert verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0].startswith("The graph helps: PLM 0.167")
+    assert verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0].startswith(
+        "The graph helps: PLM 0.167"
+    )
     assert verdict(fake_results(folder, {"plm": good, "graphformers": bad}))[0].startswith(
         "The graph does not help here, it hurts"
     )
@@ -386,21 +563,31 @@ def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     assert same[0].startswith("Whether the graph helps cannot be told from these 30 questions")
     assert "1.0 times as long" in same[-1]
     beaten = verdict(fake_results(folder, {"plm": bad, "graphformers": bad}, simple=good))
-    assert any(line.startswith("Without any training, degree alone finds more links than") for line in beaten)
+    assert any(
+        line.startswith("Without any training, degree alone finds more links than")
+        for line in beaten
+    )
     ahead = verdict(fake_results(folder, {"plm": bad, "graphformers": good}, simple=bad))
     assert not any(line.startswith("Without any training") for line in ahead)
-    assert [row[0] for row in overall_table(fake_results(folder, {"plm": good, "max": bad})).rows] == ["PLM", "PLM+Max"]
+    assert [
+        row[0] for row in overall_table(fake_results(folder, {"plm": good, "max": bad})).rows
+    ] == ["PLM", "PLM+Max"]
 
 
 def test_the_verdict_on_models_that_are_worse_than_where_they_began(folder: Path) -> None:
     runs = (fake_run("plm", share(0.3)), fake_run("graphformers", share(0.1)))
     words = words_of(folder, *runs, **{"minilm, untrained": share(0.5)})[0]
     assert words.startswith(
-        "Nothing is learned yet: every method finds fewer links than minilm, untrained (0.500; the best 0.300)"
+        "Nothing is learned yet: every method finds fewer links than minilm, untrained (0.500; the "
+        "best 0.300)"
     )
     for start in (share(0.2), share(0.3)):  # one of the two has learned, or it cannot be told
-        assert not words_of(folder, *runs, **{"minilm, untrained": start})[0].startswith("Nothing is learned")
-    assert not words_of(folder, *runs, **{"degree alone": share(0.5)})[0].startswith("Nothing is learned")
+        assert not words_of(folder, *runs, **{"minilm, untrained": start})[0].startswith(
+            "Nothing is learned"
+        )
+    assert not words_of(folder, *runs, **{"degree alone": share(0.5)})[0].startswith(
+        "Nothing is learned"
+    )
 
 
 def share(value: float, count: int = 1000) -> list[float]:
@@ -416,21 +603,46 @@ def words_of(folder: Path, *runs: Run, **simple: list[float]) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "condition", "given", "words"),
     [
-        (0.7, SHUFFLED, 0.4, "With the neighbours of other nodes, GraphFormers falls from 0.700 to 0.400."),
+        (
+            0.7,
+            SHUFFLED,
+            0.4,
+            "With the neighbours of other nodes, GraphFormers falls from 0.700 to 0.400.",
+        ),
         (0.4, ALONE, 0.7, "With no neighbours at all, GraphFormers rises from 0.400 to 0.700."),
-        (0.7, SHUFFLED, 0.7, "GraphFormers does as well (0.700 against 0.700): it does not use them."),
-        (0.7, ALONE, 0.7, "GraphFormers does as well (0.700 against 0.700): it does not need them."),
+        (
+            0.7,
+            SHUFFLED,
+            0.7,
+            "GraphFormers does as well (0.700 against 0.700): it does not use them.",
+        ),
+        (
+            0.7,
+            ALONE,
+            0.7,
+            "GraphFormers does as well (0.700 against 0.700): it does not need them.",
+        ),
         (0.8, ALONE, 0.793, "GraphFormers falls from 0.800 to 0.793."),  # little, but sure
         (0.009, SHUFFLED, 0.0, "GraphFormers falls from 0.009 to 0.000."),  # little, but all of it
         (0.5, SHUFFLED, 0.499, "GraphFormers does as well"),
-        (0.7, ALONE, 0.6996, "GraphFormers does as well (0.700 against 0.700)"),  # sure, but nothing that shows
+        # sure, but nothing that shows
+        (0.7, ALONE, 0.6996, "GraphFormers does as well (0.700 against 0.700)"),
         (0.0, ALONE, 0.0, "GraphFormers finds none of the links, as with its own"),
-        (0.004, SHUFFLED, 0.003, "GraphFormers has 0.003 instead of 0.004; too few questions to tell."),
+        (
+            0.004,
+            SHUFFLED,
+            0.003,
+            "GraphFormers has 0.003 instead of 0.004; too few questions to tell.",
+        ),
     ],
 )
-def test_the_verdict_on_other_neighbours(folder: Path, asked: float, condition: str, given: float, words: str) -> None:
+def test_the_verdict_on_other_neighbours(
+    folder: Path, asked: float, condition: str, given: float, words: str
+) -> None:
     count = 50_000 if round(given, 3) != given else 1000
-    found = words_of(folder, fake_run("graphformers", share(asked, count), {condition: share(given, count)}))
+    found = words_of(
+        folder, fake_run("graphformers", share(asked, count), {condition: share(given, count)})
+    )
     assert any(words in line for line in found), found
 
 
@@ -441,8 +653,13 @@ def test_between_conditions_every_seed_is_compared_with_itself(folder: Path) -> 
         for seed, value in enumerate((0.3, 0.5, 0.7))
     ]
     assert any("falls from 0.500 to 0.450" in line for line in words_of(folder, *runs))
-    scattered = [fake_run("graphformers", share(0.5), {ALONE: share(value)}, seed=seed) for seed, value in enumerate((0.3, 0.8))]
-    assert any("has 0.550 instead of 0.500; too few" in line for line in words_of(folder, *scattered))
+    scattered = [
+        fake_run("graphformers", share(0.5), {ALONE: share(value)}, seed=seed)
+        for seed, value in enumerate((0.3, 0.8))
+    ]
+    assert any(
+        "has 0.550 instead of 0.500; too few" in line for line in words_of(folder, *scattered)
+    )
 
 
 def test_what_is_taken_is_chosen_on_the_valid_questions(folder: Path) -> None:
@@ -451,56 +668,103 @@ def test_what_is_taken_is_chosen_on_the_valid_questions(folder: Path) -> None:
     reader = fake_run("graphformers", share(0.55), valid=0.7)
     other = fake_run("max", share(0.9), valid=0.3)
     found = words_of(folder, plm, slower, reader, other)
-    assert found[0].startswith("The graph does not help here, it hurts: PLM 0.600, GraphFormers 0.550")
+    assert found[0].startswith(
+        "The graph does not help here, it hurts: PLM 0.600, GraphFormers 0.550"
+    )
     (line,) = [each for each in found if each.startswith("Take ")]
-    assert line.startswith("Take GraphFormers: it is the best on the valid questions (0.700 P@1), 0.550 here.")
+    assert line.startswith(
+        "Take GraphFormers: it is the best on the valid questions (0.700 P@1), 0.550 here."
+    )
     assert "PLM+Max finds more of the links asked for here (0.900; 0.300 on valid)." in line
     assert "cannot be told" not in line
-    alike = words_of(folder, fake_run("plm", share(0.551), valid=0.5, nodes_per_second=25.0), reader)
+    alike = words_of(
+        folder, fake_run("plm", share(0.551), valid=0.5, nodes_per_second=25.0), reader
+    )
     (line,) = [each for each in alike if each.startswith("Take ")]
     assert line.endswith("PLM cannot be told from it (0.551) and encodes 2.5 times as fast.")
     assert "reading a node 2.5 times as long (10 nodes/s here)" in alike[-1]
 
 
 def test_methods_that_valid_cannot_tell_apart_are_not_chosen_from(folder: Path) -> None:
-    found = words_of(folder, fake_run("plm", [1.0]), fake_run("max", [1.0]), fake_run("gat", [0.0]), words=[1.0])
+    found = words_of(
+        folder, fake_run("plm", [1.0]), fake_run("max", [1.0]), fake_run("gat", [0.0]), words=[1.0]
+    )
     assert found[0].startswith("Whether the graph helps cannot be told from one question: ")
-    assert "The valid questions do not tell which to take: PLM and PLM+Max do equally well on them (1.000 P@1)." in found
+    assert (
+        "The valid questions do not tell which to take: PLM and PLM+Max do equally well on them "
+        "(1.000 P@1)." in found
+    )
     assert "Without any training, words cannot be told from PLM (1.000 against 1.000)." in found
 
 
 def test_costs_of_different_devices_are_not_compared(folder: Path) -> None:
-    here, there = fake_run("plm", share(0.5), device="cpu"), fake_run("graphformers", share(0.6), device="a GPU")
+    here, there = (
+        fake_run("plm", share(0.5), device="cpu"),
+        fake_run("graphformers", share(0.6), device="a GPU"),
+    )
     assert not any("What it costs" in line for line in words_of(folder, here, there))
-    assert any("What it costs" in line for line in words_of(folder, here, fake_run("graphformers", share(0.6), device="cpu")))
+    assert any(
+        "What it costs" in line
+        for line in words_of(folder, here, fake_run("graphformers", share(0.6), device="cpu"))
+    )
 
 
 def test_seeds_count_against_what_needs_no_training(folder: Path) -> None:
     """One that is behind with two seeds and ahead with a third cannot be told from it."""
-    runs = [fake_run("graphformers", share(value), seed=seed) for seed, value in enumerate((0.4, 0.45, 0.65))]
+    runs = [
+        fake_run("graphformers", share(value), seed=seed)
+        for seed, value in enumerate((0.4, 0.45, 0.65))
+    ]
     found = words_of(folder, *runs, words=share(0.55), degree=share(0.1))
-    assert any(line.startswith("Without any training, words cannot be told from GraphFormers") for line in found), found
+    assert any(
+        line.startswith("Without any training, words cannot be told from GraphFormers")
+        for line in found
+    ), found
     even = [fake_run("graphformers", share(0.5), seed=seed) for seed in range(3)]
-    assert any("words finds more links than" in line for line in words_of(folder, *even, words=share(0.55)))
+    assert any(
+        "words finds more links than" in line for line in words_of(folder, *even, words=share(0.55))
+    )
 
 
 def test_the_table_of_neighbours_with_models_trained_for_each(folder: Path, tmp_path: Path) -> None:
-    found = compare(make_plan(folder, tmp_path / "report"), table="neighbours", retrain=True).results
+    found = compare(
+        make_plan(folder, tmp_path / "report"), table="neighbours", retrain=True
+    ).results
     rows = neighbor_table(found, 3, retrain=True).rows
     for count, row in enumerate(rows, 1):
-        names = [f"{method}.n{count}" if count < 3 else method for method in ("graphformers", "max")]
-        expected = [f"{found.find(name).mean(metric):.4f}" for name in names for metric in ("P@1", "NDCG", "MRR")]  # type: ignore[union-attr]
+        names = [
+            f"{method}.n{count}" if count < 3 else method for method in ("graphformers", "max")
+        ]
+        expected = [
+            f"{found.find(name).mean(metric):.4f}"
+            for name in names
+            for metric in ("P@1", "NDCG", "MRR")
+        ]  # type: ignore[union-attr]
         assert row == [str(count), *expected]
     assert rows != neighbor_table(found, 3, retrain=False).rows
 
 
 def test_a_table_as_markdown() -> None:
     table = Table("T", ["a|b", "c"], [["1", "x | y"], ["2", "3"]], frozenset({(1, 1)}))
-    assert table.markdown().splitlines() == ["| a\\|b | c |", "|---|---|", "| 1 | x \\| y |", "| 2 | **3** |"]
+    assert table.markdown().splitlines() == [
+        "| a\\|b | c |",
+        "|---|---|",
+        "| 1 | x \\| y |",
+        "| 2 | **3** |",
+    ]
 
 
 def test_what_each_table_trains() -> None:
-    assert [each.name for each in variants_of("overall")] == ["plm", "tnve", "iftn", "gat", "max", "mean", "att", "graphformers"]
+    assert [each.name for each in variants_of("overall")] == [
+        "plm",
+        "tnve",
+        "iftn",
+        "gat",
+        "max",
+        "mean",
+        "att",
+        "graphformers",
+    ]
     assert [each.name for each in variants_of("neighbours")] == ["graphformers", "max"]
     assert len(variants_of("neighbours", retrain=True)) == 10
     assert variants_of("datasets") == []
@@ -508,7 +772,12 @@ def test_what_each_table_trains() -> None:
         variant("maxx")
     with pytest.raises(GraphFormersError, match=r"expected max or max\.one-stage"):
         variant("max.three-stage")
-    assert variant("graphformers.simplified").settings == {"two_stage": True, "direction": "bidirectional"}
-    assert {each.name: each for each in variants_of("ablation")}["graphformers.shared"] == variant("graphformers.shared")
+    assert variant("graphformers.simplified").settings == {
+        "two_stage": True,
+        "direction": "bidirectional",
+    }
+    assert {each.name: each for each in variants_of("ablation")}["graphformers.shared"] == variant(
+        "graphformers.shared"
+    )
     with pytest.raises(GraphFormersError, match=r"expected max or max\.one-stage$"):
         variant("max.simplified")

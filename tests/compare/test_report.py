@@ -14,7 +14,10 @@ from tests.compare.test_comparison import fake_results, folder, make_plan  # noq
 @pytest.fixture(scope="module")
 def report(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     place = tmp_path_factory.mktemp("report") / "report"
-    compare(make_plan(folder, place, seeds=(1, 2)), methods=["plm", "max", "graphformers", "graphformers.one-stage"])
+    compare(
+        make_plan(folder, place, seeds=(1, 2)),
+        methods=["plm", "max", "graphformers", "graphformers.one-stage"],
+    )
     return place / "report.html"
 
 
@@ -26,21 +29,29 @@ def test_the_report_opens_without_a_network(report: Path, width: int, dark: bool
         found.page.wait_for_selector("body[data-drawn=yes]")
         found.screenshot(f"report_{width}")
         figures = found.page.locator(".figure")
-        assert figures.count() >= 5  # overall, conditions, curves, cost, and a group of slices at least
+        # overall, conditions, curves, cost, and a group of slices at least
+        assert figures.count() >= 5
         assert found.page.locator(".figure .main-svg").count() >= figures.count()
         assert "In words" in found.page.inner_text("body")
         bars = found.page.locator("#overall .bars .point").count()
         assert bars == 4 + 6  # trained and untrained systems
-        overflow = found.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        overflow = found.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         assert overflow <= 0, "the page is wider than the window"
         assert found.complaints == []
         assert found.strangers == []
 
 
 def test_names_from_outside_are_shown_not_obeyed(folder: Path, tmp_path: Path) -> None:  # noqa: F811
-    evil = "<img src=x onerror=\"document.title='obeyed'\"></script><script>document.title='obeyed'</script>"
+    evil = (
+        "<img src=x "
+        "onerror=\"document.title='obeyed'\"></script><script>document.title='obeyed'</script>"
+    )
     results = fake_results(folder, {"plm": [1.0] * 15 + [0.0] * 15, "graphformers": [1.0] * 30})
-    page = render_report(results, evil, {"backbone": evil}, [Table(evil, [evil], [[evil]], frozenset({(0, 0)}))])
+    page = render_report(
+        results, evil, {"backbone": evil}, [Table(evil, [evil], [[evil]], frozenset({(0, 0)}))]
+    )
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     with visit() as found:
         found.page.goto((tmp_path / "report.html").as_uri())

@@ -10,11 +10,23 @@ from hypothesis import strategies as st
 
 from graphformers.data.columns import join_column, make_column
 
-VALUE = st.one_of(st.none(), st.integers(-3, 3), st.floats(-2, 2), st.just(2**70), st.just("x"), st.just([1]), st.booleans())
+VALUE = st.one_of(
+    st.none(),
+    st.integers(-3, 3),
+    st.floats(-2, 2),
+    st.just(2**70),
+    st.just("x"),
+    st.just([1]),
+    st.booleans(),
+)
 
 
 def join(*chunks: pa.Array | None, plain: bool = False) -> pa.Array:
-    return join_column(list(chunks), [1 if chunk is None else len(chunk) for chunk in chunks], [plain] * len(chunks))
+    return join_column(
+        list(chunks),
+        [1 if chunk is None else len(chunk) for chunk in chunks],
+        [plain] * len(chunks),
+    )
 
 
 @given(values=st.lists(VALUE, max_size=8), cuts=st.lists(st.integers(0, 8), max_size=3))
@@ -38,7 +50,9 @@ def test_where_batches_end_changes_nothing(values: list[Any], cuts: list[int]) -
         (([[1]], [["a"]]), pa.large_string(), ["[1]", '["a"]']),
     ],
 )
-def test_types_that_meet(chunks: tuple[list[Any], ...], type: pa.DataType, values: list[Any]) -> None:
+def test_types_that_meet(
+    chunks: tuple[list[Any], ...], type: pa.DataType, values: list[Any]
+) -> None:
     column = join(*map(make_column, chunks))
     assert (column.type, column.to_pylist()) == (type, values)
 
@@ -71,7 +85,9 @@ def test_numbers_are_told_from_text(given: list[str], read: list[Any] | None) ->
     """Text becomes a number only where the number says the same."""
     whole = join(pa.array(given, pa.large_string()), plain=True)
     assert whole.to_pylist() == (given if read is None else read)
-    assert join(*(pa.array([value], pa.large_string()) for value in given), plain=True).equals(whole)
+    assert join(*(pa.array([value], pa.large_string()) for value in given), plain=True).equals(
+        whole
+    )
 
 
 def test_guessed_numbers_beside_typed_ones() -> None:

@@ -32,7 +32,7 @@ DBLP = """[
 {"id":1,"authors":[{"name":"A"}],"title":"First paper","year":2001,"references":[2,99],"indexed_abstract":{"IndexLength":2}}
 ,{"id":2,"title":"Second paper","year":2002}
 ,{"id":3,"title":"Third paper","year":2003,"references":[1,2]}
-]"""
+]"""  # noqa: E501
 
 
 def test_dblp(tmp_path: Path) -> None:
@@ -44,7 +44,10 @@ def test_dblp(tmp_path: Path) -> None:
 
 
 def test_dblp_bad_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "dblp.json", DBLP.replace('"title":"Second paper"', '"title":""').replace('{"id":3', '{"id":3.5'))
+    path = write(
+        tmp_path / "dblp.json",
+        DBLP.replace('"title":"Second paper"', '"title":""').replace('{"id":3', '{"id":3.5'),
+    )
     with pytest.raises(InputError, match=re.escape(f"{path}:4: ") + ".*expected a record"):
         read("dblp", path)
     graph = read("dblp", path, skip_bad=True)
@@ -56,7 +59,9 @@ def test_dblp_years_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Batches without a year, and years that no column of numbers holds."""
     monkeypatch.setattr("graphformers.data.records.BATCH", 1)
     rows = [f'{{"id":{i},"title":"Paper {i}"' for i in range(3)]
-    path = write(tmp_path / "dblp.json", rows[0] + "}\n" + rows[1] + ',"year":2001}\n' + rows[2] + "}")
+    path = write(
+        tmp_path / "dblp.json", rows[0] + "}\n" + rows[1] + ',"year":2001}\n' + rows[2] + "}"
+    )
     assert read("dblp", path).column("year").to_pylist() == [None, 2001, None]
     path = write(tmp_path / "dblp.json", rows[0] + "}\n" + rows[1] + f',"year":{2**70}}}')
     assert read("dblp", path).column("year").to_pylist() == [None, str(2**70)]
@@ -65,19 +70,30 @@ def test_dblp_years_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_wikidata5m(tmp_path: Path) -> None:
     texts = write(
         tmp_path / "text.txt",
-        "Q1\tDr. J. Smith is a cat. It sleeps.\nQ2\tA dog\twith a tab.\nQ3\tThe U.S. Navy is large. It floats.\n",
+        "Q1\tDr. J. Smith is a cat. It sleeps.\nQ2\tA dog\twith a tab.\nQ3\tThe U.S. Navy is "
+        "large. It floats.\n",
     )
     train = write(tmp_path / "train.txt", "Q1\tP31\tQ2\nQ2\tP31\tQ3\n")
     test = write(tmp_path / "test.txt", "Q3\tP17\tQ1\n")
     graph = read("wikidata5m", train, texts, test)
-    assert graph.texts.to_pylist() == ["Dr. J. Smith is a cat.", "A dog\twith a tab.", "The U.S. Navy is large."]
+    assert graph.texts.to_pylist() == [
+        "Dr. J. Smith is a cat.",
+        "A dog\twith a tab.",
+        "The U.S. Navy is large.",
+    ]
     assert graph.num_pairs == 3
     assert graph.type_names == ("P31", "P17")
     bad = write(tmp_path / "bad.txt", "Q1\tP31\tQ2\nQ1\tP31\n")
-    with pytest.raises(InputError, match=re.escape(f"{bad}:2: 2 fields ('Q1\\tP31'), expected head<TAB>relation<TAB>tail")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{bad}:2: 2 fields ('Q1\\tP31'), expected head<TAB>relation<TAB>tail"),
+    ):
         read("wikidata5m", texts, bad)
     late = write(tmp_path / "late.txt", "\nno tab at all\nQ1\tP31\tQ2\n")
-    with pytest.raises(InputError, match=re.escape(f"{late}:2: 1 fields separated by tabs, expected 2 (id, text) or 3")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{late}:2: 1 fields separated by tabs, expected 2 (id, text) or 3"),
+    ):
         read("wikidata5m", texts, late)
     assert read("wikidata5m", texts, late, skip_bad=True).summary["skipped"] == {"malformed row": 1}
     unknown = write(tmp_path / "unknown.txt", "Q1\tP31\tQ77\n")
@@ -130,11 +146,19 @@ ASIN: 0738700797
 
 def test_amazon(tmp_path: Path) -> None:
     graph = read("amazon", write(tmp_path / "amazon-meta.txt", AMAZON))
-    assert graph.texts.to_pylist() == ["Patterns of Preaching: A Sermon Sampler", "Candlemas: Feast of Flames"]
+    assert graph.texts.to_pylist() == [
+        "Patterns of Preaching: A Sermon Sampler",
+        "Candlemas: Feast of Flames",
+    ]
     assert graph.neighbors("0738700797") == ["0827229534"]
-    assert graph.summary["left_aside"] == {"discontinued products": 1, "edges to nodes outside the graph": 1}
+    assert graph.summary["left_aside"] == {
+        "discontinued products": 1,
+        "edges to nodes outside the graph": 1,
+    }
     bad = write(tmp_path / "bad.txt", AMAZON.replace("  title: Candlemas: Feast of Flames\n", ""))
-    with pytest.raises(InputError, match=re.escape(f"{bad}:19: the text of node '0738700797' is empty")):
+    with pytest.raises(
+        InputError, match=re.escape(f"{bad}:19: the text of node '0738700797' is empty")
+    ):
         read("amazon", bad)
 
 
@@ -162,11 +186,19 @@ def test_debian(tmp_path: Path) -> None:
     path.write_bytes(lzma.compress(DEBIAN.encode()))
     graph = read("debian", path)
     assert graph.ids.to_pylist() == ["zsh", "zsh-common"]
-    assert graph.text("zsh") == "shell with lots of features Zsh is a UNIX command interpreter.  It has everything."
+    assert (
+        graph.text("zsh")
+        == "shell with lots of features Zsh is a UNIX command interpreter.  It has everything."
+    )
     assert graph.neighbors("zsh") == ["zsh-common"]
-    assert graph.summary["left_aside"] == {"further versions of a package": 1, "edges to nodes outside the graph": 3}
+    assert graph.summary["left_aside"] == {
+        "further versions of a package": 1,
+        "edges to nodes outside the graph": 3,
+    }
     bad = write(tmp_path / "Packages", DEBIAN + "\nno colon here\n")
-    with pytest.raises(InputError, match=re.escape(f"{bad}:18: 'no colon here', expected 'Field: value'")):
+    with pytest.raises(
+        InputError, match=re.escape(f"{bad}:18: 'no colon here', expected 'Field: value'")
+    ):
         read("debian", bad)
     cut = tmp_path / "cut.xz"
     cut.write_bytes(path.read_bytes()[:-20])
@@ -180,15 +212,23 @@ def test_dependency_fields() -> None:
 
 
 def test_pairs(tmp_path: Path) -> None:
-    path = write(tmp_path / "train.tsv", "cats|'|dogs|'||'|mice\tdogs|'|cats\n\nbirds|'|\tcats\n \n")
+    path = write(
+        tmp_path / "train.tsv", "cats|'|dogs|'||'|mice\tdogs|'|cats\n\nbirds|'|\tcats\n \n"
+    )
     graph = read("pairs", path)
     assert graph.texts.to_pylist() == ["cats", "dogs", "mice", "birds"]
     assert sorted(graph.texts_of(graph.neighbors_of(0))) == ["birds", "dogs", "mice"]
     assert graph.num_pairs == 3
-    assert dict(zip(graph.type_names, np.bincount(graph.edge_types), strict=True)) == {"pair": 2, "neighbor": 3}
+    assert dict(zip(graph.type_names, np.bincount(graph.edge_types), strict=True)) == {
+        "pair": 2,
+        "neighbor": 3,
+    }
     assert graph.node(text_id("mice")) == 2
     bad = write(tmp_path / "bad.tsv", "cats\n")
-    with pytest.raises(InputError, match=re.escape(f"{bad}:1: 1 sides ('cats'), expected two sides separated by a tab")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{bad}:1: 1 sides ('cats'), expected two sides separated by a tab"),
+    ):
         read("pairs", bad)
     empty = write(tmp_path / "empty.tsv", "cats|'|dogs\t|'|mice\n")
     with pytest.raises(InputError, match=r"empty.tsv:1: one of the two texts is empty"):
@@ -218,7 +258,12 @@ class Circle(Shape):
     def silent(self):
         return area(self)
 ''',
-    "base.py": '"""What all shapes share."""\n\n\nclass Shape:\n    """Anything with an outline."""\n',
+    "base.py": '''"""What all shapes share."""
+
+
+class Shape:
+    """Anything with an outline."""
+''',
     "tools.py": '''"""Tools for shapes."""
 
 import shapes
@@ -249,7 +294,10 @@ def test_python_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert graph.text("shapes.round.Circle.area") == "How much it covers."
     assert "shapes" not in sys.modules
     ids = graph.ids.to_pylist()
-    edges = {(ids[a], graph.type_names[t], ids[b]) for (a, b), t in zip(graph.edges.T.tolist(), graph.edge_types, strict=True)}
+    edges = {
+        (ids[a], graph.type_names[t], ids[b])
+        for (a, b), t in zip(graph.edges.T.tolist(), graph.edge_types, strict=True)
+    }
     assert edges == {
         ("shapes.base", "member of", "shapes"),
         ("shapes.round", "member of", "shapes"),
@@ -271,14 +319,19 @@ def test_python_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_format_is_documented_in_help() -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "graphformers", "import", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "graphformers", "import", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     for name in FORMATS:
         assert f"{name}:" in shown
 
 
 def make_dblp(path: Path, count: int) -> int:
-    """A file of the DBLP layout whose every reference points inside; returns how many distinct links there are."""
+    """A file of the DBLP layout whose every reference points inside; returns how many distinct
+    links there are.
+    """
     draw = np.random.default_rng(1)
     references = draw.integers(0, count, (count, 3))
     with path.open("w") as file:
@@ -292,7 +345,9 @@ def make_dblp(path: Path, count: int) -> int:
             }
             file.write(("," if i else "") + json.dumps(record) + "\n")
         file.write("]")
-    pairs = {(min(i, r), max(i, r)) for i, row in enumerate(references.tolist()) for r in row if i != r}
+    pairs = {
+        (min(i, r), max(i, r)) for i, row in enumerate(references.tolist()) for r in row if i != r
+    }
     return len(pairs)
 
 
@@ -306,9 +361,18 @@ def test_a_hundred_thousand_dblp_records(tmp_path: Path) -> None:
 def test_a_hundred_thousand_wikidata_entities(tmp_path: Path) -> None:
     draw = np.random.default_rng(2)
     ends = draw.integers(0, 100_000, (200_000, 2))
-    texts = write(tmp_path / "text.txt", "".join(f"Q{i}\tEntity {i} is a thing. More.\n" for i in range(100_000)))
-    triples = write(tmp_path / "triples.txt", "".join(f"Q{a}\tP{a % 7}\tQ{b}\n" for a, b in ends.tolist()))
+    texts = write(
+        tmp_path / "text.txt",
+        "".join(f"Q{i}\tEntity {i} is a thing. More.\n" for i in range(100_000)),
+    )
+    triples = write(
+        tmp_path / "triples.txt", "".join(f"Q{a}\tP{a % 7}\tQ{b}\n" for a, b in ends.tolist())
+    )
     graph = read("wikidata5m", texts, triples)
     expected = {(min(a, b), max(a, b)) for a, b in ends.tolist() if a != b}
-    assert (graph.num_nodes, graph.num_pairs, graph.edges.shape[1]) == (100_000, len(expected), 200_000)
+    assert (graph.num_nodes, graph.num_pairs, graph.edges.shape[1]) == (
+        100_000,
+        len(expected),
+        200_000,
+    )
     assert graph.text("Q5") == "Entity 5 is a thing."

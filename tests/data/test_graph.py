@@ -17,7 +17,9 @@ from graphformers.errors import GraphFormersError, InputError
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=60))
-def test_neighbours_are_those_of_a_naive_graph(num_nodes: int, drawn: list[tuple[int, int]]) -> None:
+def test_neighbours_are_those_of_a_naive_graph(
+    num_nodes: int, drawn: list[tuple[int, int]]
+) -> None:
     edges = [(a % num_nodes, b % num_nodes) for a, b in drawn]
     graph = build_graph(
         pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": ["words"] * num_nodes}),
@@ -33,7 +35,9 @@ def test_neighbours_are_those_of_a_naive_graph(num_nodes: int, drawn: list[tuple
         assert graph.neighbors_of(node).tolist() == sorted(linked[node])
         assert graph.neighbors(f"n{node}") == [f"n{other}" for other in sorted(linked[node])]
     assert graph.edges.T.tolist() == [list(edge) for edge in edges]
-    assert {tuple(pair) for pair in graph.pairs().tolist()} == {(a, b) for a in linked for b in linked[a] if a < b}
+    assert {tuple(pair) for pair in graph.pairs().tolist()} == {
+        (a, b) for a in linked for b in linked[a] if a < b
+    }
     assert graph.num_pairs == len(graph.pairs())
 
 
@@ -67,9 +71,12 @@ def test_ids_are_found(graph: TextGraph) -> None:
 def test_ids_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("builder", "graph"):
         monkeypatch.setattr(
-            f"graphformers.data.{module}.hash_strings", lambda strings: np.array([len(s) for s in strings], dtype=np.uint64)
+            f"graphformers.data.{module}.hash_strings",
+            lambda strings: np.array([len(s) for s in strings], dtype=np.uint64),
         )
-    graph = build_graph(pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), ["aa"], ["dd"])
+    graph = build_graph(
+        pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), ["aa"], ["dd"]
+    )
     assert graph.nodes_of(["dd", "cc", "b", "aa"]).tolist() == [3, 2, 1, 0]
     with pytest.raises(GraphFormersError, match="'ee'"):
         graph.node("ee")
@@ -78,7 +85,10 @@ def test_ids_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
 def test_networkx_there_and_back(graph: TextGraph) -> None:
     other = to_networkx(graph)
     assert other.number_of_edges() == graph.edges.shape[1]
-    assert other.nodes[graph.ids[3].as_py()] == {"text": graph.texts[3].as_py(), "year": graph.column("year")[3].as_py()}
+    assert other.nodes[graph.ids[3].as_py()] == {
+        "text": graph.texts[3].as_py(),
+        "year": graph.column("year")[3].as_py(),
+    }
     back = from_networkx(other)
     assert back.nodes.equals(graph.nodes)
     assert np.array_equal(back.indices, graph.indices)
@@ -110,7 +120,9 @@ def test_networkx_attributes_of_any_kind() -> None:
         "mixed": [None, "x", "3"],
     }
     assert found.type_names == ("5", "")
-    with pytest.raises(InputError, match="the networkx graph has no nodes, expected at least one with a text"):
+    with pytest.raises(
+        InputError, match="the networkx graph has no nodes, expected at least one with a text"
+    ):
         from_networkx(networkx.Graph())
 
 
@@ -139,7 +151,9 @@ def test_pyg_keeps_columns_directions_and_types() -> None:
             "edge_attr_": [4, 5, 6],
         }
     )
-    nodes = nodes.append_column("known", pa.array([True, False, True])).append_column("part", pa.array([0.5, None, 1.0]))
+    nodes = nodes.append_column("known", pa.array([True, False, True])).append_column(
+        "part", pa.array([0.5, None, 1.0])
+    )
     typed = build_graph(nodes, ["a", "a", "c"], ["b", "c", "a"], ["cites", "likes", "cites"])
     data = to_pyg(typed, directed=True)
     assert data.validate()
@@ -167,13 +181,24 @@ def test_pyg_that_is_not_as_expected() -> None:
     from torch_geometric.data import Data, HeteroData
 
     texts = ["a", "b", "c"]
-    named = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, id=torch.tensor([5, 6, 7]), text=texts)
+    named = Data(
+        edge_index=torch.tensor([[0, 1], [1, 2]]),
+        num_nodes=3,
+        id=torch.tensor([5, 6, 7]),
+        text=texts,
+    )
     named.edge_type = torch.tensor([1, 0])
     found = from_pyg(named)
-    assert (found.ids.to_pylist(), found.type_names, found.num_pairs) == (["5", "6", "7"], ("1", "0"), 2)
+    assert (found.ids.to_pylist(), found.type_names, found.num_pairs) == (
+        ["5", "6", "7"],
+        ("1", "0"),
+        2,
+    )
     assert from_pyg(Data(num_nodes=3, text=texts)).num_pairs == 0
     for wrong in (-1, 3):
-        with pytest.raises(InputError, match=f"an edge of node {wrong} in edge_index, expected 0 to 2"):
+        with pytest.raises(
+            InputError, match=f"an edge of node {wrong} in edge_index, expected 0 to 2"
+        ):
             from_pyg(Data(edge_index=torch.tensor([[0, wrong], [1, 2]]), num_nodes=3, text=texts))
     with pytest.raises(InputError, match="1 ids for the 3 nodes"):
         from_pyg(Data(num_nodes=3, text=texts, id=["x"]))
@@ -207,7 +232,12 @@ ROWS = [{"id": 1, "text": "one", "year": 1990}, {"id": 2, "text": "two", "year":
     ids=["list of dicts", "dict of lists", "table", "stream"],
 )
 def test_graphs_from_memory_come_in_many_forms(nodes: object) -> None:
-    for sources, targets in (([1], [2]), (np.array([1]), np.array([2])), (["1"], ["2"]), (pa.array([1]), pa.array([2]))):
+    for sources, targets in (
+        ([1], [2]),
+        (np.array([1]), np.array([2])),
+        (["1"], ["2"]),
+        (pa.array([1]), pa.array([2])),
+    ):
         found = build_graph(nodes, sources, targets, [3])
         assert (found.ids.to_pylist(), found.num_pairs, found.type_names) == (["1", "2"], 1, ("3",))
         assert found.column("year").to_pylist() == [1990, None]
@@ -220,16 +250,24 @@ def test_graphs_from_memory_that_are_wrong() -> None:
         ((ROWS, [1], []), "edges with 1 sources, 0 targets given, expected as many of each"),
         ((ROWS, [1], [2], []), "edges with 1 sources, 1 targets, 0 types given"),
         ((ROWS, [1, float("nan")], [2, 1]), "an edge with an empty end"),
-        (([{"id": 1, "text": "x"}, {"id": 2, "text": float("nan")}],), "the text of node '2' is empty"),
+        (
+            ([{"id": 1, "text": "x"}, {"id": 2, "text": float("nan")}],),
+            "the text of node '2' is empty",
+        ),
         ((pa.table({"id": [1, 2], "text": [1.5, float("nan")]}),), "the text of node '2' is empty"),
-        ((pa.table([[1], ["x"], [3], [4]], names=["id", "text", "a", "a"]),), "the column 'a' stands twice"),
+        (
+            (pa.table([[1], ["x"], [3], [4]], names=["id", "text", "a", "a"]),),
+            "the column 'a' stands twice",
+        ),
         (({"id": [1, 2], "text": ["x"]},), "nodes that are no table given"),
         ((["x"],), "the node 'x' given, expected a dict"),
     ]
     for arguments, message in wrong:
         with pytest.raises(InputError, match=message):
             build_graph(*arguments)  # type: ignore[arg-type]
-    assert build_graph([*ROWS, {"id": 3, "text": None}], [1, 1], [2, 9], skip_bad=True).num_nodes == 2
+    assert (
+        build_graph([*ROWS, {"id": 3, "text": None}], [1, 1], [2, 9], skip_bad=True).num_nodes == 2
+    )
 
 
 def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
@@ -244,7 +282,10 @@ def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
     assert build_graph(graph.nodes, [id], [graph.ids[8]]).neighbors(id) == [graph.ids[8].as_py()]
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody' in"):
         graph.text(pa.scalar("nobody"))
-    for wrong, message in ((pa.scalar(7), "the id 7 is a int, ids are strings: '7'"), (None, "the id None is a NoneType")):
+    for wrong, message in (
+        (pa.scalar(7), "the id 7 is a int, ids are strings: '7'"),
+        (None, "the id None is a NoneType"),
+    ):
         with pytest.raises(GraphFormersError, match=message):
             graph.node(wrong)  # type: ignore[arg-type]
 
@@ -255,7 +296,9 @@ def test_describe_counts(graph: TextGraph) -> None:
     assert (found["nodes"], found["pairs"]) == (200, graph.num_pairs)
     assert found["isolated"] == int((degrees == 0).sum())
     assert found["degree_percentiles"]["100"] == degrees.max()
-    assert found["words_percentiles"]["100"] == max(len(text.split()) for text in graph.texts.to_pylist())
+    assert found["words_percentiles"]["100"] == max(
+        len(text.split()) for text in graph.texts.to_pylist()
+    )
     assert len(found["samples"]) == 5
     for sample in found["samples"]:
         assert {n["id"] for n in sample["neighbors"]} <= set(graph.neighbors(sample["id"]))
@@ -269,7 +312,9 @@ def test_a_graph_of_one_node() -> None:
 
 
 def test_unknown_column_lists_the_known(graph: TextGraph) -> None:
-    with pytest.raises(GraphFormersError, match="no node column 'venue' in this graph; it has: year"):
+    with pytest.raises(
+        GraphFormersError, match="no node column 'venue' in this graph; it has: year"
+    ):
         graph.column("venue")
 
 

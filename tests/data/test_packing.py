@@ -27,10 +27,18 @@ def texts_in(batch: PackedBatch) -> list[list[int]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.sampled_from([8, 32, 127, 128, 200, 300, 512]), st.booleans())
-def test_every_text_is_there_once_in_one_piece(lengths: list[int], max_tokens: int, nested: bool) -> None:
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=60),
+    st.sampled_from([8, 32, 127, 128, 200, 300, 512]),
+    st.booleans(),
+)
+def test_every_text_is_there_once_in_one_piece(
+    lengths: list[int], max_tokens: int, nested: bool
+) -> None:
     cache = made(lengths)
-    batch = Packer(max_tokens, 0, nested=nested).pack(cache, np.arange(len(lengths)), graph_tokens=nested)
+    batch = Packer(max_tokens, 0, nested=nested).pack(
+        cache, np.arange(len(lengths)), graph_tokens=nested
+    )
     expected = [
         [1, *cache.tokens[a : min(b, a + max_tokens - 2)].tolist(), 2]
         for a, b in zip(cache.offsets, cache.offsets[1:], strict=False)

@@ -24,7 +24,9 @@ def sampler_of(graph: TextGraph, num_neighbors: int = 5, seed: int = 42) -> Neig
 
 def star(num_leaves: int) -> TextGraph:
     ids = ["hub", *(f"leaf{i}" for i in range(num_leaves))]
-    return build_graph(pa.table({"id": ids, "text": ["words"] * len(ids)}), ["hub"] * num_leaves, ids[1:])
+    return build_graph(
+        pa.table({"id": ids, "text": ["words"] * len(ids)}), ["hub"] * num_leaves, ids[1:]
+    )
 
 
 def drawn(sampler: NeighborSampler, graph: TextGraph, node: int, **options: object) -> list[str]:
@@ -33,7 +35,9 @@ def drawn(sampler: NeighborSampler, graph: TextGraph, node: int, **options: obje
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 8), st.integers(0, 5), st.booleans())
-def test_every_draw_is_a_subset_of_the_right_size(seed: int, k: int, epoch: int, leave_out: bool) -> None:
+def test_every_draw_is_a_subset_of_the_right_size(
+    seed: int, k: int, epoch: int, leave_out: bool
+) -> None:
     graph = make_graph(40, 150, seed % 7)
     draw = np.random.default_rng(seed)
     centers = draw.integers(0, graph.num_nodes, 30)
@@ -50,7 +54,9 @@ def test_every_draw_is_a_subset_of_the_right_size(seed: int, k: int, epoch: int,
 
 
 def test_the_draw_is_uniform() -> None:
-    """Each of 40 neighbours is drawn 5 in 40 times over many epochs, and so is each pair of them."""
+    """Each of 40 neighbours is drawn 5 in 40 times over many epochs, and so is each pair of
+    them.
+    """
     graph = star(40)
     sampler = sampler_of(graph)
     singles: Counter[int] = Counter()
@@ -62,14 +68,19 @@ def test_the_draw_is_uniform() -> None:
         pairs.update((a, b) for a in found for b in found if a < b)
     for counts, possible, each in ((singles, 40, 5 / 40), (pairs, 780, 10 / 780)):
         expected = rounds * each
-        statistic = sum((counts[key] - expected) ** 2 / expected for key in counts) + (possible - len(counts)) * expected
+        statistic = (
+            sum((counts[key] - expected) ** 2 / expected for key in counts)
+            + (possible - len(counts)) * expected
+        )
         assert chi2.sf(statistic, possible - 1) > 0.001
 
 
 def test_centres_are_drawn_independently() -> None:
     """Two hubs with the same neighbours do not draw the same ones."""
     ids = ["one", "two", *(f"n{i}" for i in range(100))]
-    graph = build_graph(pa.table({"id": ids, "text": ["w"] * 102}), ["one"] * 100 + ["two"] * 100, ids[2:] * 2)
+    graph = build_graph(
+        pa.table({"id": ids, "text": ["w"] * 102}), ["one"] * 100 + ["two"] * 100, ids[2:] * 2
+    )
     sampler = sampler_of(graph)
     shared = 0
     for epoch in range(400):
@@ -82,12 +93,18 @@ def test_seed_and_epoch_change_the_draw_and_nothing_else_does(graph: TextGraph) 
     node = int(np.argmax(graph.degrees()))
     first = drawn(sampler_of(graph), graph, node)
     assert first == drawn(sampler_of(graph), graph, node)
-    assert {tuple(drawn(sampler_of(graph), graph, node, epoch=e)) for e in range(10)} != {tuple(first)}
-    assert {tuple(drawn(sampler_of(graph, seed=s), graph, node)) for s in range(10)} != {tuple(first)}
+    assert {tuple(drawn(sampler_of(graph), graph, node, epoch=e)) for e in range(10)} != {
+        tuple(first)
+    }
+    assert {tuple(drawn(sampler_of(graph, seed=s), graph, node)) for s in range(10)} != {
+        tuple(first)
+    }
 
 
 @pytest.mark.parametrize("block", [1, 7, 60_000])
-def test_batch_order_and_size_do_not_matter(graph: TextGraph, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_order_and_size_do_not_matter(
+    graph: TextGraph, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler = sampler_of(graph)
     whole = sampler.sample(np.arange(graph.num_nodes), epoch=3)
     monkeypatch.setattr(sampling, "BLOCK", block)
@@ -98,7 +115,9 @@ def test_batch_order_and_size_do_not_matter(graph: TextGraph, block: int, monkey
 
 
 def test_nodes_inserted_elsewhere_do_not_matter(graph: TextGraph) -> None:
-    """New nodes before, between and after change every row number, and no draw of a node they do not touch."""
+    """New nodes before, between and after change every row number, and no draw of a node they do
+    not touch.
+    """
     rows = graph.nodes.to_pylist()
     new = [{"id": f"new{i}", "text": "new", "year": 2000} for i in range(3)]
     grown_rows = [new[0], *rows[:77], new[1], *rows[77:], new[2]]
@@ -107,7 +126,9 @@ def test_nodes_inserted_elsewhere_do_not_matter(graph: TextGraph) -> None:
     targets = [ids[b] for b in graph.edges[1]] + ["new1", "new2"]
     grown = build_graph(pa.Table.from_pylist(grown_rows), sources, targets)
     for node in range(graph.num_nodes):
-        assert drawn(sampler_of(graph), graph, node) == drawn(sampler_of(grown), grown, grown.node(ids[node]))
+        assert drawn(sampler_of(graph), graph, node) == drawn(
+            sampler_of(grown), grown, grown.node(ids[node])
+        )
 
 
 def test_leaving_one_out_takes_the_next(graph: TextGraph) -> None:
@@ -116,7 +137,10 @@ def test_leaving_one_out_takes_the_next(graph: TextGraph) -> None:
     order = drawn(sampler_of(graph, 1000), graph, node)
     for left_out in (0, 2, 4, 6):
         excluded = np.array([graph.node(order[left_out])])
-        assert drawn(sampler_of(graph), graph, node, exclude=excluded) == [id for i, id in enumerate(order) if i != left_out][:5]
+        assert (
+            drawn(sampler_of(graph), graph, node, exclude=excluded)
+            == [id for i, id in enumerate(order) if i != left_out][:5]
+        )
 
 
 def test_the_draw_is_the_k_smallest_hashes(graph: TextGraph) -> None:
@@ -153,7 +177,9 @@ def test_hubs_are_drawn_in_small_blocks(graph: TextGraph, monkeypatch: pytest.Mo
     expected = sampler_of(graph).sample(centers)
     monkeypatch.setattr(sampling, "MOST_NEIGHBORS", 7)
     parts = list(sampler_of(graph)._parts(centers))
-    assert all(part.stop - part.start == 1 or graph.degrees()[centers[part]].sum() <= 7 for part in parts)
+    assert all(
+        part.stop - part.start == 1 or graph.degrees()[centers[part]].sum() <= 7 for part in parts
+    )
     assert np.array_equal(sampler_of(graph).sample(centers).neighbors, expected.neighbors)
 
 
@@ -162,7 +188,8 @@ def test_a_forked_process_samples_too(graph: TextGraph) -> None:
     centers = np.arange(graph.num_nodes).repeat(30)
     expected = sampler_of(graph).sample(centers)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks with threads: that is what is tested
+        # Python warns of forks with threads: that is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         same = np.array_equal(sampler_of(graph).sample(centers).neighbors, expected.neighbors)

@@ -26,7 +26,9 @@ u2,2024-05-02 12:00:00,i4
 """
 
 
-def naive_sessions(views: list[tuple[str, float, str]], window: float, min_count: int) -> set[frozenset[str]]:
+def naive_sessions(
+    views: list[tuple[str, float, str]], window: float, min_count: int
+) -> set[frozenset[str]]:
     users: dict[frozenset[str], set[str]] = {}
     for user, time, item in views:
         for other_user, other_time, other in views:
@@ -42,19 +44,35 @@ def links(graph: TextGraph) -> set[frozenset[str]]:
 def test_sessions(tmp_path: Path) -> None:
     items, log = write(tmp_path / "items.csv", ITEMS), write(tmp_path / "log.csv", LOG)
     assert links(read("sessions", items, log)) == {frozenset(("i1", "i2")), frozenset(("i2", "i3"))}
-    assert links(read("sessions", log, items, window=60)) == {frozenset(p) for p in (("i1", "i2"), ("i2", "i3"), ("i1", "i3"))}
+    assert links(read("sessions", log, items, window=60)) == {
+        frozenset(p) for p in (("i1", "i2"), ("i2", "i3"), ("i1", "i3"))
+    }
     assert links(read("sessions", items, log, min_count=2)) == {frozenset(("i1", "i2"))}
 
 
 @pytest.mark.parametrize(
-    "header", ["item,title", "item_id,name", "product,description", "Product_ID,text", "sku,title", "id,title,item"]
+    "header",
+    [
+        "item,title",
+        "item_id,name",
+        "product,description",
+        "Product_ID,text",
+        "sku,title",
+        "id,title,item",
+    ],
 )
 def test_sessions_whose_items_are_called_as_in_the_log(tmp_path: Path, header: str) -> None:
     rows = [line + ",x" * (header.count(",") - 1) for line in ITEMS.splitlines()[1:]]
     items = write(tmp_path / "items.csv", "\n".join([header, *rows]))
-    log = write(tmp_path / "log.csv", LOG.replace("user,time,item", f"user,time,{'sku' if 'sku' in header else 'item'}"))
+    log = write(
+        tmp_path / "log.csv",
+        LOG.replace("user,time,item", f"user,time,{'sku' if 'sku' in header else 'item'}"),
+    )
     graph = read("sessions", items, log, columns={"item": "sku"} if "sku" in header else {})
-    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (["i1", "i2", "i3", "i4"], ["Shoes", "Socks", "Hat", "Glove"])
+    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (
+        ["i1", "i2", "i3", "i4"],
+        ["Shoes", "Socks", "Hat", "Glove"],
+    )
     assert graph.num_pairs == 2
 
 
@@ -66,7 +84,9 @@ UNITS = {
     "iso": lambda t: str(np.datetime64(int(t), "s")),
     "utc": lambda t: f"{np.datetime64(int(t), 's')}Z",
     "offset": lambda t: f"{np.datetime64(int(t) + 7200, 's')}.123456789+02:00",
-    "mixed": lambda t: f"{np.datetime64(int(t), 's')}Z" if t % 120 else f"{np.datetime64(int(t) - 3600, 's')}-0100",
+    "mixed": lambda t: (
+        f"{np.datetime64(int(t), 's')}Z" if t % 120 else f"{np.datetime64(int(t) - 3600, 's')}-0100"
+    ),
 }
 
 
@@ -74,11 +94,21 @@ UNITS = {
 def test_sessions_are_those_of_a_naive_count(tmp_path: Path, unit: str) -> None:
     draw = np.random.default_rng(0)
     views = [
-        (f"u{draw.integers(4)}", float(1_700_000_000 + draw.integers(200) * 60), f"i{draw.integers(1, 9)}") for _ in range(150)
+        (
+            f"u{draw.integers(4)}",
+            float(1_700_000_000 + draw.integers(200) * 60),
+            f"i{draw.integers(1, 9)}",
+        )
+        for _ in range(150)
     ]
-    items = write(tmp_path / "items.csv", "id,title\n" + "".join(f"i{i},Item {i}\n" for i in range(1, 9)))
+    items = write(
+        tmp_path / "items.csv", "id,title\n" + "".join(f"i{i},Item {i}\n" for i in range(1, 9))
+    )
     shown = UNITS[unit]
-    log = write(tmp_path / "log.csv", "user,time,item\n" + "".join(f"{u},{shown(t)},{i}\n" for u, t, i in views))
+    log = write(
+        tmp_path / "log.csv",
+        "user,time,item\n" + "".join(f"{u},{shown(t)},{i}\n" for u, t, i in views),
+    )
     for window, min_count in ((5, 1), (30, 2), (30, 3)):
         found = links(read("sessions", items, log, window=window, min_count=min_count))
         assert found == naive_sessions(views, window, min_count)
@@ -86,26 +116,44 @@ def test_sessions_are_those_of_a_naive_count(tmp_path: Path, unit: str) -> None:
 
 def test_sessions_bad_rows(tmp_path: Path) -> None:
     items = write(tmp_path / "items.csv", ITEMS)
-    log = write(tmp_path / "log.csv", "user,time,item\nu1,1000,i1\nu1,yesterday,i2\nu1,1100,i9\nu1,1200,i3\n")
-    with pytest.raises(InputError, match=re.escape(f"{log}:3: the time 'yesterday', expected a number of seconds")):
+    log = write(
+        tmp_path / "log.csv",
+        "user,time,item\nu1,1000,i1\nu1,yesterday,i2\nu1,1100,i9\nu1,1200,i3\n",
+    )
+    with pytest.raises(
+        InputError, match=re.escape(f"{log}:3: the time 'yesterday', expected a number of seconds")
+    ):
         read("sessions", items, log)
     graph = read("sessions", items, log, skip_bad=True)
     assert links(graph) == {frozenset(("i1", "i3"))}
     assert graph.summary["skipped"] == {"malformed row": 1, "unknown node": 1}
-    with pytest.raises(InputError, match="a log with the columns user, time, item is missing among"):
+    with pytest.raises(
+        InputError, match="a log with the columns user, time, item is missing among"
+    ):
         read("sessions", items)
 
 
 def write_log(path: Path, times: pa.Array, users: list[str | None] | None = None) -> Path:
     """A Parquet log in which one user, unless there are others, views the items in turn."""
     count = len(times)
-    columns = {"user": users or ["u"] * count, "time": times, "item": [f"i{i + 1}" for i in range(count)]}
+    columns = {
+        "user": users or ["u"] * count,
+        "time": times,
+        "item": [f"i{i + 1}" for i in range(count)],
+    }
     parquet.write_table(pa.table(columns), path)
     return path
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.timestamp("ms", "Europe/Berlin"), pa.int64()]
+    "kind",
+    [
+        pa.timestamp("s"),
+        pa.timestamp("ns"),
+        pa.timestamp("us", "UTC"),
+        pa.timestamp("ms", "Europe/Berlin"),
+        pa.int64(),
+    ],
 )
 def test_sessions_with_typed_times(tmp_path: Path, kind: pa.DataType) -> None:
     items = write(tmp_path / "items.csv", ITEMS)
@@ -113,7 +161,10 @@ def test_sessions_with_typed_times(tmp_path: Path, kind: pa.DataType) -> None:
     if pa.types.is_timestamp(kind):
         times = times.cast(pa.timestamp("s")).cast(pa.timestamp(kind.unit)).cast(kind)
     log = write_log(tmp_path / "log.parquet", times)
-    with pytest.raises(InputError, match=re.escape(f"{log}, row 2: the time None, expected a number of seconds or a date")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{log}, row 2: the time None, expected a number of seconds or a date"),
+    ):
         read("sessions", items, log)
     graph = read("sessions", items, log, skip_bad=True)
     assert links(graph) == {frozenset(("i1", "i3"))}
@@ -123,14 +174,25 @@ def test_sessions_with_typed_times(tmp_path: Path, kind: pa.DataType) -> None:
 def test_sessions_with_times_of_no_known_type(tmp_path: Path) -> None:
     items = write(tmp_path / "items.csv", ITEMS)
     log = write_log(tmp_path / "log.parquet", pa.array([1, 2], pa.time32("s")))
-    with pytest.raises(InputError, match=r"log.parquet: the column 'time' holds values of type time32.*, expected a number"):
+    with pytest.raises(
+        InputError,
+        match=r"log.parquet: the column 'time' holds values of type time32.*, expected a number",
+    ):
         read("sessions", items, log)
 
 
 def test_sessions_from_json_lines(tmp_path: Path) -> None:
-    views = [("u", "2024-05-01T12:00:00Z", "i1"), (7, 1714564860, "i2"), ("u", 1714564860, "i3"), ("u", [1], "i4")]
+    views = [
+        ("u", "2024-05-01T12:00:00Z", "i1"),
+        (7, 1714564860, "i2"),
+        ("u", 1714564860, "i3"),
+        ("u", [1], "i4"),
+    ]
     lines = [json.dumps({"user": user, "time": time, "item": item}) for user, time, item in views]
-    items, log = write(tmp_path / "items.csv", ITEMS), write(tmp_path / "log.jsonl", "\n".join(lines))
+    items, log = (
+        write(tmp_path / "items.csv", ITEMS),
+        write(tmp_path / "log.jsonl", "\n".join(lines)),
+    )
     graph = read("sessions", items, log, skip_bad=True)
     assert links(graph) == {frozenset(("i1", "i3"))}
     assert graph.summary["skipped"] == {"malformed row": 1}
@@ -139,7 +201,10 @@ def test_sessions_from_json_lines(tmp_path: Path) -> None:
 def test_sessions_without_a_user_are_bad_rows(tmp_path: Path) -> None:
     items = write(tmp_path / "items.csv", ITEMS)
     log = write_log(tmp_path / "log.parquet", pa.array([10, 20, 30, 40]), [None, "", "u", "u"])
-    with pytest.raises(InputError, match=re.escape(f"{log}, row 1: the user is empty, expected who viewed the item")):
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{log}, row 1: the user is empty, expected who viewed the item"),
+    ):
         read("sessions", items, log)
     graph = read("sessions", items, log, skip_bad=True)
     assert links(graph) == {frozenset(("i3", "i4"))}
@@ -147,13 +212,18 @@ def test_sessions_without_a_user_are_bad_rows(tmp_path: Path) -> None:
 
 
 def test_a_log_without_views_links_nothing(tmp_path: Path) -> None:
-    items, log = write(tmp_path / "items.csv", ITEMS), write(tmp_path / "log.csv", "user,time,item\n")
+    items, log = (
+        write(tmp_path / "items.csv", ITEMS),
+        write(tmp_path / "log.csv", "user,time,item\n"),
+    )
     graph = read("sessions", items, log)
     assert (graph.num_nodes, graph.num_pairs) == (4, 0)
 
 
 def test_robots_are_left_aside(tmp_path: Path) -> None:
-    """A robot that views everything at once would link everything to everything, and take for ever."""
+    """A robot that views everything at once would link everything to everything, and take for
+    ever.
+    """
     items = tmp_path / "items.csv"
     items.write_text("id,title\n" + "".join(f"i{i},Item {i}\n" for i in range(20_000)))
     log = tmp_path / "log.csv"
@@ -162,8 +232,12 @@ def test_robots_are_left_aside(tmp_path: Path) -> None:
     graph = read_graph([items, log], format="sessions")
     assert graph.num_pairs == 1
     assert graph.neighbors("i1") == ["i2"]
-    assert graph.summary["left_aside"] == {"views by users with more than 500 in one window": 20_000}
-    assert read_graph([items, log], format="sessions", window=0.01, max_views=20).num_pairs > 100_000
+    assert graph.summary["left_aside"] == {
+        "views by users with more than 500 in one window": 20_000
+    }
+    assert (
+        read_graph([items, log], format="sessions", window=0.01, max_views=20).num_pairs > 100_000
+    )
 
 
 def test_the_item_column_that_was_named_is_the_id(tmp_path: Path) -> None:

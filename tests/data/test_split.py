@@ -18,7 +18,10 @@ from tests.conftest import make_graph
 
 
 def rows_of(split: LinkSplit) -> list[set[int]]:
-    return [set(split.indices[split.indptr[v] : split.indptr[v + 1]].tolist()) for v in range(split.graph.num_nodes)]
+    return [
+        set(split.indices[split.indptr[v] : split.indptr[v + 1]].tolist())
+        for v in range(split.graph.num_nodes)
+    ]
 
 
 def unordered(pairs: np.ndarray[Any, Any]) -> set[tuple[int, int]]:
@@ -29,23 +32,34 @@ def check_common(split: LinkSplit) -> None:
     """What holds for every way to hold out."""
     graph, seen = split.graph, rows_of(split)
     all_pairs = unordered(graph.pairs())
-    train, valid, test = unordered(split.train), unordered(split.valid.pairs), unordered(split.test.pairs)
+    train, valid, test = (
+        unordered(split.train),
+        unordered(split.valid.pairs),
+        unordered(split.test.pairs),
+    )
     assert len(train) == len(split.train)
     assert train | valid | test <= all_pairs
     assert len(train) + len(valid) + len(test) == len(train | valid | test)
     held_out = set(split.held_out_nodes.tolist())
     for questions in (split.valid, split.test):
         assert len(questions) > 0
-        for (anchor, positive), row in zip(questions.pairs.tolist(), questions.candidates.tolist(), strict=True):
+        for (anchor, positive), row in zip(
+            questions.pairs.tolist(), questions.candidates.tolist(), strict=True
+        ):
             assert positive not in seen[anchor]  # the asked link is never visible,
             assert anchor not in seen[positive]  # from either side
             assert seen[anchor]
             assert row[0] == positive
-            assert len(set(row)) == len(row) == (split.settings.candidates or questions.candidates.shape[1])
+            assert (
+                len(set(row))
+                == len(row)
+                == (split.settings.candidates or questions.candidates.shape[1])
+            )
             assert not np.isin(row, split.held_out_nodes).any()
             known = set(graph.neighbors_of(anchor).tolist())
             for candidate in row:
-                assert seen[candidate]  # no candidate, positive or not, can be told by having no neighbours
+                # no candidate, positive or not, can be told by having no neighbours
+                assert seen[candidate]
                 assert candidate not in held_out
             for negative in row[1:]:
                 assert negative != anchor
@@ -57,9 +71,16 @@ def check_common(split: LinkSplit) -> None:
 
 def test_no_negative_has_the_text_of_the_positive() -> None:
     """Of a graph in which every text is that of ten nodes."""
-    table = pa.table({"id": [f"n{i}" for i in range(150)], "text": [f"text {i % 15}" for i in range(150)]})
+    table = pa.table(
+        {"id": [f"n{i}" for i in range(150)], "text": [f"text {i % 15}" for i in range(150)]}
+    )
     ends = [(f"n{i}", f"n{(i * step + 1) % 150}") for i in range(150) for step in (3, 7, 11)]
-    split = split_links(build_graph(table, [a for a, _ in ends], [b for _, b in ends]), valid=20, test=40, candidates=30)
+    split = split_links(
+        build_graph(table, [a for a, _ in ends], [b for _, b in ends]),
+        valid=20,
+        test=40,
+        candidates=30,
+    )
     for row in split.test.candidates:
         assert not np.isin(row[1:] % 15, row[0] % 15).any()
 
@@ -68,7 +89,9 @@ def test_no_negative_has_the_text_of_the_positive() -> None:
 @given(st.integers(0, 10_000), st.sampled_from(["links", "nodes", "year"]))
 def test_properties_of_every_split(seed: int, held_out: str) -> None:
     graph = make_graph(120, 420, seed % 5)
-    check_common(split_links(graph, valid=0.1, test=0.1, seed=seed, held_out=held_out, candidates=20))
+    check_common(
+        split_links(graph, valid=0.1, test=0.1, seed=seed, held_out=held_out, candidates=20)
+    )
 
 
 def test_links_leave_a_train_link_at_both_ends(graph: TextGraph) -> None:
@@ -81,7 +104,9 @@ def test_links_leave_a_train_link_at_both_ends(graph: TextGraph) -> None:
     for node, neighbors in enumerate(seen):
         for other in neighbors:
             assert node in seen[other]
-    assert unordered(split.train) == {(a, b) for a in range(graph.num_nodes) for b in seen[a] if a < b}
+    assert unordered(split.train) == {
+        (a, b) for a in range(graph.num_nodes) for b in seen[a] if a < b
+    }
 
 
 def test_held_out_nodes_are_unknown_in_training(graph: TextGraph) -> None:
@@ -104,8 +129,11 @@ def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
     known = np.setdiff1d(np.arange(graph.num_nodes), split.held_out_nodes)
     assert years[known].max() <= years[valid].min()  # training never sees the future,
     assert years[split.train].max() <= years[valid].min()
-    assert years[split.test.candidates].max() <= years[valid].min()  # and no candidate gives itself away by its age
-    with pytest.raises(GraphFormersError, match="no node column 'month' in this graph; it has: year"):
+    # and no candidate gives itself away by its age
+    assert years[split.test.candidates].max() <= years[valid].min()
+    with pytest.raises(
+        GraphFormersError, match="no node column 'month' in this graph; it has: year"
+    ):
         split_links(graph, held_out="month")
 
 
@@ -119,7 +147,9 @@ def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
         ([True, False], "holds bool, expected numbers or dates"),
     ],
 )
-def test_columns_that_are_no_time_are_refused(graph: TextGraph, values: list[Any], message: str) -> None:
+def test_columns_that_are_no_time_are_refused(
+    graph: TextGraph, values: list[Any], message: str
+) -> None:
     table = graph.nodes.append_column("when", pa.array(values * 100))
     ids = graph.ids.to_pylist()
     other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
@@ -129,13 +159,20 @@ def test_columns_that_are_no_time_are_refused(graph: TextGraph, values: list[Any
 
 def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> None:
     years = [1990 + i % 3 for i in range(graph.num_nodes)]
-    tied = build_graph(graph.nodes.drop(["year"]).append_column("year", pa.array(years)), *map(graph.ids_of, graph.edges))
+    tied = build_graph(
+        graph.nodes.drop(["year"]).append_column("year", pa.array(years)),
+        *map(graph.ids_of, graph.edges),
+    )
     split = split_links(tied, valid=5, test=5, held_out="year", candidates=10)
     asked = np.concatenate([split.valid.pairs[:, 0], split.test.pairs[:, 0]])
     earliest = min(years[node] for node in asked)
-    known = sum(year == earliest for node, year in enumerate(years) if node not in split.held_out_nodes)
+    known = sum(
+        year == earliest for node, year in enumerate(years) if node not in split.held_out_nodes
+    )
     assert known
-    assert split.notes[0] == f"{known} known nodes are of the same year as the earliest of those that ask ({earliest})"
+    assert split.notes[0] == (
+        f"{known} known nodes are of the same year as the earliest of those that ask ({earliest})"
+    )
 
 
 def test_dates_as_text_are_a_time(graph: TextGraph) -> None:
@@ -165,12 +202,15 @@ def test_the_same_seed_gives_the_same_bytes(graph: TextGraph, tmp_path: Path) ->
         for name, seed in (("one", 7), ("two", 7), ("three", 8)):
             split_links(saved, seed=seed, **chosen).save(tmp_path / f"{held_out}.{name}")
         one, two, three = (
-            {p.name: p.read_bytes() for p in (tmp_path / f"{held_out}.{n}").glob("*.npy")} for n in ("one", "two", "three")
+            {p.name: p.read_bytes() for p in (tmp_path / f"{held_out}.{n}").glob("*.npy")}
+            for n in ("one", "two", "three")
         )
         assert one == two
         assert one.keys() == three.keys()
         assert one["test_pairs.npy"] != three["test_pairs.npy"]
-        manifests = [(tmp_path / f"{held_out}.{n}" / "manifest.json").read_bytes() for n in ("one", "two")]
+        manifests = [
+            (tmp_path / f"{held_out}.{n}" / "manifest.json").read_bytes() for n in ("one", "two")
+        ]
         assert manifests[0] == manifests[1]
 
 
@@ -178,10 +218,17 @@ def test_the_split_does_not_depend_on_the_order_of_the_rows(graph: TextGraph) ->
     """The pairs asked are the same when the files list the nodes in another order."""
     ids = graph.ids.to_pylist()
     order = np.random.default_rng(0).permutation(graph.num_nodes)
-    shuffled = build_graph(graph.nodes.take(pa.array(order)), [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
+    shuffled = build_graph(
+        graph.nodes.take(pa.array(order)),
+        [ids[a] for a in graph.edges[0]],
+        [ids[b] for b in graph.edges[1]],
+    )
 
     def asked(graph: TextGraph) -> set[tuple[str, ...]]:
-        return {tuple(graph.ids_of(pair)) for pair in split_links(graph, test=0.2, candidates=20).test.pairs}
+        return {
+            tuple(graph.ids_of(pair))
+            for pair in split_links(graph, test=0.2, candidates=20).test.pairs
+        }
 
     assert asked(graph) == asked(shuffled)
 
@@ -219,10 +266,17 @@ def test_the_cap_on_train_pairs_leaves_neighbours(graph: TextGraph) -> None:
 
 
 def test_what_cannot_be_had_is_said(graph: TextGraph) -> None:
-    with pytest.raises(GraphFormersError, match=r"500 valid and 900 test pairs asked for, but only \d+ pairs both ends"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"500 valid and 900 test pairs asked for, but only \d+ pairs both ends",
+    ):
         split_links(graph, valid=500, test=900)
     with pytest.raises(
-        GraphFormersError, match=r"leaves only \d+ possible negatives, 499 were asked for; ask for at most \d+ candidates"
+        GraphFormersError,
+        match=(
+            r"leaves only \d+ possible negatives, 499 were asked "
+            r"for; ask for at most \d+ candidates"
+        ),
     ):
         split_links(graph, candidates=500)
     alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}), [], [])
@@ -254,19 +308,31 @@ def test_a_small_graph_gets_as_many_candidates_as_fit(graph: TextGraph, tmp_path
     split = split_links(graph.save(tmp_path / "a.graph"))
     count = split.test.candidates.shape[1]
     assert 100 < count < 200
-    assert split.notes == (f"{count} candidates per question instead of 300: this graph is too small for more",)
+    assert split.notes == (
+        f"{count} candidates per question instead of 300: this graph is too small for more",
+    )
     assert split.save(tmp_path / "a.split").notes == split.notes
     full = [(a, b) for a in "abcdef" for b in "abcdef" if a < b]
-    dense = build_graph(pa.table({"id": list("abcdef"), "text": list("uvwxyz")}), [a for a, _ in full], [b for _, b in full])
+    dense = build_graph(
+        pa.table({"id": list("abcdef"), "text": list("uvwxyz")}),
+        [a for a, _ in full],
+        [b for _, b in full],
+    )
     with pytest.raises(GraphFormersError, match="some question has no possible negative"):
         split_links(dense, valid=0.1, test=0.1)
 
 
-def with_hub(num_nodes: int, mean_degree: int, missing: int, held_out: str, hubs: int = 1) -> TextGraph:
+def with_hub(
+    num_nodes: int, mean_degree: int, missing: int, held_out: str, hubs: int = 1
+) -> TextGraph:
     """Random links, with years, and the first nodes linked to all nodes but `missing`."""
     draw = np.random.default_rng(3)
     ids = ["hub", *(f"n{i}" for i in range(1, num_nodes))]
-    ends = [(a, b) for a, b in draw.integers(hubs, num_nodes, (num_nodes * mean_degree // 2, 2)).tolist() if a != b]
+    ends = [
+        (a, b)
+        for a, b in draw.integers(hubs, num_nodes, (num_nodes * mean_degree // 2, 2)).tolist()
+        if a != b
+    ]
     ends += [(hub, other) for hub in range(hubs) for other in range(hub + 1, num_nodes - missing)]
     years = draw.integers(1990, 2020, num_nodes)
     years[0] = 2020 if held_out == "year" else years[0]
@@ -299,7 +365,10 @@ def test_the_questions_of_a_hub_are_left_out(num_nodes: int, held_out: str) -> N
         earliest = min(when[pair] for pair in unordered(asked))
         assert max(when[pair] for pair in unordered(split.train)) <= earliest
         unused = graph.num_pairs - len(asked) - len(split.train)
-        assert any(note.startswith(f"{unused:,} late links are neither trained on nor asked") for note in split.notes)
+        assert any(
+            note.startswith(f"{unused:,} late links are neither trained on nor asked")
+            for note in split.notes
+        )
         assert any(f"{lost:,} for want of negatives" in note for note in split.notes)
     else:
         assert 0 in split.held_out_nodes
@@ -311,7 +380,10 @@ def test_a_small_graph_with_a_hub_is_shortened_to_what_the_others_leave() -> Non
     count = split.test.candidates.shape[1]
     assert 180 < count < 250
     assert "the node 'hub' leaves only" in split.notes[0]
-    assert split.notes[1] == f"{count} candidates per question instead of 300: this graph is too small for more"
+    assert (
+        split.notes[1]
+        == f"{count} candidates per question instead of 300: this graph is too small for more"
+    )
 
 
 def test_a_text_that_most_nodes_share_is_named() -> None:
@@ -319,10 +391,18 @@ def test_a_text_that_most_nodes_share_is_named() -> None:
     ids = [f"n{i}" for i in range(500)]
     texts = ["untitled" if i < 350 else f"text {i}" for i in range(500)]
     ends = [(ids[a], ids[b]) for a, b in draw.integers(0, 500, (1500, 2)).tolist() if a != b]
-    split = split_links(build_graph(pa.table({"id": ids, "text": texts}), [a for a, _ in ends], [b for _, b in ends]))
+    split = split_links(
+        build_graph(
+            pa.table({"id": ids, "text": texts}), [a for a, _ in ends], [b for _, b in ends]
+        )
+    )
     count = split.test.candidates.shape[1]
     assert count < 160
-    assert re.search(rf"3\d\d nodes share the text of '\w+', which leaves only {count - 1} possible negatives of", split.notes[0])
+    assert re.search(
+        rf"3\d\d nodes share the text of '\w+', which leaves only {count - 1} possible negatives "
+        rf"of",
+        split.notes[0],
+    )
 
 
 def test_lists_that_many_nodes_shorten_name_one_of_them() -> None:
@@ -332,9 +412,15 @@ def test_lists_that_many_nodes_shorten_name_one_of_them() -> None:
     assert count < 20
     asked = len(split.valid) + len(split.test)
     node = rf"the node '\w+' leaves only {count - 1} possible negatives of \d+ nodes"
-    words = rf"{count} candidates per question instead of 300: {node}; \d+ of {asked:,} questions leave fewer than 299"
+    words = (
+        rf"{count} candidates per question instead of 300: {node}; \d+ of "
+        rf"{asked:,} questions leave fewer than 299"
+    )
     assert re.fullmatch(words, split.notes[0])
-    with pytest.raises(GraphFormersError, match=r"leaves only \d+ possible negatives, 299 were asked for; ask for at most"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"leaves only \d+ possible negatives, 299 were asked for; ask for at most",
+    ):
         split_links(with_hub(900, 14, 12, "links"), candidates=300)
 
 
@@ -350,8 +436,12 @@ def test_possible_negatives_are_those_that_are_listed() -> None:
 
 def test_few_questions_are_told(graph: TextGraph) -> None:
     rough = "scores from these are rough (--valid and --test say how many)"
-    assert split_links(graph, valid=29, test=1, candidates=20).notes == (f"few questions, 29 valid and 1 test: {rough}",)
-    assert split_links(graph, valid=30, test=29, candidates=20).notes == (f"few questions, 29 test: {rough}",)
+    assert split_links(graph, valid=29, test=1, candidates=20).notes == (
+        f"few questions, 29 valid and 1 test: {rough}",
+    )
+    assert split_links(graph, valid=30, test=29, candidates=20).notes == (
+        f"few questions, 29 test: {rough}",
+    )
     assert split_links(graph, valid=30, test=30, candidates=20).notes == ()
 
 
@@ -364,7 +454,9 @@ def test_negatives_are_uniform_over_what_is_allowed() -> None:
     allowed = [
         v
         for v in eligible.tolist()
-        if v != anchor and v not in graph.neighbors_of(anchor) and graph.texts[v] != graph.texts[positive]
+        if v != anchor
+        and v not in graph.neighbors_of(anchor)
+        and graph.texts[v] != graph.texts[positive]
     ]
     counts = np.bincount(found.flatten(), minlength=graph.num_nodes)
     assert counts.sum() == counts[allowed].sum()
@@ -372,9 +464,15 @@ def test_negatives_are_uniform_over_what_is_allowed() -> None:
     assert np.abs(counts[allowed] - expected).max() < 6 * np.sqrt(expected)
 
 
-def test_a_hub_linked_to_almost_everything_gets_its_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_linked_to_almost_everything_gets_its_negatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ids = [f"n{i}" for i in range(300)]
-    graph = build_graph(pa.table({"id": ids, "text": ids}), ["n0"] * 280 + ids[280:], ids[1:281] + ids[281:] + ["n280"])
+    graph = build_graph(
+        pa.table({"id": ids, "text": ids}),
+        ["n0"] * 280 + ids[280:],
+        ids[1:281] + ids[281:] + ["n280"],
+    )
     monkeypatch.setattr(candidates, "MOST_ROUNDS", 2)
     eligible = np.flatnonzero(graph.degrees() > 0)
     found = candidates.draw_candidates(graph, np.array([[0, 1]]), eligible, 19, 0)[0]

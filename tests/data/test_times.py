@@ -49,7 +49,8 @@ def test_nothing_is_seen_that_is_later_than_what_is_asked(seed: int) -> None:
     check_common(split)
     times = times_of_pairs(graph)
     train, valid, test = (
-        [times[frozenset(pair)] for pair in pairs.tolist()] for pairs in (split.train, split.valid.pairs, split.test.pairs)
+        [times[frozenset(pair)] for pair in pairs.tolist()]
+        for pairs in (split.train, split.valid.pairs, split.test.pairs)
     )
     assert (len(valid), len(test)) == (20, 30)
     assert max(train) <= min(valid)
@@ -72,11 +73,18 @@ def test_late_links_between_new_nodes_are_left_out() -> None:
         times=[t for *_, t in ends],
     )
     split = split_links(graph, valid=2, test=2, held_out="latest-links", candidates=2)
-    found = {frozenset(graph.ids_of(pair)) for questions in (split.valid, split.test) for pair in questions.pairs}
+    found = {
+        frozenset(graph.ids_of(pair))
+        for questions in (split.valid, split.test)
+        for pair in questions.pairs
+    }
     assert found == {frozenset(pair[:2]) for pair in asked}
     assert len(split.train) == len(old)
     assert not len(split.indices[split.indptr[-2] : split.indptr[-1]])  # nothing is known of b0
-    assert split.notes[0] == "4 late links are neither trained on nor asked: 4 with an end that has no earlier links"
+    assert (
+        split.notes[0]
+        == "4 late links are neither trained on nor asked: 4 with an end that has no earlier links"
+    )
 
 
 def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
@@ -88,7 +96,10 @@ def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
     earliest = min(times[frozenset(pair)] for pair in split.valid.pairs.tolist())
     tied = sum(times[frozenset(pair)] == earliest for pair in split.train.tolist())
     assert tied
-    said = f"{tied} links left for training are of the same time as the earliest link that is asked ({earliest:.0f})"
+    said = (
+        f"{tied} links left for training are of the same time as the "
+        f"earliest link that is asked ({earliest:.0f})"
+    )
     assert split.notes[0] == said
     distinct = build_graph(graph.nodes, *ends, times=list(range(len(ends[0]))))
     notes = split_links(distinct, valid=30, test=40, held_out="latest-links", candidates=10).notes
@@ -107,13 +118,18 @@ def imported(folder: Path, edges: str, **changes: Any) -> TextGraph:
     """Three nodes and these edges, whose column `seen` holds their times."""
     (folder / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
     (folder / "edges.csv").write_text(edges)
-    return read_graph(folder / "nodes.csv", folder / "edges.csv", columns={"time": "seen"}, **changes)
+    return read_graph(
+        folder / "nodes.csv", folder / "edges.csv", columns={"time": "seen"}, **changes
+    )
 
 
 WRITTEN = {
     "number": (["1990", "1991", "1992.5"], [1990.0, 1991.0, 1992.5]),
     "date": (["2001-01-01", "2001-01-02", "1970-01-01"], [978307200.0, 978393600.0, 0.0]),
-    "moment": (["2001-01-01T00:00:10Z", "2001-01-01 00:00:10", "2001-01-01T02:00:10+02:00"], [978307210.0] * 3),
+    "moment": (
+        ["2001-01-01T00:00:10Z", "2001-01-01 00:00:10", "2001-01-01T02:00:10+02:00"],
+        [978307210.0] * 3,
+    ),
 }
 
 
@@ -124,9 +140,15 @@ def test_times_come_from_files(tmp_path: Path, written: str, suffix: str) -> Non
     (tmp_path / "nodes.csv").write_text("id,text\na,one\nb,two\nc,three\n")
     edges, pairs = tmp_path / f"edges.{suffix}", [("a", "b"), ("b", "c"), ("c", "a")]
     if suffix == "csv":
-        edges.write_text("src,dst,seen\n" + "".join(f"{a},{b},{value}\n" for (a, b), value in zip(pairs, values, strict=True)))
+        edges.write_text(
+            "src,dst,seen\n"
+            + "".join(f"{a},{b},{value}\n" for (a, b), value in zip(pairs, values, strict=True))
+        )
     else:
-        lines = [f'{{"src": "{a}", "dst": "{b}", "seen": "{value}"}}\n' for (a, b), value in zip(pairs, values, strict=True)]
+        lines = [
+            f'{{"src": "{a}", "dst": "{b}", "seen": "{value}"}}\n'
+            for (a, b), value in zip(pairs, values, strict=True)
+        ]
         edges.write_text("".join(lines))
     graph = read_graph(tmp_path / "nodes.csv", edges, columns={"time": "seen"})
     assert graph.edge_times is not None
@@ -139,13 +161,17 @@ def test_times_come_from_files(tmp_path: Path, written: str, suffix: str) -> Non
 
 def test_what_is_no_time_is_a_bad_row(tmp_path: Path) -> None:
     edges = "src,dst,type,seen\na,b,x,1990\nb,nobody,x,soon\nb,c,y,later\nc,a,z,1991\n"
-    with pytest.raises(InputError, match=r"edges\.csv:3: the time 'soon', expected a number of seconds or a date"):
+    with pytest.raises(
+        InputError, match=r"edges\.csv:3: the time 'soon', expected a number of seconds or a date"
+    ):
         imported(tmp_path, edges)
     graph = imported(tmp_path, edges, skip_bad=True)
     assert graph.edges.tolist() == [[0, 2], [1, 0]]
     assert graph.edge_times is not None
     assert graph.edge_times.tolist() == [1990.0, 1991.0]
-    assert [graph.type_names[code] for code in graph.edge_types if graph.edge_types is not None] == ["x", "z"]  # type: ignore[union-attr]
+    assert [
+        graph.type_names[code] for code in graph.edge_types if graph.edge_types is not None
+    ] == ["x", "z"]  # type: ignore[union-attr]
     edges = "src,dst,seen\na,b,1990\nc,nobody,1991\n"
     with pytest.raises(InputError, match=r"edges\.csv:3: an edge to 'nobody'"):
         imported(tmp_path, edges)
@@ -154,10 +180,16 @@ def test_what_is_no_time_is_a_bad_row(tmp_path: Path) -> None:
 def test_years_and_dates_do_not_mix(tmp_path: Path) -> None:
     """A year among dates would be a moment of 1970, and the latest link the earliest."""
     edges = "src,dst,seen\na,b,2019-06-01\nb,c,\nc,a,2020\n"
-    with pytest.raises(InputError, match=r"edges\.csv:4: the time '2020', expected a date .*, as the times before it are"):
+    with pytest.raises(
+        InputError,
+        match=r"edges\.csv:4: the time '2020', expected a date .*, as the times before it are",
+    ):
         imported(tmp_path, edges)
     edges = "src,dst,seen\na,b,2019\nb,c,2020-06-01\n"
-    with pytest.raises(InputError, match=r"edges\.csv:3: the time '2020-06-01', expected a number, as the times before it are"):
+    with pytest.raises(
+        InputError,
+        match=r"edges\.csv:3: the time '2020-06-01', expected a number, as the times before it are",
+    ):
         imported(tmp_path, edges)
     edges = "src,dst,seen\na,b,2024-02-30\n"
     with pytest.raises(InputError, match=r"edges\.csv:2: the time '2024-02-30'"):
@@ -204,16 +236,23 @@ def test_the_best_try_counts() -> None:
     names = ["h", *(f"a{i}" for i in range(20))]
     table = pa.table({"id": names, "text": [f"text {name}" for name in names]})
     ends = [*hub, *ring]
-    graph = build_graph(table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[t for *_, t in ends])
+    graph = build_graph(
+        table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[t for *_, t in ends]
+    )
     split = split_links(graph, valid=0.3, test=0.3, held_out="latest-links", candidates=2)
     assert len(split.valid) + len(split.test) == 20
-    alike = build_graph(table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[1] * len(ends))
+    alike = build_graph(
+        table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[1] * len(ends)
+    )
     with pytest.raises(GraphFormersError, match="all links have the same time"):
         split_links(alike, held_out="latest-links")
 
 
 def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
-    with pytest.raises(GraphFormersError, match="the links of this graph have no times; import them with --column time=NAME"):
+    with pytest.raises(
+        GraphFormersError,
+        match="the links of this graph have no times; import them with --column time=NAME",
+    ):
         split_links(graph, held_out="latest-links")
     whole = timed()
     live = LiveGraph(whole)
@@ -229,15 +268,22 @@ def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
 
 def test_too_few_late_links_are_said() -> None:
     chain = build_graph(
-        pa.table({"id": list("abcdef"), "text": list("uvwxyz")}), list("abcde"), list("bcdef"), times=[1, 2, 3, 4, 5]
+        pa.table({"id": list("abcdef"), "text": list("uvwxyz")}),
+        list("abcde"),
+        list("bcdef"),
+        times=[1, 2, 3, 4, 5],
     )
-    with pytest.raises(GraphFormersError, match="of the later half of the pairs have earlier links at both ends"):
+    with pytest.raises(
+        GraphFormersError, match="of the later half of the pairs have earlier links at both ends"
+    ):
         split_links(chain, valid=1, test=1, held_out="latest-links", candidates=2)
 
 
 def test_times_that_do_not_fit_their_edges() -> None:
     nodes = pa.table({"id": ["a", "b"], "text": ["one", "two"]})
-    with pytest.raises(InputError, match="edges with 1 sources, 1 targets, 2 times given, expected as many of each"):
+    with pytest.raises(
+        InputError, match="edges with 1 sources, 1 targets, 2 times given, expected as many of each"
+    ):
         build_graph(nodes, ["a"], ["b"], times=[1, 2])
     with pytest.raises(InputError, match="row 1: the time 'soon'"):
         build_graph(nodes, ["a"], ["b"], times=["soon"])
@@ -250,8 +296,13 @@ def test_other_libraries_keep_times() -> None:
     assert graph.edge_times is not None
     for back in (from_networkx(to_networkx(graph)), from_pyg(to_pyg(graph, directed=True))):
         times = times_of_pairs(back)
-        found = {frozenset(back.ids_of(np.array(sorted(pair)))): time for pair, time in times.items()}
-        expected = {frozenset(graph.ids_of(np.array(sorted(pair)))): time for pair, time in times_of_pairs(graph).items()}
+        found = {
+            frozenset(back.ids_of(np.array(sorted(pair)))): time for pair, time in times.items()
+        }
+        expected = {
+            frozenset(graph.ids_of(np.array(sorted(pair)))): time
+            for pair, time in times_of_pairs(graph).items()
+        }
         assert found == expected
 
 

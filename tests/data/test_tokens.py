@@ -15,9 +15,24 @@ from tests.conftest import make_graph
 
 def make_tokenizer(extra: str = "") -> tokenizers.Tokenizer:
     """A BERT-like tokenizer over the words of the test graphs."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "graph", "text", "node", "link", "vector", "model", "layer", *"0123456789"]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "graph",
+        "text",
+        "node",
+        "link",
+        "vector",
+        "model",
+        "layer",
+        *"0123456789",
+    ]
     words += [f"##{digit}" for digit in "0123456789"] + ([extra] if extra else [])
-    made = tokenizers.Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    made = tokenizers.Tokenizer(
+        models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    )
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
@@ -25,7 +40,9 @@ def make_tokenizer(extra: str = "") -> tokenizers.Tokenizer:
 
 
 @pytest.mark.parametrize("max_tokens", [3, 5, 8, 64])
-def test_reading_equals_the_tokenizer_with_truncation(graph: TextGraph, tmp_path: Path, max_tokens: int) -> None:
+def test_reading_equals_the_tokenizer_with_truncation(
+    graph: TextGraph, tmp_path: Path, max_tokens: int
+) -> None:
     cache = graph_tokens(graph.save(tmp_path / "a.graph"), Tokenizer(make_tokenizer()))
     reference = make_tokenizer()
     reference.enable_truncation(max_tokens)
@@ -59,9 +76,9 @@ def test_another_tokenizer_has_a_cache_of_its_own(graph: TextGraph, tmp_path: Pa
     graph_tokens(saved, Tokenizer(make_tokenizer("other")))
     folders = sorted((tmp_path / "a.graph" / "tokens").iterdir())
     assert len(folders) == 2
-    assert {open_artifact(folder, "tokens", 1).settings["tokenizer"][:16] for folder in folders} == {
-        folder.name for folder in folders
-    }
+    assert {
+        open_artifact(folder, "tokens", 1).settings["tokenizer"][:16] for folder in folders
+    } == {folder.name for folder in folders}
 
 
 def test_the_cache_of_another_graph_is_refused(graph: TextGraph, tmp_path: Path) -> None:
@@ -83,9 +100,14 @@ def test_special_tokens_are_found_where_a_is_no_word() -> None:
 
 
 def test_ids_beyond_the_size_of_the_vocabulary_are_kept(graph: TextGraph, tmp_path: Path) -> None:
-    made = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 70_000, "graph": 80_000}, unk_token="[UNK]"))
+    made = tokenizers.Tokenizer(
+        models.WordLevel({"[UNK]": 70_000, "graph": 80_000}, unk_token="[UNK]")
+    )
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    assert set(graph_tokens(graph.save(tmp_path / "a.graph"), Tokenizer(made)).tokens.tolist()) == {70_000, 80_000}
+    assert set(graph_tokens(graph.save(tmp_path / "a.graph"), Tokenizer(made)).tokens.tolist()) == {
+        70_000,
+        80_000,
+    }
 
 
 def test_long_texts_are_cut_and_the_limits_said() -> None:
@@ -98,7 +120,9 @@ def test_long_texts_are_cut_and_the_limits_said() -> None:
             cache.read(np.array([0]), wrong)
 
 
-def test_large_vocabularies_take_more_room(graph: TextGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_vocabularies_take_more_room(
+    graph: TextGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = Tokenizer(make_tokenizer())
     tokenizer.vocab_size = 250_000
     monkeypatch.setattr(tokens, "BATCH", 17)

@@ -19,7 +19,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "own gnn": {"share_gnn": False, "position_bias": False},
     "bidirectional": {"direction": "bidirectional"},
     "mean of tokens": {"pooling": "mean"},
-    **{method: {"method": method} for method in ("plm", "gat", "max", "mean", "att", "tnve", "iftn")},
+    **{
+        method: {"method": method}
+        for method in ("plm", "gat", "max", "mean", "att", "tnve", "iftn")
+    },
 }
 
 
@@ -38,7 +41,9 @@ def some_graph(seed: int = 0) -> TextGraph:
 
 
 def farthest(store: VectorStore, model: GraphFormers, graph: TextGraph) -> float:
-    """The largest difference between a store and what the model gives for the graph from scratch."""
+    """The largest difference between a store and what the model gives for the graph from
+    scratch.
+    """
     ids = graph.ids.to_pylist()
     assert sorted(store.ids.to_pylist()) == sorted(ids)
     return float(np.abs(store.vectors(ids) - model.encode_nodes(graph)).max(initial=0))
@@ -46,7 +51,11 @@ def farthest(store: VectorStore, model: GraphFormers, graph: TextGraph) -> float
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     """Every file of a folder but the notes on what was verified, which hold times."""
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".verified"))
+    files = (
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.startswith(".verified")
+    )
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 

@@ -1,8 +1,10 @@
-"""Kills embeddings and updates with kill -9 at random moments. Run as a process of its own, which forks a child for each try.
+"""Kills embeddings and updates with kill -9 at random moments. Run as a process of its own, which
+forks a child for each try.
 
     python -m tests.embedding.processes embed FOLDER | update FOLDER | compact FOLDER
 
-The folder holds start.model, some.graph and, for updates, base.vectors. Every result must have the bytes of an undisturbed one.
+The folder holds start.model, some.graph and, for updates, base.vectors. Every result must have the
+bytes of an undisturbed one.
 """
 
 import os
@@ -31,7 +33,9 @@ NEW = {f"new{i}": f"graph node {i}" for i in range(20)}
 
 
 def run(work: Callable[[], object], limit: float | None = None) -> tuple[bool, float]:
-    """Does the work in a child, killed after `limit` seconds; whether it was finished, and how long it took."""
+    """Does the work in a child, killed after `limit` seconds; whether it was finished, and how long
+    it took.
+    """
     started = time.perf_counter()
     child = os.fork()
     if child == 0:
@@ -51,7 +55,10 @@ def run(work: Callable[[], object], limit: float | None = None) -> tuple[bool, f
 
 def main(what: str, folder: Path) -> None:
     draw = random.Random(int(os.environ.get("KILL_SEED", "1")))
-    model, graph = GraphFormers.from_pretrained(folder / "start.model", device="cpu"), TextGraph.load(folder / "some.graph")
+    model, graph = (
+        GraphFormers.from_pretrained(folder / "start.model", device="cpu"),
+        TextGraph.load(folder / "some.graph"),
+    )
     ids = graph.ids.to_pylist()
     if what == "compact":
         compaction.LEAST_BYTES = 1
@@ -62,7 +69,8 @@ def main(what: str, folder: Path) -> None:
 
     def work(place: Path) -> None:
         if what == "embed":
-            with suppress(ArtifactError) if place.exists() else nullcontext():  # killed after it was put in place
+            # killed after it was put in place
+            with suppress(ArtifactError) if place.exists() else nullcontext():
                 embed(model, graph, place, **EXACT)
         else:
             links = [(id, ids[i]) for i, id in enumerate(NEW)]
@@ -82,7 +90,12 @@ def main(what: str, folder: Path) -> None:
             kills += not is_finished
         run(partial(work, place))
         assert bytes_of(place) == expected, f"round {rounds}"
-        left = {entry.name for entry in folder.iterdir()} - {"start.model", "some.graph", "base.vectors", "whole.vectors"}
+        left = {entry.name for entry in folder.iterdir()} - {
+            "start.model",
+            "some.graph",
+            "base.vectors",
+            "whole.vectors",
+        }
         assert left == {place.name}, left
         shutil.rmtree(place)
     print(f"{kills} kills in {rounds} rounds of {seconds:.2f} s")

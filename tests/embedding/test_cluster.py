@@ -29,7 +29,8 @@ from graphformers.model.encoding import GraphFormers
 folder = Path(sys.argv[1])
 model = GraphFormers.from_pretrained(folder / "start.model", device="cpu")
 settings = EmbedSettings(states_precision="float32", shard_size=2, batch_tokens=200)
-embed_on_cluster(model, TextGraph.load(folder / "some.graph"), folder / "ray.vectors", settings, Cluster("local", 2, threads=1))
+graph, cluster = TextGraph.load(folder / "some.graph"), Cluster("local", 2, threads=1)
+embed_on_cluster(model, graph, folder / "ray.vectors", settings, cluster)
 """
 
 
@@ -62,13 +63,19 @@ def test_two_workers_one_killed_give_the_same_bytes(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "start.model")
     graph = some_graph().save(tmp_path / "some.graph")
     local = embed(model, graph, tmp_path / "local.vectors", **EXACT | {"shard_size": 2})
-    running = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
     killed: list[int] = []
 
     def kill_one() -> None:
         notes = tmp_path / "ray.vectors.embedding" / "notes"
         while running.poll() is None and not killed:
-            if notes.is_dir() and len(list(notes.iterdir())) >= 2 and (found := workers_of(running.pid)):
+            if (
+                notes.is_dir()
+                and len(list(notes.iterdir())) >= 2
+                and (found := workers_of(running.pid))
+            ):
                 os.kill(found[0], signal.SIGKILL)
                 killed.append(found[0])
 
@@ -86,13 +93,21 @@ def test_workers_need_folders(tmp_path: Path) -> None:
     from graphformers.embedding.cluster import Cluster, embed_on_cluster
     from graphformers.embedding.plan import EmbedSettings
 
-    with pytest.raises(GraphFormersError, match="workers read them from folders, so save both first"):
-        embed_on_cluster(make_model(), some_graph(), tmp_path / "some.vectors", EmbedSettings(), Cluster())
+    with pytest.raises(
+        GraphFormersError, match="workers read them from folders, so save both first"
+    ):
+        embed_on_cluster(
+            make_model(), some_graph(), tmp_path / "some.vectors", EmbedSettings(), Cluster()
+        )
     model, graph = make_model(), some_graph().save(tmp_path / "some.graph")
     model.save_pretrained(tmp_path / "some.model")
     saved = GraphFormers.from_pretrained(tmp_path / "some.model", device="cpu")
-    with pytest.raises(GraphFormersError, match="workers=2 given, which pack batches on this machine"):
-        embed_on_cluster(saved, graph, tmp_path / "some.vectors", EmbedSettings(workers=2), Cluster())
+    with pytest.raises(
+        GraphFormersError, match="workers=2 given, which pack batches on this machine"
+    ):
+        embed_on_cluster(
+            saved, graph, tmp_path / "some.vectors", EmbedSettings(workers=2), Cluster()
+        )
     with pytest.raises(GraphFormersError, match="workers=0 given"):
         Cluster(workers=0)
     with pytest.raises(GraphFormersError, match="gpus_per_worker=-1 given, expected 0 or more"):
@@ -103,13 +118,20 @@ def test_workers_need_folders(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_for_want_of_memory_is_replaced_so_often(tmp_path: Path) -> None:
-    """By Ray itself, which has an error of its own for that; here it finds too little memory from the start."""
+    """By Ray itself, which has an error of its own for that; here it finds too little memory from
+    the start.
+    """
     pytest.importorskip("ray")
     make_model(direction="bidirectional").save_pretrained(tmp_path / "start.model")
     some_graph().save(tmp_path / "some.graph")
-    command, little = [sys.executable, "-c", SCRIPT, str(tmp_path)], {"RAY_memory_usage_threshold": "0.01"}
+    command, little = (
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        {"RAY_memory_usage_threshold": "0.01"},
+    )
     little |= {"RAY_memory_monitor_refresh_ms": "200"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | little)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | little
+    )
     assert done.stderr.count("a worker died") == 5, done.stderr[-3000:]
     assert "GraphFormersError: 5 workers died" in done.stderr
     assert "6 forwards instead of 2" in done.stderr
@@ -121,16 +143,27 @@ def test_a_worker_that_is_killed_for_want_of_memory_is_replaced_so_often(tmp_pat
     ("options", "message"),
     [
         (["--ray", "nowhere"], "no Ray cluster at 'nowhere'"),
-        (["--ray", "local", "--gpus-per-worker", "1"], "this machine has not a CPU and 1 GPUs, which a worker needs"),
+        (
+            ["--ray", "local", "--gpus-per-worker", "1"],
+            "this machine has not a CPU and 1 GPUs, which a worker needs",
+        ),
         (["--ray", "local", "--device", "cpu"], "with --ray, --gpus-per-worker says what is used"),
         (["--ray", "local", "--dry-run"], "leave --ray out to try it"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_made(options: list[str], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_said_before_anything_is_made(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
     pytest.importorskip("ray")
     make_model().save_pretrained(tmp_path / "start.model")
     some_graph().save(tmp_path / "some.graph")
-    words = ["embed", str(tmp_path / "start.model"), str(tmp_path / "some.graph"), "-o", str(tmp_path / "some.vectors")]
+    words = [
+        "embed",
+        str(tmp_path / "start.model"),
+        str(tmp_path / "some.graph"),
+        "-o",
+        str(tmp_path / "some.vectors"),
+    ]
     command = [sys.executable, "-m", "graphformers", *words, *options]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode != 0
@@ -145,7 +178,9 @@ def wait(seconds: float) -> None:
 
 @pytest.mark.slow
 def test_a_worker_without_room_is_not_waited_for(tmp_path: Path) -> None:
-    """A cluster with one processor, where two workers are asked for; and somebody else has it for a while."""
+    """A cluster with one processor, where two workers are asked for; and somebody else has it for a
+    while.
+    """
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as RayCluster
 
@@ -154,8 +189,13 @@ def test_a_worker_without_room_is_not_waited_for(tmp_path: Path) -> None:
     graph.save(tmp_path / "some.graph")
     cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
-        script = SCRIPT.replace('Cluster("local", 2, threads=1)', f"Cluster({cluster.address!r}, 2, threads=1)")
-        script = script.replace("folder = ", "import graphformers.embedding.cluster as module\nmodule.PATIENCE = 0.5\nfolder = ")
+        script = SCRIPT.replace(
+            'Cluster("local", 2, threads=1)', f"Cluster({cluster.address!r}, 2, threads=1)"
+        )
+        script = script.replace(
+            "folder = ",
+            "import graphformers.embedding.cluster as module\nmodule.PATIENCE = 0.5\nfolder = ",
+        )
         ray.init(address=cluster.address, include_dashboard=False, log_to_driver=False)
         busy = ray.remote(num_cpus=1)(wait).remote(15)
         command = [sys.executable, "-c", script, str(tmp_path)]

@@ -1,4 +1,6 @@
-"""embed: the same vectors as from scratch, continued where it stopped, refused where it would mix."""
+"""embed: the same vectors as from scratch, continued where it stopped, refused where it would
+mix.
+"""
 
 import errno
 import json
@@ -45,11 +47,14 @@ def test_vectors_from_states_are_those_from_scratch(name: str, states: str, tmp_
     assert not (tmp_path / "some.vectors.embedding").exists()
 
 
-ROOMY: dict[str, Any] = {"states_precision": "float32", "shard_size": 30, "batch_tokens": 10_000}  # a shard is a batch
+# a shard is a batch
+ROOMY: dict[str, Any] = {"states_precision": "float32", "shard_size": 30, "batch_tokens": 10_000}
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, module: Any, most: int) -> list[int]:
-    """No more than so many nodes can be read at a time from now on; gives a list of how many were."""
+    """No more than so many nodes can be read at a time from now on; gives a list of how many
+    were.
+    """
     seen: list[int] = []
 
     def limited(read: Any) -> Any:
@@ -70,7 +75,11 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, module: Any, most: int) -> 
 @pytest.mark.parametrize("states", ["disk", "memory"])
 @pytest.mark.parametrize("name", MODELS)
 def test_with_little_memory_batches_are_read_in_pieces(
-    name: str, states: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    states: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model, graph = make_model(**MODELS[name]), some_graph()
     seen = short_of_memory(monkeypatch, phases, 7)
@@ -83,7 +92,9 @@ def test_with_little_memory_batches_are_read_in_pieces(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_encoding_with_little_memory_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_with_little_memory_is_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, graph = make_model(**MODELS[name]), some_graph()
     expected = model.encode_nodes(graph)
     seen = short_of_memory(monkeypatch, encoding, 9)
@@ -91,7 +102,9 @@ def test_encoding_with_little_memory_is_the_same(name: str, monkeypatch: pytest.
     assert max(seen) <= 9
 
 
-def test_what_is_prepared_ahead_may_not_fit_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_prepared_ahead_may_not_fit_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor the rows of a shard while others are being written."""
     model, graph, refused = make_model(), some_graph(), []
     gather, new_rows = Phases._from_disk, Phases._new_rows
@@ -135,14 +148,20 @@ def test_what_is_called_says_in_other_words_that_memory_is_full(
 
     monkeypatch.setattr(phases, "read_centers", short)
     if is_full:
-        assert farthest(embed(model, graph, tmp_path / "some.vectors", **ROOMY), model, graph) <= 1e-5
+        assert (
+            farthest(embed(model, graph, tmp_path / "some.vectors", **ROOMY), model, graph) <= 1e-5
+        )
     else:
         with pytest.raises(RuntimeError, match="illegal memory access"):
             embed(model, graph, tmp_path / "some.vectors", **ROOMY)
 
 
-def test_nobody_keeps_a_batch_that_was_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While its pieces are read, it would take the room that they need; nor are whole ones made from then on."""
+def test_nobody_keeps_a_batch_that_was_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its pieces are read, it would take the room that they need; nor are whole ones made
+    from then on.
+    """
     model, graph = make_model(), some_graph()
     whole: list[Any] = []
     prepared, read_texts = Phases._prepared, phases.read_texts
@@ -166,7 +185,14 @@ def test_nobody_keeps_a_batch_that_was_let_go(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Phases, "_prepared", watched)
     monkeypatch.setattr(phases, "read_texts", short)
-    store = embed(model, graph, tmp_path / "some.vectors", states_precision="float32", shard_size=10, batch_tokens=10_000)
+    store = embed(
+        model,
+        graph,
+        tmp_path / "some.vectors",
+        states_precision="float32",
+        shard_size=10,
+        batch_tokens=10_000,
+    )
     assert len(whole) <= 4  # of six shards in each phase: those that had been begun
     assert farthest(store, model, graph) <= 1e-5
 
@@ -195,7 +221,9 @@ def test_half_precision_states_hardly_turn_a_vector(name: str, tmp_path: Path) -
         assert ((vectors * scratch).sum(1) / lengths).min() >= least
 
 
-def test_batches_are_hardly_wider_than_their_neighborhoods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_hardly_wider_than_their_neighborhoods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the order of the file, these would be 1.45 times as wide."""
     seen = []
     packed = Passes.pack_centers
@@ -207,7 +235,9 @@ def test_batches_are_hardly_wider_than_their_neighborhoods(tmp_path: Path, monke
 
     monkeypatch.setattr(Passes, "pack_centers", watched)
     embed(make_model(), some_graph(), tmp_path / "some.vectors", num_neighbors=50, batch_tokens=40)
-    assert sum(open_BK.numel() for open_BK in seen) <= 1.2 * sum(int(open_BK.sum()) for open_BK in seen)
+    assert sum(open_BK.numel() for open_BK in seen) <= 1.2 * sum(
+        int(open_BK.sum()) for open_BK in seen
+    )
 
 
 def test_a_wrong_setting_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -253,7 +283,11 @@ def test_a_graph_without_nodes_has_no_vectors(tmp_path: Path) -> None:
     graph = build_graph(pa.table({"id": ["a"], "text": ["graph"]}), [], [])
     none = np.zeros(0, dtype=np.int32)
     empty = type(graph)(
-        graph.nodes.slice(0, 0), graph.id_hashes[:0], np.zeros(1, dtype=np.int64), none, np.zeros((2, 0), np.int32)
+        graph.nodes.slice(0, 0),
+        graph.id_hashes[:0],
+        np.zeros(1, dtype=np.int64),
+        none,
+        np.zeros((2, 0), np.int32),
     )
     store = embed(make_model(), empty, tmp_path / "none.vectors")
     assert len(store) == 0
@@ -261,7 +295,9 @@ def test_a_graph_without_nodes_has_no_vectors(tmp_path: Path) -> None:
     assert "a" not in store
 
 
-def test_finished_shards_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_shards_are_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, graph = make_model(), some_graph()
     whole = embed(model, graph, tmp_path / "whole.vectors", **EXACT)
     computed: list[tuple[int, list[int]]] = []
@@ -306,12 +342,17 @@ def test_states_that_were_damaged_after_all_was_computed_are_made_again(
 
 
 def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
-    """Its folder is another's now: the vectors would get the other's ids, and the other the tokens of this one."""
+    """Its folder is another's now: the vectors would get the other's ids, and the other the tokens
+    of this one.
+    """
     model = make_model()
     some_graph().save(tmp_path / "some.graph")
     old = TextGraph.load(tmp_path / "some.graph")
     some_graph(1).save(tmp_path / "some.graph", force=True)
-    with pytest.raises(GraphFormersError, match=r"some.graph: another graph was put there since this one was loaded"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"some.graph: another graph was put there since this one was loaded",
+    ):
         embed(model, old, tmp_path / "some.vectors")
     assert not (tmp_path / "some.vectors.embedding").exists()  # nothing was begun
     assert np.abs(model.encode_nodes(old) - model.encode_nodes(some_graph())).max() <= 1e-5
@@ -324,8 +365,14 @@ def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
 def test_a_damaged_graph_in_unfinished_work_is_not_published(
     older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sealed with the checksum that it then has, it would be what was meant, and the work be gone."""
-    model, graph, place = make_model(), some_graph().save(tmp_path / "some.graph"), tmp_path / "some.vectors"
+    """Sealed with the checksum that it then has, it would be what was meant, and the work be
+    gone.
+    """
+    model, graph, place = (
+        make_model(),
+        some_graph().save(tmp_path / "some.graph"),
+        tmp_path / "some.vectors",
+    )
     whole = embed(model, graph, tmp_path / "whole.vectors", **EXACT)
     before = bytes_of(embed(model, some_graph(1), place, **EXACT).path) if older else {}
     inside = tmp_path / "some.vectors.embedding" / "folder" / "graph" / "nodes.arrow"
@@ -358,7 +405,9 @@ def test_a_damaged_graph_in_unfinished_work_is_not_published(
     assert bytes_of(embed(model, graph, place, force=older, **EXACT).path) == bytes_of(whole.path)
 
 
-def test_work_is_not_removed_from_under_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_not_removed_from_under_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between its plan and its first shard, and while it removes the folder that it replaced."""
     model, place = make_model(), tmp_path / "some.vectors"
     embed(model, some_graph(), place, **EXACT)
@@ -410,17 +459,23 @@ def test_whoever_waited_for_another_does_not_work_in_a_folder_that_is_gone(
     assert farthest(VectorStore.load(out), model, graph) <= 1e-5
 
 
-def test_too_many_neighbours_for_a_bidirectional_model_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_neighbours_for_a_bidirectional_model_are_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(passes, "MOST_TOGETHER", 4)
     model, graph = make_model(direction="bidirectional"), some_graph()
-    with pytest.raises(GraphFormersError, match="a node with 7 neighbours; a bidirectional model reads at most 4"):
+    with pytest.raises(
+        GraphFormersError, match="a node with 7 neighbours; a bidirectional model reads at most 4"
+    ):
         embed(model, graph, tmp_path / "some.vectors", num_neighbors=10)
     assert not list(tmp_path.iterdir())
     embed(model, graph, tmp_path / "some.vectors", num_neighbors=4)
 
 
 @pytest.mark.parametrize("name", [".", "/", "..", "some/.."])
-def test_places_without_a_name_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_without_a_name_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "some").mkdir()
     monkeypatch.chdir(tmp_path / "some")
     with pytest.raises(GraphFormersError, match="expected the name of one to be made"):
@@ -428,7 +483,13 @@ def test_places_without_a_name_are_refused(name: str, tmp_path: Path, monkeypatc
 
 
 def test_settings_and_changes_of_them(tmp_path: Path) -> None:
-    store = embed(make_model(), some_graph(), tmp_path / "some.vectors", EmbedSettings(keep_states=False), precision="int8")
+    store = embed(
+        make_model(),
+        some_graph(),
+        tmp_path / "some.vectors",
+        EmbedSettings(keep_states=False),
+        precision="int8",
+    )
     assert (store.precision, store.states) == ("int8", None)
 
 
@@ -438,11 +499,15 @@ def test_numbers_that_float16_does_not_hold_are_said(tmp_path: Path) -> None:
         for parameter in list(model.network.parameters())[-2:]:
             parameter.mul_(1e6)
     assert np.isfinite(np.asarray(embed(model, some_graph(), tmp_path / "some.vectors"))).all()
-    with pytest.raises(GraphFormersError, match="do not fit into float16; float32 or int8 hold them"):
+    with pytest.raises(
+        GraphFormersError, match="do not fit into float16; float32 or int8 hold them"
+    ):
         embed(model, some_graph(), tmp_path / "half.vectors", precision="float16")
 
 
-def test_something_else_does_not_continue_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_else_does_not_continue_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
 
     def stop(*arguments: Any, **options: Any) -> None:
@@ -452,7 +517,10 @@ def test_something_else_does_not_continue_it(tmp_path: Path, monkeypatch: pytest
         patch.setattr(Phases, "read_centers", stop)
         with pytest.raises(KeyboardInterrupt):
             embed(model, graph, out, **EXACT)
-    with pytest.raises(GraphFormersError, match=r"an unfinished embedding of something else \(model \w{12}, now \w{12}\)"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"an unfinished embedding of something else \(model \w{12}, now \w{12}\)",
+    ):
         embed(make_model(seed=1), graph, out, **EXACT)
     with pytest.raises(GraphFormersError, match=r"precision float32, now int8"):
         embed(model, graph, out, precision="int8", **EXACT)
@@ -465,7 +533,10 @@ def test_something_else_does_not_continue_it(tmp_path: Path, monkeypatch: pytest
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
     work = job.Workplace.beside(out, job.Plan.of(model, graph, EmbedSettings(**EXACT)))
-    with work.opened(force=False), pytest.raises(GraphFormersError, match="another process is embedding here"):
+    with (
+        work.opened(force=False),
+        pytest.raises(GraphFormersError, match="another process is embedding here"),
+    ):
         embed(model, graph, out, **EXACT)
 
 
@@ -473,7 +544,10 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 def test_a_flipped_byte_is_refused(kind: str, tmp_path: Path) -> None:
     store = embed(make_model(), some_graph(), tmp_path / "some.vectors", **EXACT)
     flip(store.path / kind / "00002.npy", 500)
-    with pytest.raises(GraphFormersError, match=rf"{kind}/00002.npy: damaged, its checksum is not the one in manifest.json"):
+    with pytest.raises(
+        GraphFormersError,
+        match=rf"{kind}/00002.npy: damaged, its checksum is not the one in manifest.json",
+    ):
         VectorStore.load(store.path)
     with pytest.raises(GraphFormersError, match="damaged"):
         open_artifact(store.path, "vectors", 1).verify()
@@ -489,14 +563,24 @@ def test_weights_that_are_no_numbers_are_said(tmp_path: Path) -> None:
 
 def test_packing_in_processes_changes_nothing(tmp_path: Path) -> None:
     model, graph = make_model(), some_graph()
-    stores = [embed(model, graph, tmp_path / f"{workers}.vectors", workers=workers, **EXACT) for workers in (0, 2)]
+    stores = [
+        embed(model, graph, tmp_path / f"{workers}.vectors", workers=workers, **EXACT)
+        for workers in (0, 2)
+    ]
     assert bytes_of(stores[0].path) == bytes_of(stores[1].path)
 
 
 def test_a_full_disk_leaves_what_is_finished(tmp_path: Path) -> None:
     make_model().save_pretrained(tmp_path / "start.model")
     some_graph().save(tmp_path / "some.graph")
-    arguments = ["graphformers", "embed", str(tmp_path / "start.model"), str(tmp_path / "some.graph"), "--device", "cpu"]
+    arguments = [
+        "graphformers",
+        "embed",
+        str(tmp_path / "start.model"),
+        str(tmp_path / "some.graph"),
+        "--device",
+        "cpu",
+    ]
     arguments += ["-o", str(tmp_path / "some.vectors"), "--shard-size", "30"]
     script = (
         "import resource, sys\n"
@@ -526,9 +610,13 @@ def test_too_little_space_is_said_before(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(job.shutil, "disk_usage", lambda path: Usage)
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
-    with pytest.raises(GraphFormersError, match=r"14.4 kB are needed, 1.0 kB are free; --no-keep-states needs less$"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"14.4 kB are needed, 1.0 kB are free; --no-keep-states needs less$",
+    ):
         embed(model, graph, out, states="memory")
-    with pytest.raises(GraphFormersError, match=r"5.8 kB are needed, 1.0 kB are free$"):  # nothing was begun that differs
+    # nothing was begun that differs
+    with pytest.raises(GraphFormersError, match=r"5.8 kB are needed, 1.0 kB are free$"):
         embed(model, graph, out, states="memory", keep_states=False)
     for kept in (True, False):  # between the two passes they lie on disk in any case
         with pytest.raises(GraphFormersError, match=r"14.4 kB are needed, 1.0 kB are free$"):
@@ -547,9 +635,12 @@ def test_a_forecast_writes_nothing(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_forecast_with_little_memory_tries_fewer_nodes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_with_little_memory_tries_fewer_nodes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short_of_memory(monkeypatch, forecast_module, 9)
-    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())["nodes_tried"] == 7  # of 60, 30, 15
+    # of 60, 30, 15
+    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())["nodes_tried"] == 7
     short_of_memory(monkeypatch, forecast_module, 0)
     with pytest.raises(GraphFormersError, match="too small even for one node"):
         forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())
@@ -558,8 +649,14 @@ def test_a_forecast_with_little_memory_tries_fewer_nodes(name: str, monkeypatch:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": "float8"}, "precision='float8' given, expected one of: float32, float16, int8"),
-        ({"states_precision": "int8"}, "states_precision='int8' given, expected one of: float16, float32"),
+        (
+            {"precision": "float8"},
+            "precision='float8' given, expected one of: float32, float16, int8",
+        ),
+        (
+            {"states_precision": "int8"},
+            "states_precision='int8' given, expected one of: float16, float32",
+        ),
         ({"states": "cloud"}, "states='cloud' given, expected one of: auto, memory, disk"),
         ({"shard_size": 0}, "shard_size=0 given, expected at least 1"),
     ],
@@ -569,7 +666,9 @@ def test_settings_that_cannot_be_are_said(changes: dict[str, Any], message: str)
         EmbedSettings(**changes)
 
 
-def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_model(direction="bidirectional").save_pretrained(tmp_path / "some.model")
     graph = some_graph().save(tmp_path / "some.graph")
     monkeypatch.chdir(tmp_path)
@@ -592,13 +691,30 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     (tmp_path / "new.csv").write_text("id,title\nx,a graph of nodes\n")
     (tmp_path / "links.csv").write_text(f"source,target\nx,{graph.ids[0]}\n")
     (tmp_path / "gone.txt").write_text(f"{graph.ids[5]}\n\nnobody\n")
-    changes = ["update", "some.vectors", "--nodes", "new.csv", "--edges", "links.csv", "--remove", "gone.txt"]
+    changes = [
+        "update",
+        "some.vectors",
+        "--nodes",
+        "new.csv",
+        "--edges",
+        "links.csv",
+        "--remove",
+        "gone.txt",
+    ]
     report = json.loads(run(*changes, "--json", "--device", "cpu")[0])
-    assert (report["new_nodes"], report["removed_nodes"], report["new_links"], report["already_so"]) == (1, 1, 1, 1)
+    assert (
+        report["new_nodes"],
+        report["removed_nodes"],
+        report["new_links"],
+        report["already_so"],
+    ) == (1, 1, 1, 1)
     assert report["nodes"] == 60
     assert "0 forwards" in run(*changes, "--device", "cpu")[0]
     assert json.loads(run("info", "some.vectors", "--json", "--verify")[0])["vectors"] == 60
-    assert "of changes in its log, which is compacted by itself at 67.1 MB" in run("info", "some.vectors")[0]
+    assert (
+        "of changes in its log, which is compacted by itself at 67.1 MB"
+        in run("info", "some.vectors")[0]
+    )
     assert "60 vectors" in run("export", "some.vectors", "-o", "some.parquet")[0]
 
 
@@ -612,12 +728,18 @@ def test_a_fingerprint_is_of_what_decides_a_vector() -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_folder_of_somebody_else_is_left_alone(exists: bool, tmp_path: Path) -> None:
-    model, output, other = make_model(), tmp_path / "some.vectors", tmp_path / "some.vectors.embedding"
+    model, output, other = (
+        make_model(),
+        tmp_path / "some.vectors",
+        tmp_path / "some.vectors.embedding",
+    )
     if exists:
         embed(model, some_graph(), output, **EXACT)
     other.mkdir()
     (other / "mine.txt").write_text("precious")
-    with pytest.raises(GraphFormersError, match=r"exists already|holds 'mine.txt' and no embedding of ours"):
+    with pytest.raises(
+        GraphFormersError, match=r"exists already|holds 'mine.txt' and no embedding of ours"
+    ):
         embed(model, some_graph(), output, **EXACT)
     with pytest.raises(GraphFormersError, match=r"holds 'mine.txt' and no embedding of ours"):
         embed(model, some_graph(), output, force=True, **EXACT)
@@ -668,7 +790,9 @@ class KilledError(BaseException):
 def test_a_kill_after_an_older_result_was_replaced_mixes_nothing(
     removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exchange puts the older folder where the work was: it is no unfinished work of the same plan."""
+    """The exchange puts the older folder where the work was: it is no unfinished work of the same
+    plan.
+    """
     model, old, new = make_model(), some_graph(), make_graph(80, 160, seed=1)
     place = tmp_path / "some.vectors"
     before = embed(model, old, place)
@@ -703,7 +827,9 @@ def test_finished_shards_are_not_thrown_away_for_a_plan_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped")))
+        patch.setattr(
+            Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped"))
+        )
         with pytest.raises(RuntimeError):
             embed(make_model(), some_graph(), tmp_path / "some.vectors")
     work = tmp_path / "some.vectors.embedding"
@@ -715,12 +841,20 @@ def test_finished_shards_are_not_thrown_away_for_a_plan_that_cannot_be_read(
     embed(make_model(), some_graph(), tmp_path / "some.vectors", force=True)
 
 
-def test_a_continued_embedding_has_the_columns_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_continued_embedding_has_the_columns_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def graph(year: int) -> TextGraph:
-        return build_graph([{"id": "a", "text": "x", "year": year}, {"id": "b", "text": "y", "year": year}], ["a"], ["b"])
+        return build_graph(
+            [{"id": "a", "text": "x", "year": year}, {"id": "b", "text": "y", "year": year}],
+            ["a"],
+            ["b"],
+        )
 
     with monkeypatch.context() as patch:
-        patch.setattr(Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped")))
+        patch.setattr(
+            Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped"))
+        )
         with pytest.raises(RuntimeError):
             embed(make_model(), graph(1990), tmp_path / "some.vectors")
     store = embed(make_model(), graph(2000), tmp_path / "some.vectors")

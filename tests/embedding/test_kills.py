@@ -18,7 +18,8 @@ def test_killed_ten_times_it_ends_with_the_same_bytes(what: str, tmp_path: Path)
     if what != "embed":
         embed(tmp_path / "start.model", graph, tmp_path / "base.vectors", **EXACT)
     command = [sys.executable, "-m", "tests.embedding.processes", what, str(tmp_path)]
-    # Each try is a fork of that process: an allocator with threads of its own may be locked in it for ever.
+    # Each try is a fork of that process: an allocator with threads of its own may be locked in it
+    # for ever.
     environment = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

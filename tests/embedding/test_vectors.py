@@ -25,7 +25,13 @@ def store(tmp_path: Path) -> VectorStore:
     """With changes in its log."""
     model = make_model()
     base = embed(model, some_graph(), tmp_path / "some.vectors", **EXACT)
-    update(base, nodes={"new": "graph layer"}, edges=[("new", base.ids[0].as_py())], remove=[base.ids[1].as_py()], model=model)
+    update(
+        base,
+        nodes={"new": "graph layer"},
+        edges=[("new", base.ids[0].as_py())],
+        remove=[base.ids[1].as_py()],
+        model=model,
+    )
     return VectorStore.load(base.path)
 
 
@@ -38,7 +44,11 @@ def test_vectors_by_id(store: VectorStore) -> None:
     assert store["new"].dtype == np.float32
     assert np.array_equal(store.vectors(["new", ids[0]])[0], store["new"])
     assert store.text("new") == "graph layer"
-    together = [(id, vector) for names, vectors in store.blocks() for id, vector in zip(names, vectors, strict=True)]
+    together = [
+        (id, vector)
+        for names, vectors in store.blocks()
+        for id, vector in zip(names, vectors, strict=True)
+    ]
     assert [id for id, _ in together] == ids
     assert all(np.array_equal(vector, store[id]) for id, vector in together)
     with pytest.raises(KeyError, match=r"^no vector with the id 'nobody' among the 60") as unknown:
@@ -68,16 +78,24 @@ def test_exports_say_the_same(store: VectorStore, tmp_path: Path) -> None:
     own = read_vectors(store.path)  # the folder itself
     assert own[0] == ids
     assert np.array_equal(own[1], vectors)
-    assert np.array_equal(np.array([line.split(" ")[1:] for line in lines], dtype=np.float32), vectors)
+    assert np.array_equal(
+        np.array([line.split(" ")[1:] for line in lines], dtype=np.float32), vectors
+    )
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
 
 def test_exports_that_cannot_be_are_said(store: VectorStore, tmp_path: Path) -> None:
-    with pytest.raises(GraphFormersError, match=r"cannot tell the format from the name, expected one of .npy, .parquet, .txt"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"cannot tell the format from the name, expected one of .npy, .parquet, .txt",
+    ):
         store.export(tmp_path / "out.csv")
     update(store, nodes={"two words": "graph", "two\nlines": "text"}, model=make_model())
     odd = VectorStore.load(store.path)
-    with pytest.raises(GraphFormersError, match="the id 'two words' has a blank, which word2vec's format cannot hold"):
+    with pytest.raises(
+        GraphFormersError,
+        match="the id 'two words' has a blank, which word2vec's format cannot hold",
+    ):
         odd.export(tmp_path / "out.txt")
     with pytest.raises(GraphFormersError, match="has a line break"):
         odd.export(tmp_path / "out.npy")
@@ -89,7 +107,9 @@ def test_exports_that_cannot_be_are_said(store: VectorStore, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("id", [" a", "a ", "\na", "a\u2028b", "a\x0b"])
-def test_exports_refuse_ids_that_they_would_change(id: str, store: VectorStore, tmp_path: Path) -> None:
+def test_exports_refuse_ids_that_they_would_change(
+    id: str, store: VectorStore, tmp_path: Path
+) -> None:
     update(store, nodes={id: "graph"}, model=make_model())
     odd = VectorStore.load(store.path)
     with pytest.raises(GraphFormersError, match="has a blank"):
@@ -135,7 +155,9 @@ def stuck_export(target: Path) -> None:
         time.sleep(600)
 
 
-def test_what_a_killed_export_left_is_removed_by_the_next(store: VectorStore, tmp_path: Path) -> None:
+def test_what_a_killed_export_left_is_removed_by_the_next(
+    store: VectorStore, tmp_path: Path
+) -> None:
     target = tmp_path / "out.[1].txt"
     processes = [Forked(stuck_export, target) for _ in range(2)]
     try:
@@ -162,7 +184,11 @@ def test_an_export_to_a_link_or_a_folder(store: VectorStore, tmp_path: Path) -> 
     (tmp_path / "away").mkdir()
     (tmp_path / "data.npy").symlink_to(tmp_path / "away" / "blob")  # its own name says what it is
     store.export(tmp_path / "data.npy")
-    assert len(np.load(tmp_path / "away" / "blob")) == len((tmp_path / "data.ids.txt").read_text().splitlines()) == len(store)
+    assert (
+        len(np.load(tmp_path / "away" / "blob"))
+        == len((tmp_path / "data.ids.txt").read_text().splitlines())
+        == len(store)
+    )
     (tmp_path / "out.npy").mkdir()
     with pytest.raises(GraphFormersError, match=r"out.npy: a folder, expected the name of a file"):
         store.export(tmp_path / "out.npy", force=True)
@@ -198,16 +224,27 @@ def test_updates_keep_the_precision(precision: str, tmp_path: Path) -> None:
     update(base, nodes={"new": "graph layer"}, edges=[("new", base.ids[0].as_py())], model=model)
     graph = VectorStore.load(base.path).graph()
     again = embed(model, graph, tmp_path / "again.vectors", precision=precision)
-    assert np.abs(VectorStore.load(base.path).vectors(again.ids.to_pylist()) - again.vectors(again.ids.to_pylist())).max() < 0.02
+    assert (
+        np.abs(
+            VectorStore.load(base.path).vectors(again.ids.to_pylist())
+            - again.vectors(again.ids.to_pylist())
+        ).max()
+        < 0.02
+    )
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     log = ChangeLog(tmp_path, "f" * 64)
-    arrays = {"a": np.arange(6, dtype=np.float16).reshape(2, 3), "none": np.zeros((0, 4), dtype=np.int8)}
+    arrays = {
+        "a": np.arange(6, dtype=np.float16).reshape(2, 3),
+        "none": np.zeros((0, 4), dtype=np.int8),
+    }
     for number in range(3):
         log.append(Record({"number": number, "text": "é\n"}, arrays))
     found = list(ChangeLog(tmp_path, "f" * 64).read())
-    assert [record.content for record in found] == [{"number": number, "text": "é\n"} for number in range(3)]
+    assert [record.content for record in found] == [
+        {"number": number, "text": "é\n"} for number in range(3)
+    ]
     for record in found:
         assert {name: (array.dtype, array.tolist()) for name, array in record.arrays.items()} == {
             name: (array.dtype, array.tolist()) for name, array in arrays.items()

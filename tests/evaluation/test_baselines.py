@@ -28,7 +28,9 @@ def test_the_vectors_are_those_of_transformers_and_mean_pooling() -> None:
     graph, nodes = make_graph(), np.array([5, 3, 3, 100, 42])
     folder = find_backbone("minilm")
     reference, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    batch = tokenizer(graph.texts_of(nodes), padding=True, truncation=True, max_length=32, return_tensors="pt")
+    batch = tokenizer(
+        graph.texts_of(nodes), padding=True, truncation=True, max_length=32, return_tensors="pt"
+    )
     with torch.inference_mode():
         hidden = reference(**batch).last_hidden_state
     weights = batch["attention_mask"][:, :, None].float()
@@ -49,25 +51,38 @@ def test_a_folder_says_how_it_pools(tmp_path: Path) -> None:
         assert pooling_of(tmp_path) == name
 
 
-def test_a_pooling_that_is_not_followed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a baseline, and by who takes the paper's [CLS] of a backbone that was made for the mean."""
+def test_a_pooling_that_is_not_followed_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a baseline, and by who takes the paper's [CLS] of a backbone that was made for the
+    mean.
+    """
     backbone = tmp_path / "backbone"
     shutil.copytree(find_backbone("minilm"), backbone)
     config = backbone / "1_Pooling" / "config.json"
     GraphFormers.from_backbone(backbone, "plm", device="cpu", pooling="cls")
     assert not capsys.readouterr().err
     GraphFormers.from_backbone(backbone, device="cpu")
-    assert "made to be read by the mean of its tokens; what is read here is [CLS]" in capsys.readouterr().err
+    assert (
+        "made to be read by the mean of its tokens; what is read here is [CLS]"
+        in capsys.readouterr().err
+    )
     GraphFormers.from_backbone(backbone, "max", device="cpu")  # said once
     assert not capsys.readouterr().err
     config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
     sentence_vectors(backbone, make_graph(), np.array([1, 2]), device="cpu")
-    assert "its own way to pool is max_tokens; it is read by the mean of its tokens here" in capsys.readouterr().err
+    assert (
+        "its own way to pool is max_tokens; it is read by the mean of its tokens here"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_graph_without_the_asked_nodes_gives_nothing() -> None:
     graph: TextGraph = make_graph()
-    assert sentence_vectors("minilm", graph, np.zeros(0, dtype=np.int64), device="cpu").shape == (0, 384)
+    assert sentence_vectors("minilm", graph, np.zeros(0, dtype=np.int64), device="cpu").shape == (
+        0,
+        384,
+    )
 
 
 def split_of_graph() -> LinkSplit:
@@ -80,7 +95,8 @@ def test_word_features_are_those_of_scikit_learn() -> None:
     texts = [*make_graph().texts.to_pylist(), "", "Ünïcode and CASE, twice twice"]
     expected = TfidfVectorizer(token_pattern=r"\w+").fit_transform(texts)
     found = word_features(texts)
-    assert np.abs((found @ found.T - expected @ expected.T).toarray()).max() < 1e-5  # columns are in another order
+    # columns are in another order
+    assert np.abs((found @ found.T - expected @ expected.T).toarray()).max() < 1e-5
 
 
 def test_words_of_neighbours_are_their_mean() -> None:
@@ -103,7 +119,9 @@ def test_rankings_by_links_are_those_of_networkx() -> None:
     coo = link_matrix(split).tocoo()
     visible.add_edges_from(zip(coo.row.tolist(), coo.col.tolist(), strict=True))
     anchors, candidates = split.test.pairs[:, 0], split.test.candidates
-    found = {name: scorer.listed(anchors, candidates) for name, scorer in simple_scores(split).items()}
+    found = {
+        name: scorer.listed(anchors, candidates) for name, scorer in simple_scores(split).items()
+    }
     for q, anchor in enumerate(anchors.tolist()):
         pairs = [(anchor, candidate) for candidate in candidates[q].tolist()]
         common = [len(list(networkx.common_neighbors(visible, a, b))) for a, b in pairs]
@@ -123,4 +141,7 @@ def test_sparse_rankings_of_all_nodes_are_those_of_lists_of_all_nodes() -> None:
             others = np.setdiff1d(everyone, [anchor, positive, *split.graph.neighbors_of(anchor)])
             asked = LinkQuestions(split.test.pairs[q : q + 1], np.array([[positive, *others]]))
             expected = rank_listed(scorer, asked)
-            assert (full.ranks.better[q], full.ranks.tied[q]) == (expected.better[0], expected.tied[0])
+            assert (full.ranks.better[q], full.ranks.tied[q]) == (
+                expected.better[0],
+                expected.tied[0],
+            )

@@ -27,7 +27,10 @@ def write(folder: Path, suffix: str) -> Path:
     elif suffix == ".parquet":
         parquet.write_table(pa.table({"id": IDS, "vector": VECTORS.tolist()}), file)
     else:
-        lines = [f"{id} {' '.join(str(x) for x in row)}" for id, row in zip(IDS, VECTORS.tolist(), strict=True)]
+        lines = [
+            f"{id} {' '.join(str(x) for x in row)}"
+            for id, row in zip(IDS, VECTORS.tolist(), strict=True)
+        ]
         file.write_text("3 2\n" + "\n".join(lines) + "\n", encoding="utf-8")
     return file
 
@@ -46,11 +49,16 @@ def test_rows_are_found_by_id(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
     nodes = np.array([3, 50, 120])
     found = foreign_scores(tmp_path / "v.npz", graph, nodes)
-    assert found.listed(nodes[:1], nodes[None, 1:]) == pytest.approx((everyone[3] @ everyone[[50, 120]].T)[None], rel=1e-5)
+    assert found.listed(nodes[:1], nodes[None, 1:]) == pytest.approx(
+        (everyone[3] @ everyone[[50, 120]].T)[None], rel=1e-5
+    )
     assert foreign_scores(tmp_path / "v.npz", graph, np.arange(graph.num_nodes)).nodes is None
     everyone[50, 2] = np.nan
     np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
-    with pytest.raises(GraphFormersError, match=rf"v.npz: the vector of '{graph.ids_of([50])[0]}' holds .* not finite"):
+    with pytest.raises(
+        GraphFormersError,
+        match=rf"v.npz: the vector of '{graph.ids_of([50])[0]}' holds .* not finite",
+    ):
         foreign_scores(tmp_path / "v.npz", graph, nodes)
 
 
@@ -65,15 +73,21 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
         "d.csv": b"",
     }.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(GraphFormersError, match=f"{name}: .*expected a folder of vectors, .npz with arrays ids and vectors"):
+        with pytest.raises(
+            GraphFormersError,
+            match=f"{name}: .*expected a folder of vectors, .npz with arrays ids and vectors",
+        ):
             read_vectors(tmp_path / name)
     with pytest.raises(GraphFormersError, match="No such file"):
         read_vectors(tmp_path / "missing.npz")
     np.savez(tmp_path / "e.npz", ids=np.array(["a"]), vectors=VECTORS)
     with pytest.raises(GraphFormersError, match=r"1 ids and vectors of shape \(3, 2\)"):
         read_vectors(tmp_path / "e.npz")
-    np.savez(tmp_path / "f.npz", ids=np.array([{"a": 1}], dtype=object), vectors=VECTORS[:1])  # a pickle, which is not read
-    with pytest.raises(GraphFormersError, match=r"f\.npz: ids that are Python objects, .* save them as text"):
+    # a pickle, which is not read
+    np.savez(tmp_path / "f.npz", ids=np.array([{"a": 1}], dtype=object), vectors=VECTORS[:1])
+    with pytest.raises(
+        GraphFormersError, match=r"f\.npz: ids that are Python objects, .* save them as text"
+    ):
         read_vectors(tmp_path / "f.npz")
     np.savez(tmp_path / "g.npz", id=np.array(["a"]), vectors=VECTORS[:1])
     with pytest.raises(GraphFormersError, match=r"g\.npz: arrays id, vectors, none called ids"):
@@ -81,12 +95,18 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
     np.savez(tmp_path / "i.npz", ids=np.array(IDS), vectors=VECTORS * 1j)
     with pytest.raises(GraphFormersError, match=r"i\.npz: vectors of complex numbers"):
         read_vectors(tmp_path / "i.npz")
-    parquet.write_table(pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "h.parquet")
-    with pytest.raises(GraphFormersError, match=r"h\.parquet: columns id, embedding, none called vector; expected"):
+    parquet.write_table(
+        pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "h.parquet"
+    )
+    with pytest.raises(
+        GraphFormersError, match=r"h\.parquet: columns id, embedding, none called vector; expected"
+    ):
         read_vectors(tmp_path / "h.parquet")
 
 
-def test_vectors_that_know_what_is_asked_say_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_vectors_that_know_what_is_asked_say_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Those of the whole graph; not those of the links that are left for training."""
     graph = make_graph().save(tmp_path / "whole.graph")
     split = split_links(graph, valid=0.1, test=0.1, candidates=20)
@@ -97,17 +117,23 @@ def test_vectors_that_know_what_is_asked_say_so(tmp_path: Path, capfd: pytest.Ca
     capfd.readouterr()
     scores = foreign_scores(tmp_path / "whole.vectors", graph, nodes, split.test.pairs)
     count = len(split.test)
-    assert f"{count} of the {count} links that are asked for are links of the graph" in capfd.readouterr().err
+    assert (
+        f"{count} of the {count} links that are asked for are links of the graph"
+        in capfd.readouterr().err
+    )
     foreign_scores(tmp_path / "left.vectors", graph, nodes, split.test.pairs)
     assert not capfd.readouterr().err
     ids, vectors = read_vectors(tmp_path / "whole.vectors")
     assert ids == graph.ids.to_pylist()
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found = scores.listed(nodes[:1], nodes[None, 1:4])
-    assert found == pytest.approx((units[0] @ units[1:4].T)[None], abs=1e-5)  # as the model compares them
+    # as the model compares them
+    assert found == pytest.approx((units[0] @ units[1:4].T)[None], abs=1e-5)
     embed(make_model(), left, tmp_path / "dot.vectors")
     for cosine in (False, True):  # as asked for, where the model compares otherwise
         scores = foreign_scores(tmp_path / "dot.vectors", graph, nodes, cosine=cosine)
         _, own = read_vectors(tmp_path / "dot.vectors")
         own = own / np.linalg.norm(own, axis=1, keepdims=True) if cosine else own
-        assert scores.listed(nodes[:1], nodes[None, 1:4]) == pytest.approx((own[0] @ own[1:4].T)[None], rel=1e-4)
+        assert scores.listed(nodes[:1], nodes[None, 1:4]) == pytest.approx(
+            (own[0] @ own[1:4].T)[None], rel=1e-4
+        )

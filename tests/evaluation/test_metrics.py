@@ -37,14 +37,20 @@ def test_hand_computed_with_ties() -> None:
     assert hits_at(ranks, 1) == pytest.approx([1 / 2, 0])
     assert hits_at(ranks, 3) == pytest.approx([1, 2 / 3])
     assert reciprocal_rank(ranks) == pytest.approx([(1 + 1 / 2) / 2, (1 / 2 + 1 / 3 + 1 / 4) / 3])
-    assert gain(ranks) == pytest.approx([(1 + 1 / np.log2(3)) / 2, (1 / np.log2(3) + 1 / 2 + 1 / np.log2(5)) / 3])
+    assert gain(ranks) == pytest.approx(
+        [(1 + 1 / np.log2(3)) / 2, (1 / np.log2(3) + 1 / 2 + 1 / np.log2(5)) / 3]
+    )
 
 
 @pytest.mark.parametrize("count", [2, 10, 300])
 def test_a_model_that_scores_everything_equal_gets_the_chance_level(count: int) -> None:
     found = summarize(rank_positives(np.full((50, count), 0.7, dtype=np.float32)))
     places = np.arange(1, count + 1)
-    chance = {"P@1": 1 / count, "NDCG": (1 / np.log2(places + 1)).mean(), "MRR": (1 / places).mean()}
+    chance = {
+        "P@1": 1 / count,
+        "NDCG": (1 / np.log2(places + 1)).mean(),
+        "MRR": (1 / places).mean(),
+    }
     for name, level in chance.items():
         assert found[name].value == pytest.approx(level, rel=1e-12)
         assert found[name].low == pytest.approx(level)
@@ -69,7 +75,9 @@ def test_a_metric_with_ties_is_its_mean_over_orders_of_the_tied(seed: int) -> No
     orders = [scores + draw.random(6) * 0.5 for _ in range(3000)]
     for name, metric in METRICS.items():
         drawn = metric(rank_positives(np.concatenate(orders)))
-        assert tied[name] == pytest.approx(drawn.mean(), abs=5 * drawn.std() / np.sqrt(len(orders)) + 1e-9)
+        assert tied[name] == pytest.approx(
+            drawn.mean(), abs=5 * drawn.std() / np.sqrt(len(orders)) + 1e-9
+        )
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:
@@ -91,7 +99,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 30])
 @pytest.mark.parametrize("together", [False, True])
 def test_intervals_of_few_questions_are_wide_enough(count: int, together: bool) -> None:
-    """Of reciprocal ranks, which lie far apart: a plain bootstrap holds their mean 40, 64 and 77 times of 100 for 2, 5 and 10."""
+    """Of reciprocal ranks, which lie far apart: a plain bootstrap holds their mean 40, 64 and 77
+    times of 100 for 2, 5 and 10.
+    """
     draw, covered = np.random.default_rng(count), 0
     share = 1 / np.arange(1, 31) ** 1.2
     values = 1 / np.arange(1, 31)
@@ -101,7 +111,8 @@ def test_intervals_of_few_questions_are_wide_enough(count: int, together: bool) 
         score = bootstrap_together(drawn[None], trial)[0] if together else bootstrap(drawn, trial)
         covered += score.low <= truth <= score.high
         assert 0 <= score.low <= score.value <= score.high <= 1
-    assert covered / 400 >= (0.86 if count > 2 else 0.7)  # where all drawn are alike, nothing shows that others are not
+    # where all drawn are alike, nothing shows that others are not
+    assert covered / 400 >= (0.86 if count > 2 else 0.7)
 
 
 def test_one_question_says_nothing() -> None:
@@ -112,11 +123,15 @@ def test_one_question_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 10**9])
-def test_intervals_that_are_drawn_together_are_those_of_each(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_that_are_drawn_together_are_those_of_each(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("graphformers.evaluation.metrics.KEPT", kept)
     monkeypatch.setattr("graphformers.evaluation.metrics.BLOCK", 100_000)
     values = np.random.default_rng(3).random((3, 400)) ** np.array([[1], [2], [30]])
-    for together, alone in zip(bootstrap_together(values), [bootstrap(each) for each in values], strict=True):
+    for together, alone in zip(
+        bootstrap_together(values), [bootstrap(each) for each in values], strict=True
+    ):
         assert together.value == pytest.approx(alone.value)
         assert together.low == pytest.approx(alone.low, abs=0.005)
         assert together.high == pytest.approx(alone.high, abs=0.005)
@@ -124,7 +139,9 @@ def test_intervals_that_are_drawn_together_are_those_of_each(kept: int, monkeypa
 
 @pytest.mark.parametrize("count", [1, 11, 100])
 def test_what_never_happened_may_still_happen(count: int) -> None:
-    """All questions missed, or all answered: the interval of the binomial distribution, by scipy."""
+    """All questions missed, or all answered: the interval of the binomial distribution, by
+    scipy.
+    """
     from scipy.stats import binomtest
 
     missed, found = (
@@ -148,13 +165,18 @@ def test_the_paired_test_is_that_of_scipy() -> None:
     draw = np.random.default_rng(5)
     one, other = draw.random(40).round(2), draw.random(40).round(2) - 0.08
     expected = permutation_test(
-        (one, other), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=20_000, rng=draw
+        (one, other),
+        lambda a, b: np.mean(a - b),
+        permutation_type="samples",
+        n_resamples=20_000,
+        rng=draw,
     ).pvalue
     found = paired_difference(one, other)
     assert found.value == pytest.approx((one - other).mean())
     assert found.p_value == pytest.approx(expected, abs=0.02)
     assert found.low < found.value < found.high
-    assert paired_difference(np.ones(40), np.zeros(40)).p_value == 1e-4  # the names as they are count as one of the draws
+    # the names as they are count as one of the draws
+    assert paired_difference(np.ones(40), np.zeros(40)).p_value == 1e-4
 
 
 def test_two_systems_that_are_the_same_do_not_differ() -> None:
@@ -166,7 +188,10 @@ def test_two_systems_that_are_the_same_do_not_differ() -> None:
 
 def test_the_paired_test_errs_as_often_as_it_says() -> None:
     draw = np.random.default_rng(2)
-    wrong = sum(paired_difference(draw.random(30), draw.random(30), seed).p_value < 0.05 for seed in range(300))
+    wrong = sum(
+        paired_difference(draw.random(30), draw.random(30), seed).p_value < 0.05
+        for seed in range(300)
+    )
     assert 4 <= wrong <= 28
 
 
@@ -176,7 +201,9 @@ def test_only_the_same_questions_are_compared() -> None:
 
 
 def test_seeds_that_differ_more_than_methods_make_no_difference() -> None:
-    """Two methods whose runs scatter: with questions alone resampled, chance would look like a difference far too often."""
+    """Two methods whose runs scatter: with questions alone resampled, chance would look like a
+    difference far too often.
+    """
     draw = np.random.default_rng(7)
     for count in (2, 3, 5):
         wrong = 0
@@ -188,14 +215,21 @@ def test_seeds_that_differ_more_than_methods_make_no_difference() -> None:
     for size in (5, 30):  # few questions, on which the seeds agree
         wrong = 0
         for _ in range(300):
-            one, other = (np.tile((draw.random(size) < 0.5).astype(float), (2, 1)) for _ in range(2))
+            one, other = (
+                np.tile((draw.random(size) < 0.5).astype(float), (2, 1)) for _ in range(2)
+            )
             wrong += paired_over_seeds(one, other).p_value < 0.05
         assert wrong <= 24
     for scatter in (0.01, 0.05):  # against what has no seeds
         wrong = 0
         for _ in range(300):
             fixed, level = draw.random(1000) < 0.4, 0.4 + scatter * draw.normal(size=3)
-            runs = np.stack([np.where(draw.random(1000) < 0.9, fixed, draw.random(1000) < each) for each in level])
+            runs = np.stack(
+                [
+                    np.where(draw.random(1000) < 0.9, fixed, draw.random(1000) < each)
+                    for each in level
+                ]
+            )
             shift = draw.random((3, 1000)) < np.abs(level - 0.4)[:, None]
             runs = np.where(shift, (level > 0.4)[:, None], runs).astype(float)
             wrong += paired_over_seeds(runs, fixed[None].astype(float)).p_value < 0.05
@@ -204,6 +238,8 @@ def test_seeds_that_differ_more_than_methods_make_no_difference() -> None:
     assert alone.p_value == paired_difference(np.ones(1), np.zeros(1)).p_value == 1
     scattered = paired_over_seeds(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]]))
     assert (scattered.low, scattered.high) == (-1, 1)
-    apart = paired_over_seeds((draw.random((3, 400)) < 0.6).astype(float), (draw.random((3, 400)) < 0.4).astype(float))
+    apart = paired_over_seeds(
+        (draw.random((3, 400)) < 0.6).astype(float), (draw.random((3, 400)) < 0.4).astype(float)
+    )
     assert apart.p_value < 0.05
     assert apart.low < apart.value < apart.high

@@ -18,7 +18,9 @@ from tests.model.conftest import make_model
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A split and a model, as folders."""
-    split_links(make_graph().save(tmp_path / "g.graph"), valid=0.1, test=0.1).save(tmp_path / "g.split")
+    split_links(make_graph().save(tmp_path / "g.graph"), valid=0.1, test=0.1).save(
+        tmp_path / "g.split"
+    )
     make_model().save_pretrained(tmp_path / "g.model")
     return tmp_path
 
@@ -26,38 +28,68 @@ def folder(tmp_path: Path) -> Path:
 def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
     split = LinkSplit.load(folder / "g.split")
     found = evaluate_beside_baselines(
-        folder / "g.model", split, split.test, protocols=("saved", "in-batch", "full"), backbone="minilm", device="cpu"
+        folder / "g.model",
+        split,
+        split.test,
+        protocols=("saved", "in-batch", "full"),
+        backbone="minilm",
+        device="cpu",
     )
     own = str(folder / "g.model")
     assert list(found.evaluations) == ["saved", "in-batch", "full"]
     for protocol, systems in found.evaluations.items():
-        assert list(systems) == [own, "minilm, untrained", *(name.format(5) for name in NAMES.values())]
+        assert list(systems) == [
+            own,
+            "minilm, untrained",
+            *(name.format(5) for name in NAMES.values()),
+        ]
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
     nodes = asked_nodes(split.test)
-    plain = VectorScores(sentence_vectors("minilm", split.graph, nodes, device="cpu"), nodes, cosine=True)
+    plain = VectorScores(
+        sentence_vectors("minilm", split.graph, nodes, device="cpu"), nodes, cosine=True
+    )
     untrained = found.evaluations["saved"]["minilm, untrained"].ranks
     assert untrained.better.tolist() == rank_listed(plain, split.test).better.tolist()
-    assert set(found.differences()) == {"minilm, untrained", *(name.format(5) for name in NAMES.values())}
+    assert set(found.differences()) == {
+        "minilm, untrained",
+        *(name.format(5) for name in NAMES.values()),
+    }
     total = sum(count for count, _ in found.slices["neighbours of the anchor"].values())
     assert total == len(split.test)
 
 
-def test_the_command_prints_tables_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_tables_and_json(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["evaluate", str(folder / "g.model"), str(folder / "g.split"), "--device", "cpu"]
     app([*words, "--protocol", "all"], standalone_mode=False)
     shown = capsys.readouterr().out
-    for text in ("Adamic–Adar", "TF-IDF with 5 neighbours", "Among all nodes", "ahead in P@1 of", "relation asked", "11–20"):
+    for text in (
+        "Adamic–Adar",
+        "TF-IDF with 5 neighbours",
+        "Among all nodes",
+        "ahead in P@1 of",
+        "relation asked",
+        "11–20",
+    ):
         assert text in shown
     app([*words, "--json"], standalone_mode=False)
     table = json.loads(capsys.readouterr().out)
-    assert table["protocols"]["saved"]["degree alone"]["questions"] == len(LinkSplit.load(folder / "g.split").test)
+    assert table["protocols"]["saved"]["degree alone"]["questions"] == len(
+        LinkSplit.load(folder / "g.split").test
+    )
     assert {"value", "low", "high", "p_value"} == set(table["ahead"]["TF-IDF"])
 
 
-def test_more_or_fewer_neighbours_than_in_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_or_fewer_neighbours_than_in_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     split, own = LinkSplit.load(folder / "g.split"), str(folder / "g.model")
     for number in (0, 2, 40):
-        app(["evaluate", own, str(folder / "g.split"), "--neighbors", str(number), "--json"], standalone_mode=False)
+        app(
+            ["evaluate", own, str(folder / "g.split"), "--neighbors", str(number), "--json"],
+            standalone_mode=False,
+        )
         found = json.loads(capsys.readouterr().out)["protocols"]["saved"][own]
         expected = evaluate(make_model(), split, sampler=split.sampler(number)).table()
         assert found == json.loads(json.dumps(expected))
@@ -66,11 +98,16 @@ def test_more_or_fewer_neighbours_than_in_training(folder: Path, capsys: pytest.
         app(["evaluate", own, str(folder / "g.split"), "--neighbors", "-1"], standalone_mode=False)
 
 
-def test_vectors_of_another_system_are_ranked_on_the_same_lists(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vectors_of_another_system_are_ranked_on_the_same_lists(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     split, model = LinkSplit.load(folder / "g.split"), make_model()
     vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
     np.savez(folder / "v.npz", ids=np.array(split.graph.ids.to_pylist()), vectors=vectors)
-    app(["evaluate", str(folder / "g.split"), "--vectors", str(folder / "v.npz"), "--json"], standalone_mode=False)
+    app(
+        ["evaluate", str(folder / "g.split"), "--vectors", str(folder / "v.npz"), "--json"],
+        standalone_mode=False,
+    )
     found = json.loads(capsys.readouterr().out)["protocols"]["saved"]
     assert found[str(folder / "v.npz")] == json.loads(json.dumps(evaluate(model, split).table()))
     assert "minilm, untrained" not in found  # nobody said which

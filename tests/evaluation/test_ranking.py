@@ -39,7 +39,10 @@ def naive_ranks(vectors: Array, nodes: Array, asked: LinkQuestions, cosine: bool
     place = {int(node): i for i, node in enumerate(nodes)}
     found = []
     for (anchor, _), candidates in zip(asked.pairs, asked.candidates, strict=True):
-        scores = [score(vectors, place[int(anchor)], place[int(candidate)], cosine) for candidate in candidates]
+        scores = [
+            score(vectors, place[int(anchor)], place[int(candidate)], cosine)
+            for candidate in candidates
+        ]
         found.append(sum(score > scores[0] for score in scores[1:]))
     return found
 
@@ -49,7 +52,10 @@ def test_ranks_are_those_of_a_naive_loop(cosine: bool, monkeypatch: pytest.Monke
     split = split_links(make_graph(), valid=0.1, test=0.1)
     nodes = asked_nodes(split.test)
     vectors = np.random.default_rng(0).normal(size=(len(nodes), 12)).astype(np.float32)
-    monkeypatch.setattr(scores, "LISTED_BYTES", {"cpu": 4 * 12 * split.test.candidates.shape[1] * 3})  # three questions at a time
+    # three questions at a time
+    monkeypatch.setattr(
+        scores, "LISTED_BYTES", {"cpu": 4 * 12 * split.test.candidates.shape[1] * 3}
+    )
     found = rank_listed(VectorScores(vectors, nodes, cosine=cosine), split.test)
     assert found.better.tolist() == naive_ranks(vectors, nodes, split.test, cosine)
     assert found.tied.max() == 0
@@ -60,7 +66,9 @@ def test_equal_vectors_are_tied_wherever_they_stand() -> None:
     nodes = asked_nodes(split.test)
     one = torch.randn(37, generator=torch.Generator().manual_seed(0)).numpy()
     found = rank_listed(VectorScores(np.tile(one, (len(nodes), 1)), nodes), split.test)
-    assert METRICS["P@1"](found).mean() == pytest.approx(1 / split.test.candidates.shape[1], rel=1e-9)
+    assert METRICS["P@1"](found).mean() == pytest.approx(
+        1 / split.test.candidates.shape[1], rel=1e-9
+    )
 
 
 def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> Ranks:
@@ -68,8 +76,16 @@ def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> 
     for anchor, positive in pairs.tolist():
         left_out = {anchor, positive, *graph.neighbors_of(anchor).tolist()}
         own = score(vectors, anchor, positive, cosine)
-        others = [score(vectors, anchor, node, cosine) for node in range(graph.num_nodes) if node not in left_out]
-        lengths = 1.0 if cosine else float(np.linalg.norm(vectors[anchor]) * np.linalg.norm(vectors[positive]))
+        others = [
+            score(vectors, anchor, node, cosine)
+            for node in range(graph.num_nodes)
+            if node not in left_out
+        ]
+        lengths = (
+            1.0
+            if cosine
+            else float(np.linalg.norm(vectors[anchor]) * np.linalg.norm(vectors[positive]))
+        )
         near = scores.ROUNDING * lengths
         better.append(sum(other > own + near for other in others))
         tied.append(sum(abs(other - own) <= near for other in others))
@@ -78,7 +94,9 @@ def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 90), st.integers(1, 9))
-def test_full_ranking_is_that_of_a_naive_loop(seed: int, cosine: bool, width: int, at_once: int) -> None:
+def test_full_ranking_is_that_of_a_naive_loop(
+    seed: int, cosine: bool, width: int, at_once: int
+) -> None:
     """Also with many equal vectors, and whatever the size of blocks."""
     split = split_links(make_graph(80, 200, seed=seed % 5), valid=10, test=30, candidates=10)
     draw = np.random.default_rng(seed)
@@ -110,7 +128,9 @@ def test_full_ranking_needs_all_nodes() -> None:
         rank_all(VectorScores(np.ones((7, 3), dtype=np.float32)), split.graph, split.test.pairs)
 
 
-@pytest.mark.parametrize(("count", "size"), [(10, 3), (9, 3), (2, 5), (1, 4), (300, 300), (301, 300)])
+@pytest.mark.parametrize(
+    ("count", "size"), [(10, 3), (9, 3), (2, 5), (1, 4), (300, 300), (301, 300)]
+)
 def test_in_batch_asks_among_consecutive_positives_and_drops_nothing(count: int, size: int) -> None:
     pairs = np.stack([np.arange(count), np.arange(count) + 1000], 1)
     found = in_batch(pairs, size)
@@ -122,14 +142,19 @@ def test_in_batch_asks_among_consecutive_positives_and_drops_nothing(count: int,
 
 
 def test_in_batch_is_what_a_batch_of_the_2021_code_scores() -> None:
-    """Its scores are the products of a batch's anchors with its positives, the diagonal being right."""
+    """Its scores are the products of a batch's anchors with its positives, the diagonal being
+    right.
+    """
     split = split_links(make_graph(), valid=0.1, test=12, candidates=10)
     vectors = np.random.default_rng(3).normal(size=(split.graph.num_nodes, 8)).astype(np.float32)
     found = rank_listed(VectorScores(vectors), in_batch(split.test.pairs, 6))
     for start in (0, 6):
         block = split.test.pairs[start : start + 6]
         product = vectors[block[:, 0]] @ vectors[block[:, 1]].T
-        assert found.better[start : start + 6].tolist() == (product > np.diag(product)[:, None] + 1e-5).sum(1).tolist()
+        assert (
+            found.better[start : start + 6].tolist()
+            == (product > np.diag(product)[:, None] + 1e-5).sum(1).tolist()
+        )
 
 
 @pytest.mark.parametrize("protocol", ["saved", "in-batch", "full"])
@@ -148,7 +173,10 @@ def test_a_model_is_evaluated_with_the_neighbours_it_may_see(protocol: str) -> N
 def test_a_model_that_compares_by_cosine_is_evaluated_so() -> None:
     split, model = split_links(make_graph(), valid=0.1, test=0.1), make_model(similarity="cosine")
     vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
-    by_cosine, by_product = (rank(VectorScores(vectors, cosine=cosine), split.graph, split.test) for cosine in (True, False))
+    by_cosine, by_product = (
+        rank(VectorScores(vectors, cosine=cosine), split.graph, split.test)
+        for cosine in (True, False)
+    )
     found = evaluate(model, split)
     assert found.ranks.better.tolist() == by_cosine.ranks.better.tolist()
     assert found.ranks.better.tolist() != by_product.ranks.better.tolist()
@@ -159,13 +187,18 @@ def test_other_neighbours_give_other_scores() -> None:
     alone = model_scores(model, split, split.test, sampler=split.sampler(0))
     nodes = asked_nodes(split.test)
     assert alone.listed(nodes[:1], nodes[None, :3]) == pytest.approx(
-        VectorScores(model.encode(split.graph.texts_of(nodes)), nodes).listed(nodes[:1], nodes[None, :3]), rel=1e-4
+        VectorScores(model.encode(split.graph.texts_of(nodes)), nodes).listed(
+            nodes[:1], nodes[None, :3]
+        ),
+        rel=1e-4,
     )
 
 
 def test_wrong_inputs() -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1)
-    with pytest.raises(GraphFormersError, match=r"3 vectors of shape \(4,\) given, expected one each for"):
+    with pytest.raises(
+        GraphFormersError, match=r"3 vectors of shape \(4,\) given, expected one each for"
+    ):
         VectorScores(np.zeros((3, 4), dtype=np.float32), asked_nodes(split.test))
     with pytest.raises(GraphFormersError, match="not finite"):
         VectorScores(np.array([[1.0, np.nan]]))
@@ -180,36 +213,56 @@ def test_vectors_of_any_length_have_the_same_cosines(length: float, protocol: st
     vectors = np.random.default_rng(0).normal(size=(split.graph.num_nodes, 16)).astype(np.float32)
     vectors[7] = 0
     expected = rank(VectorScores(vectors, cosine=True), split.graph, split.test, protocol)
-    found = rank(VectorScores(vectors * np.float32(length), cosine=True), split.graph, split.test, protocol)
+    found = rank(
+        VectorScores(vectors * np.float32(length), cosine=True), split.graph, split.test, protocol
+    )
     assert found.ranks.better.tolist() == expected.ranks.better.tolist()
 
 
 def test_inner_products_that_leave_float32_are_refused() -> None:
-    """Where a score is no number nothing is better than it, and it would look like the first of all."""
+    """Where a score is no number nothing is better than it, and it would look like the first of
+    all.
+    """
     split = split_links(make_graph(), valid=0.1, test=0.1)
     vectors = np.random.default_rng(0).normal(size=(split.graph.num_nodes, 16)).astype(np.float32)
-    with pytest.raises(GraphFormersError, match=r"numbers as large as [\d.]+e\+20, whose inner products are too large"):
+    with pytest.raises(
+        GraphFormersError,
+        match=r"numbers as large as [\d.]+e\+20, whose inner products are too large",
+    ):
         VectorScores(vectors * np.float32(1e20))
-    with pytest.raises(GraphFormersError, match=r"numbers as large as [\d.]+e\+200, which are too large"):
+    with pytest.raises(
+        GraphFormersError, match=r"numbers as large as [\d.]+e\+200, which are too large"
+    ):
         VectorScores(vectors.astype(np.float64) * 1e200, cosine=True)
     half = VectorScores(vectors.astype(np.float16))
     with pytest.raises(GraphFormersError, match="not finite"):
         VectorScores(np.array([[1.0, np.inf]], dtype=np.float16))
-    assert half.listed(np.array([0]), np.array([[1]])) == pytest.approx(vectors[:1] @ vectors[1:2].T, abs=0.01)
+    assert half.listed(np.array([0]), np.array([[1]])) == pytest.approx(
+        vectors[:1] @ vectors[1:2].T, abs=0.01
+    )
     fine = rank(VectorScores(vectors * np.float32(1e18)), split.graph, split.test, "full")
-    assert fine.ranks.better.tolist() == rank(VectorScores(vectors), split.graph, split.test, "full").ranks.better.tolist()
+    assert (
+        fine.ranks.better.tolist()
+        == rank(VectorScores(vectors), split.graph, split.test, "full").ranks.better.tolist()
+    )
 
     class Broken(VectorScores):
         def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
             return np.full(candidates_QC.shape, np.nan, dtype=np.float32)
 
-    with pytest.raises(GraphFormersError, match="some scores of the links asked for are not finite"):
+    with pytest.raises(
+        GraphFormersError, match="some scores of the links asked for are not finite"
+    ):
         rank(Broken(vectors), split.graph, split.test, "full")
 
 
-def test_a_model_of_another_split_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_another_split_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     graph = make_topics().save(tmp_path / "t.graph")
-    own, other = (split_links(graph, valid=20, test=20, candidates=10, seed=seed) for seed in (1, 2))
+    own, other = (
+        split_links(graph, valid=20, test=20, candidates=10, seed=seed) for seed in (1, 2)
+    )
     config = TrainConfig(two_stage=False, max_steps=1, batch_size=16, workers=0)
     Trainer(make_model(), own.save(tmp_path / "own.split"), config, tmp_path / "t.model").train()
     capsys.readouterr()

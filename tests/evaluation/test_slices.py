@@ -8,7 +8,9 @@ from tests.conftest import make_graph
 
 
 def naive_types(graph: object, a: int, b: int) -> set[str]:
-    edges = zip(graph.edges[0].tolist(), graph.edges[1].tolist(), graph.edge_types.tolist(), strict=True)  # type: ignore[attr-defined]
+    edges = zip(
+        graph.edges[0].tolist(), graph.edges[1].tolist(), graph.edge_types.tolist(), strict=True
+    )  # type: ignore[attr-defined]
     return {graph.type_names[type] for x, y, type in edges if {x, y} == {a, b}}  # type: ignore[attr-defined]
 
 
@@ -38,14 +40,21 @@ def test_slices_are_those_of_a_naive_loop() -> None:
 
 def test_neighbours_that_both_ends_have_are_counted() -> None:
     draw = np.random.default_rng(0)
-    ends = [(f"n{a}", f"n{b}") for a, b in (draw.exponential(15, (600, 2)).astype(int) % 80).tolist() if a != b]
+    ends = [
+        (f"n{a}", f"n{b}")
+        for a, b in (draw.exponential(15, (600, 2)).astype(int) % 80).tolist()
+        if a != b
+    ]
     table = pa.table({"id": [f"n{i}" for i in range(80)], "text": [f"text {i}" for i in range(80)]})
     graph = build_graph(table, [a for a, _ in ends], [b for _, b in ends])
     split = split_links(graph, valid=0.1, test=0.4, candidates=10)
     found = slices_of(split, split.test)["common neighbours"]
     assert list(found) == ["none", "1", "2–5", "6 or more"]
     for q, pair in enumerate(split.test.pairs.tolist()):
-        near, far = (set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist()) for node in pair)
+        near, far = (
+            set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist())
+            for node in pair
+        )
         (name,) = (name for name, mark in found.items() if mark[q])
         assert is_meant(name, len(near & far))
 
@@ -68,5 +77,8 @@ def test_rare_relations_share_a_slice() -> None:
 def test_anchors_unknown_in_training_have_a_slice() -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1, held_out="nodes", candidates=10)
     found = slices_of(split, split.test)["anchor"]
-    assert found["unknown in training"].all() == np.isin(split.test.pairs[:, 0], split.held_out_nodes).all()
+    assert (
+        found["unknown in training"].all()
+        == np.isin(split.test.pairs[:, 0], split.held_out_nodes).all()
+    )
     assert set(found) == {"unknown in training"}  # slices without a question are not shown

@@ -15,13 +15,21 @@ from graphformers.model.modeling import ModelConfig
 from tests.data.test_tokens import make_tokenizer
 
 WORDS = ["graph", "text", "node", "link", "vector", "model", "layer", "7", "42", "unknown"]
-SMALL = {"hidden_size": 24, "num_layers": 4, "num_heads": 3, "intermediate_size": 40, "max_positions": 40}
+SMALL = {
+    "hidden_size": 24,
+    "num_layers": 4,
+    "num_heads": 3,
+    "intermediate_size": 40,
+    "max_positions": 40,
+}
 
 
 def make_model(seed: int = 0, **changes: Any) -> GraphFormers:
     """A small model all of whose parameters are random and large enough to matter."""
     tokenizer = Tokenizer(make_tokenizer())
-    config = ModelConfig(**{"vocab_size": tokenizer.vocab_size, "max_tokens": 12, **SMALL, **changes})
+    config = ModelConfig(
+        **{"vocab_size": tokenizer.vocab_size, "max_tokens": 12, **SMALL, **changes}
+    )
     model = GraphFormers(config, tokenizer)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

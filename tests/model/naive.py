@@ -1,4 +1,5 @@
-"""A second implementation of the paper, written from Algorithm 1 with loops: one node, one head, one token at a time.
+"""A second implementation of the paper, written from Algorithm 1 with loops: one node, one head,
+one token at a time.
 
 It shares nothing with the network but the names of its weights.
 """
@@ -20,7 +21,9 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 def layer_norm(weights: Weights, name: str, x: Tensor, eps: float) -> Tensor:
     mean = x.mean(-1, keepdim=True)
     variance = ((x - mean) ** 2).mean(-1, keepdim=True)
-    return (x - mean) / torch.sqrt(variance + eps) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    return (x - mean) / torch.sqrt(variance + eps) * weights[f"{name}.weight"] + weights[
+        f"{name}.bias"
+    ]
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -41,13 +44,27 @@ def bucket(distance: int, num_buckets: int, max_distance: int) -> int:
     size, exact = abs(distance), half // 2
     if size < exact:
         return start + size
-    return start + min(half - 1, exact + int(math.log(size / exact) / math.log(max_distance / exact) * (half - exact)))
+    return start + min(
+        half - 1,
+        exact + int(math.log(size / exact) / math.log(max_distance / exact) * (half - exact)),
+    )
 
 
-def transformer_layer(config: ModelConfig, weights: Weights, i: int, hidden: Tensor, graph_token: Tensor | None) -> Tensor:
-    """TRM^i of one text: H (P, D), and the graph token (D,) in front of keys and values where there is one."""
-    name, size, head = f"text.layers.{i}", config.hidden_size, config.hidden_size // config.num_heads
-    weight, bias = weights[f"{name}.query_key_value.weight"], weights[f"{name}.query_key_value.bias"]
+def transformer_layer(
+    config: ModelConfig, weights: Weights, i: int, hidden: Tensor, graph_token: Tensor | None
+) -> Tensor:
+    """TRM^i of one text: H (P, D), and the graph token (D,) in front of keys and values where there
+    is one.
+    """
+    name, size, head = (
+        f"text.layers.{i}",
+        config.hidden_size,
+        config.hidden_size // config.num_heads,
+    )
+    weight, bias = (
+        weights[f"{name}.query_key_value.weight"],
+        weights[f"{name}.query_key_value.bias"],
+    )
     augmented = hidden if graph_token is None else torch.cat([graph_token[None], hidden])
     heads = []
     for h in range(config.num_heads):
@@ -76,12 +93,19 @@ def transformer_layer(config: ModelConfig, weights: Weights, i: int, hidden: Ten
     return layer_norm(weights, f"{name}.norm", hidden + inner, config.layer_norm_eps)
 
 
-def graph_attention(config: ModelConfig, weights: Weights, name: str, states: list[Tensor], who: int) -> Tensor:
+def graph_attention(
+    config: ModelConfig, weights: Weights, name: str, states: list[Tensor], who: int
+) -> Tensor:
     """Eq. 1 for node `who` of a neighbourhood whose node 0 is the centre: ẑ (D,)."""
     head, size = config.hidden_size // config.num_heads, config.hidden_size
     for i, part in enumerate(("query", "key", "value")):  # the three projections, taken apart
         for kind in ("weight", "bias"):
-            weights = {**weights, f"{name}.{part}.{kind}": weights[f"{name}.query_key_value.{kind}"][i * size : (i + 1) * size]}
+            weights = {
+                **weights,
+                f"{name}.{part}.{kind}": weights[f"{name}.query_key_value.{kind}"][
+                    i * size : (i + 1) * size
+                ],
+            }
     result = []
     for h in range(config.num_heads):
         rows = slice(h * head, (h + 1) * head)
@@ -108,7 +132,10 @@ def pooled(config: ModelConfig, hidden: Tensor) -> Tensor:
 
 def graphformers(config: ModelConfig, weights: Weights, texts: list[list[int]]) -> Tensor:
     """Algorithm 1 for one neighbourhood: texts[0] is the centre's; returns h_x (D,)."""
-    hidden = [transformer_layer(config, weights, 0, embed(config, weights, tokens), None) for tokens in texts]
+    hidden = [
+        transformer_layer(config, weights, 0, embed(config, weights, tokens), None)
+        for tokens in texts
+    ]
     for layer in range(1, config.num_layers):
         states = [pooled(config, text) for text in hidden]
         name = f"gnn.{0 if config.share_gnn else layer - 1}"

@@ -18,20 +18,28 @@ VARIANTS = {
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("count", [0, 1, 6])
-def test_weights_are_distributions_and_the_vector_is_the_models(changes: dict[str, object], count: int) -> None:
+def test_weights_are_distributions_and_the_vector_is_the_models(
+    changes: dict[str, object], count: int
+) -> None:
     model, texts = make_model(**changes), make_texts(7)
     found = attention_of(model, texts[0], texts[1 : 1 + count])
     layers = 1 if model.config.method == "gat" else model.config.num_layers - 1
     assert found.weights_AHN.shape == (layers, 3, 1 + count)
     np.testing.assert_allclose(found.weights_AHN.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(found.average().sum(), 1, atol=1e-5)
-    np.testing.assert_allclose(found.vector_D, model.encode(texts[:1], [texts[1 : 1 + count]])[0], atol=1e-5)
-    assert not any(hasattr(module, "kept") for module in model.modules()), "the model itself is left as it was"
+    np.testing.assert_allclose(
+        found.vector_D, model.encode(texts[:1], [texts[1 : 1 + count]])[0], atol=1e-5
+    )
+    assert not any(hasattr(module, "kept") for module in model.modules()), (
+        "the model itself is left as it was"
+    )
 
 
 @pytest.mark.parametrize("queries", [1, 5])
 def test_weighted_values_are_what_graph_attention_computes(queries: int) -> None:
-    """Both its ways: the one for a single query, and the attention kernel for all nodes of a neighbourhood."""
+    """Both its ways: the one for a single query, and the attention kernel for all nodes of a
+    neighbourhood.
+    """
     attention = make_model().network.gnn[0]
     states = torch.randn(9, 24, generator=torch.Generator().manual_seed(0))
     index = torch.tensor([[0, 3, 4, 5, 6], [1, 7, 1, 1, 1], [2, 2, 2, 2, 2]])

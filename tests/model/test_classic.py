@@ -36,7 +36,9 @@ def known_model(method: str, nodes: Any = slice(0, 20), **changes: Any) -> Graph
     model = make_model(method=method, **changes)
     model.know_nodes(GRAPH.id_hashes[nodes])
     with torch.no_grad():
-        network_of(model).nodes.vectors_TS.normal_(std=0.3, generator=torch.Generator().manual_seed(9))
+        network_of(model).nodes.vectors_TS.normal_(
+            std=0.3, generator=torch.Generator().manual_seed(9)
+        )
     return model
 
 
@@ -45,34 +47,53 @@ def network_of(model: GraphFormers) -> ClassicNetwork:
     return model.network
 
 
-def naive_features(weights: Weights, tokens: list[int], about: torch.Tensor | None = None) -> torch.Tensor:
+def naive_features(
+    weights: Weights, tokens: list[int], about: torch.Tensor | None = None
+) -> torch.Tensor:
     """One text, one word at a time."""
     size = weights["features.norm.weight"].shape
-    words = [F.layer_norm(weights["text.words.weight"][token], size, *norm_of(weights)) for token in tokens]
+    words = [
+        F.layer_norm(weights["text.words.weight"][token], size, *norm_of(weights))
+        for token in tokens
+    ]
     words = [word if about is None else word + about for word in words]
     nothing = torch.zeros(size, dtype=words[0].dtype)
     found = []
     for i, word in enumerate(words):
-        window = torch.cat([words[i - 1] if i else nothing, word, words[i + 1] if i + 1 < len(words) else nothing])
-        hidden = F.gelu(weights["features.convolution.weight"] @ window + weights["features.convolution.bias"])
-        found.append(word + weights["features.down.weight"] @ hidden + weights["features.down.bias"])
+        window = torch.cat(
+            [words[i - 1] if i else nothing, word, words[i + 1] if i + 1 < len(words) else nothing]
+        )
+        hidden = F.gelu(
+            weights["features.convolution.weight"] @ window + weights["features.convolution.bias"]
+        )
+        found.append(
+            word + weights["features.down.weight"] @ hidden + weights["features.down.bias"]
+        )
     scores = torch.stack([weights["features.attention.weight"][0] @ word for word in found])
-    return sum((share * word for share, word in zip(scores.softmax(0), found, strict=True)), nothing)
+    return sum(
+        (share * word for share, word in zip(scores.softmax(0), found, strict=True)), nothing
+    )
 
 
 def norm_of(weights: Weights) -> tuple[torch.Tensor, torch.Tensor, float]:
     return weights["features.norm.weight"], weights["features.norm.bias"], 1e-12
 
 
-def naive_vector(method: str, weights: Weights, tokens: list[int], own: torch.Tensor | None) -> torch.Tensor:
+def naive_vector(
+    method: str, weights: Weights, tokens: list[int], own: torch.Tensor | None
+) -> torch.Tensor:
     """`own` is the node's own vector, if it has one."""
     project = weights["nodes.project.weight"]
     node = torch.zeros(len(project), dtype=project.dtype) if own is None else project @ own
     if method == "tnve":
-        return weights["mean.weight"] @ naive_features(weights, tokens) + weights["mean.bias"] + node
+        return (
+            weights["mean.weight"] @ naive_features(weights, tokens) + weights["mean.bias"] + node
+        )
     text = naive_features(weights, tokens, weights["inform.weight"] @ node)
     both = torch.cat([text, node])
-    open_text, open_node = (weights["gates.weight"] @ both + weights["gates.bias"]).sigmoid().chunk(2)
+    open_text, open_node = (
+        (weights["gates.weight"] @ both + weights["gates.bias"]).sigmoid().chunk(2)
+    )
     return open_text * text + open_node * node
 
 
@@ -87,7 +108,10 @@ def test_vectors_are_the_formula(method: str) -> None:
     for node, sequence in enumerate(sequences(model, GRAPH.texts_of(np.arange(GRAPH.num_nodes)))):
         own = table.get(int(GRAPH.id_hashes[node].astype(np.int64)))
         assert (own is not None) == (node < 20)
-        assert np.abs(naive_vector(method, weights, sequence, own).numpy() - vectors[node]).max() <= CLOSE
+        assert (
+            np.abs(naive_vector(method, weights, sequence, own).numpy() - vectors[node]).max()
+            <= CLOSE
+        )
 
 
 @pytest.mark.parametrize("method", CLASSIC)
@@ -102,7 +126,9 @@ def test_a_node_is_the_same_whatever_else_is_in_the_batch(method: str) -> None:
 
 @pytest.mark.parametrize("method", CLASSIC)
 def test_nodes_are_known_by_id_in_any_graph(method: str) -> None:
-    """In another order, with others and without links; under another id a node is its text alone, as in `encode`."""
+    """In another order, with others and without links; under another id a node is its text alone,
+    as in `encode`.
+    """
     model = known_model(method)
     vectors = model.encode_nodes(GRAPH)
     ids, texts = GRAPH.ids.to_pylist()[::-1], GRAPH.texts.to_pylist()[::-1]
@@ -139,7 +165,8 @@ def test_nodes_that_are_known_keep_their_vectors() -> None:
     model.know_nodes(hash_strings(["a", "b"]), seed=1)
     twin = known_model("iftn", slice(0, 20))
     twin.know_nodes(GRAPH.id_hashes[10:])
-    twin.know_nodes(hash_strings(["b", "a"]), seed=1)  # new vectors do not depend on the order of ids
+    # new vectors do not depend on the order of ids
+    twin.know_nodes(hash_strings(["b", "a"]), seed=1)
     assert torch.equal(network_of(twin).nodes.vectors_TS, network_of(model).nodes.vectors_TS)
 
 
@@ -148,10 +175,18 @@ def test_gradients_reach_every_parameter(method: str) -> None:
     model = known_model(method).train()
     batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
     network = network_of(model)
-    vectors, added = network.vectors_and_loss(batch) if isinstance(network, TnveNetwork) else (network.vectors(batch), 0.0)
+    vectors, added = (
+        network.vectors_and_loss(batch)
+        if isinstance(network, TnveNetwork)
+        else (network.vectors(batch), 0.0)
+    )
     draw = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0))
     ((vectors * draw).sum() + added).backward()
-    missing = [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    missing = [
+        name
+        for name, p in network.named_parameters()
+        if p.grad is None or not p.grad.abs().max() > 0
+    ]
     assert missing == []
 
 
@@ -170,15 +205,22 @@ def test_in_training_some_nodes_are_their_text_alone() -> None:
 
 
 def test_divergences_are_those_of_torch_distributions() -> None:
-    """The single one exactly; the linked one as the least over all correlations of the posterior."""
+    """The single one exactly; the linked one as the least over all correlations of the
+    posterior.
+    """
     draw = torch.Generator().manual_seed(0)
     a, log_a, b, log_b = (torch.randn(6, 1, generator=draw, dtype=torch.float64) for _ in range(4))
     normal = torch.distributions.Normal
-    exact = torch.distributions.kl_divergence(normal(a, (log_a / 2).exp()), normal(torch.zeros_like(a), torch.ones_like(a)))
+    exact = torch.distributions.kl_divergence(
+        normal(a, (log_a / 2).exp()), normal(torch.zeros_like(a), torch.ones_like(a))
+    )
     assert torch.allclose(divergence(a, log_a), exact[:, 0])
     joint = torch.distributions.MultivariateNormal
     for correlation in (0.0, 0.5, 0.99):
-        prior = joint(torch.zeros(2).double(), torch.tensor([[1.0, correlation], [correlation, 1.0]], dtype=torch.float64))
+        prior = joint(
+            torch.zeros(2).double(),
+            torch.tensor([[1.0, correlation], [correlation, 1.0]], dtype=torch.float64),
+        )
         found = linked_divergence(a, log_a, b, log_b, correlation)
         for i in range(6):
             s, t = math.exp(log_a[i] / 2), math.exp(log_b[i] / 2)
@@ -189,11 +231,15 @@ def test_divergences_are_those_of_torch_distributions() -> None:
             least = float(torch.distributions.kl_divergence(posterior, prior).min())
             assert least - 1e-6 <= found[i] <= least + 1e-9
     plain = linked_divergence(a, log_a, b, log_b, 0.0)
-    assert torch.allclose(plain, divergence(a, log_a) + divergence(b, log_b))  # nothing known of the pair
+    # nothing known of the pair
+    assert torch.allclose(plain, divergence(a, log_a) + divergence(b, log_b))
 
 
 def test_linked_nodes_want_similar_latents() -> None:
-    mean, variance = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), torch.full((3, 8), -2.0)
+    mean, variance = (
+        torch.randn(3, 8, generator=torch.Generator().manual_seed(0)),
+        torch.full((3, 8), -2.0),
+    )
     near = linked_divergence(mean, variance, mean, variance, 0.99)
     far = linked_divergence(mean, variance, -mean, variance, 0.99)
     assert (near < far).all()
@@ -223,7 +269,9 @@ def test_words_start_as_the_backbones(method: str) -> None:
     assert torch.equal(network_of(model).text["words"].weight, words)
     assert not any("layers" in name for name in model.network.state_dict())
     vector = torch.from_numpy(model.encode(["graph neural networks"])[0])
-    flat, _ = graph_tokens(one_text("graph neural networks"), model.tokenizer).read(np.arange(1), 32)
+    flat, _ = graph_tokens(one_text("graph neural networks"), model.tokenizer).read(
+        np.arange(1), 32
+    )
     mean = F.layer_norm(words[torch.from_numpy(flat)], (384,), eps=1e-12).mean(0)
     assert F.cosine_similarity(vector, mean, dim=0) > 0.98
 
@@ -246,7 +294,10 @@ def test_a_model_that_knows_nobody_can_be_evaluated() -> None:
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(GraphFormersError, match="expected one of graphformers, plm, gat, max, mean, att, tnve, iftn"):
+    with pytest.raises(
+        GraphFormersError,
+        match="expected one of graphformers, plm, gat, max, mean, att, tnve, iftn",
+    ):
         make_model(method="tvne")
 
 
@@ -257,7 +308,11 @@ def test_half_precision(method: str) -> None:
     network, exact = network_of(model), model.encode_nodes(GRAPH)
     batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
     with torch.autocast("cpu", torch.bfloat16):
-        vectors = network.vectors_and_loss(batch)[0] if isinstance(network, TnveNetwork) else network.vectors(batch)
+        vectors = (
+            network.vectors_and_loss(batch)[0]
+            if isinstance(network, TnveNetwork)
+            else network.vectors(batch)
+        )
     assert vectors.dtype == torch.float32
     vectors.sum().backward()  # type: ignore[no-untyped-call]
     coarse = model.to(torch.bfloat16).encode_nodes(GRAPH)

@@ -1,4 +1,6 @@
-"""torch.compile, as far as it goes without a compiler: what it traces computes the same, and other sizes are not traced again."""
+"""torch.compile, as far as it goes without a compiler: what it traces computes the same, and other
+sizes are not traced again.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from tests.model.conftest import make_model, make_texts
 @pytest.mark.parametrize(
     ("changes", "graphs"),
     [
-        # masks; layer 0, a nested layer, one with [CLS] alone of neighbours; the last graph attention, the last layer
+        # masks; layer 0, a nested layer, one with [CLS] alone of neighbours; the last graph
+        # attention, the last layer
         ({}, 6),
         ({"direction": "bidirectional"}, 6),
         ({"pooling": "mean"}, 4),  # all tokens are computed in every layer
@@ -29,7 +32,9 @@ def test_all_sizes_share_their_graphs(changes: dict[str, str], graphs: int) -> N
     compile_network(compiled.network, counter)
     tokens, draw, first = tokenize(make_texts(400), model.tokenizer), np.random.default_rng(0), 0
     for centers, near in ((300, 3), (37, 2), (180, 3)):  # fewer neighbours make no narrower batch
-        neighborhood = Neighborhood(np.arange(centers), np.arange(centers + 1) * near, draw.integers(0, 400, near * centers))
+        neighborhood = Neighborhood(
+            np.arange(centers), np.arange(centers + 1) * near, draw.integers(0, 400, near * centers)
+        )
         batch = model.packer(width_multiple=3).pack_neighborhoods(tokens, neighborhood)
         with torch.no_grad():
             expected, found = model.network(batch), compiled.network(batch)

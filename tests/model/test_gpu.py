@@ -29,7 +29,8 @@ def test_bfloat16_is_close_to_float32(method: str, direction: str) -> None:
     expected = model.encode(texts, neighbors)
     found = model.cuda().encode(texts, neighbors)
     assert found.dtype == np.float32
-    assert cosines(found, expected).min() > 0.99  # of 24 random numbers; those of real models are far closer
+    # of 24 random numbers; those of real models are far closer
+    assert cosines(found, expected).min() > 0.99
 
 
 @pytest.mark.parametrize("relative_buckets", [0, 8])
@@ -44,7 +45,8 @@ def test_compiled_equals_not_compiled(relative_buckets: int) -> None:
 
 
 def calm_model(times: float = 0.5, **changes: Any) -> GraphFormers:
-    """One whose weights are small enough for bfloat16 to come close: larger ones make much of little differences.
+    """One whose weights are small enough for bfloat16 to come close: larger ones make much of
+    little differences.
 
     (Gradients in bfloat16 and float32 have a cosine of .44 with `times` = 1, of .9997 with 0.25.)
     """
@@ -58,16 +60,22 @@ def calm_model(times: float = 0.5, **changes: Any) -> GraphFormers:
 
 @pytest.mark.parametrize("most", [1, 5, 40, 100])
 @pytest.mark.parametrize("share_gnn", [True, False])
-def test_graph_tokens_written_by_one_kernel(most: int, share_gnn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_tokens_written_by_one_kernel(
+    most: int, share_gnn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = calm_model(num_layers=4, share_gnn=share_gnn)
     texts, counts = make_texts(2000), np.maximum(most - np.arange(40) % 3, 0)
     indptr = np.concatenate([[0], np.cumsum(counts)])
     neighborhood = Neighborhood(np.arange(40), indptr, np.arange(indptr[-1]) % 1900 + 40)
-    batch = to_device(model.packer().pack_neighborhoods(tokenize(texts, model.tokenizer), neighborhood), model.device)
+    batch = to_device(
+        model.packer().pack_neighborhoods(tokenize(texts, model.tokenizer), neighborhood),
+        model.device,
+    )
     with torch.inference_mode():
         expected = model.eval().network(batch).cpu().numpy()
         model.to(torch.bfloat16)
-        assert model.network._can_write_at_once(batch) == (most < 64)  # else the other way, which the next lines take again
+        # else the other way, which the next lines take again
+        assert model.network._can_write_at_once(batch) == (most < 64)
         assert not model.train().network._can_write_at_once(batch)  # it knows no dropout
         found = model.eval().network(batch).cpu().numpy()
         monkeypatch.setattr(type(model.network), "_can_write_at_once", lambda *_: False)
@@ -92,15 +100,30 @@ def test_gradients_of_a_batch_large_enough_for_the_compiler_to_join_reductions()
         model = make_model(hidden_size=768, num_heads=12, num_layers=3, intermediate_size=64).cuda()
         if is_compiled:
             compile_network(model.network)
-        for count in (2000, 1700):  # centres of eight tokens or so, more than 4,096 and twice the width in all
-            neighborhood = Neighborhood(np.arange(count), np.arange(count + 1) * 3, np.arange(3 * count) % 900)
-            batch = model.packer().pack_neighborhoods(tokenize(make_texts(2000), model.tokenizer), neighborhood)
+        # centres of eight tokens or so, more than 4,096 and twice the width in all
+        for count in (2000, 1700):
+            neighborhood = Neighborhood(
+                np.arange(count), np.arange(count + 1) * 3, np.arange(3 * count) % 900
+            )
+            batch = model.packer().pack_neighborhoods(
+                tokenize(make_texts(2000), model.tokenizer), neighborhood
+            )
             model.network(to_device(batch, model.device)).square().mean().backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).cpu().numpy())
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            .cpu()
+            .numpy()
+        )
     assert cosines(*(found[None] for found in gradients)).min() > 0.999
 
 
-def dropped_and_normed(update: torch.Tensor, residual: torch.Tensor, norm: torch.nn.LayerNorm, seed: int, dropout: float) -> Any:
+def dropped_and_normed(
+    update: torch.Tensor,
+    residual: torch.Tensor,
+    norm: torch.nn.LayerNorm,
+    seed: int,
+    dropout: float,
+) -> Any:
     import graphformers.model.norms  # noqa: F401  # needs a GPU
 
     given = (norm.weight, norm.bias, torch.tensor([seed], device="cuda"), dropout, norm.eps)
@@ -131,7 +154,10 @@ def test_norm_kernels_equal_torch(shape: tuple[int, ...], dropout: float) -> Non
     given = [update.requires_grad_(), residual.requires_grad_(), *norm.parameters()]
     found = dropped_and_normed(update, residual, norm, seed, dropout)[0]
     expected = norm(residual.float() + update.float() * kept / (1 - dropout))
-    ways_back = torch.autograd.grad(found, given, toward), torch.autograd.grad(expected, given, toward.float())
+    ways_back = (
+        torch.autograd.grad(found, given, toward),
+        torch.autograd.grad(expected, given, toward.float()),
+    )
     for one, other in [(found, expected), *zip(*ways_back, strict=True)]:
         assert float(((one - other).norm() / other.norm()).detach()) < 0.006
 
@@ -157,7 +183,10 @@ def test_what_is_dropped_is_random() -> None:
     for one, other in [
         (centered[1:], centered[:-1]),
         (centered[:, 1:], centered[:, :-1]),
-        *((centered, (kept_places(rows, size, seed, dropout) - (1 - dropout)) / deviation) for seed in (4, 6, 5 + (1 << 32))),
+        *(
+            (centered, (kept_places(rows, size, seed, dropout) - (1 - dropout)) / deviation)
+            for seed in (4, 6, 5 + (1 << 32))
+        ),
     ]:
         assert abs(float((one * other).mean())) * one.numel() ** 0.5 < 5
     assert torch.equal(kept, kept_places(rows, size, 5, dropout))
@@ -165,7 +194,9 @@ def test_what_is_dropped_is_random() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_compiled_training_has_norm_kernels(dropout: float) -> None:
-    """Without dropout as without kernels; with it, a pass that keeps nothing sees what the pass with gradients does."""
+    """Without dropout as without kernels; with it, a pass that keeps nothing sees what the pass
+    with gradients does.
+    """
     found = []
     for is_compiled in (False, True):
         model = calm_model(times=0.25, dropout=dropout, attention_dropout=0.0).train()
@@ -174,7 +205,10 @@ def test_compiled_training_has_norm_kernels(dropout: float) -> None:
             assert all(layer.has_norm_kernels for layer in model.network.text.layers)
         neighborhood = Neighborhood(np.arange(300), np.arange(301) * 3, np.arange(900) % 500)
         batch = to_device(
-            model.packer().pack_neighborhoods(tokenize(make_texts(500), model.tokenizer), neighborhood), model.device
+            model.packer().pack_neighborhoods(
+                tokenize(make_texts(500), model.tokenizer), neighborhood
+            ),
+            model.device,
         )
         with torch.autocast("cuda", torch.bfloat16):
             with torch.no_grad():
@@ -184,17 +218,27 @@ def test_compiled_training_has_norm_kernels(dropout: float) -> None:
             vectors = model.network(batch)
             torch.manual_seed(2)
             other = model.network(batch)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True
+        ) as profile:
             with torch.autocast("cuda", torch.bfloat16):
                 again = model.network(batch)
             again.sum().backward()
-        assert ({"_forward", "_backward"} <= {entry.key for entry in profile.key_averages()}) == is_compiled
+        assert (
+            {"_forward", "_backward"} <= {entry.key for entry in profile.key_averages()}
+        ) == is_compiled
         model.zero_grad()
         vectors.square().mean().backward()
         if is_compiled:
             assert cosines(before.cpu().numpy(), vectors.detach().cpu().numpy()).min() > 0.999
-            assert (cosines(other.detach().cpu().numpy(), vectors.detach().cpu().numpy()).min() < 0.99) == (dropout > 0)
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).cpu().numpy())
+            assert (
+                cosines(other.detach().cpu().numpy(), vectors.detach().cpu().numpy()).min() < 0.99
+            ) == (dropout > 0)
+        found.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            .cpu()
+            .numpy()
+        )
     if dropout == 0:
         assert cosines(*(gradient[None] for gradient in found)).min() > 0.995
 
@@ -202,7 +246,8 @@ def test_compiled_training_has_norm_kernels(dropout: float) -> None:
 def test_weights_that_changed_are_used() -> None:
     model = make_model().cuda()
     before = model.encode(["graph node"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)  # which does not tell that it changes weights
+    # which does not tell that it changes weights
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

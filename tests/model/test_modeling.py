@@ -17,7 +17,14 @@ from graphformers.data.sampling import Neighborhood
 from graphformers.data.tokens import tokenize
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import CLASSIC, METHODS, GraphAttention, GraphFormersNetwork, ModelConfig, neighborhood_index
+from graphformers.model.modeling import (
+    CLASSIC,
+    METHODS,
+    GraphAttention,
+    GraphFormersNetwork,
+    ModelConfig,
+    neighborhood_index,
+)
 from tests.conftest import make_graph
 from tests.model import naive
 from tests.model.conftest import make_model, make_texts, sequences
@@ -31,8 +38,12 @@ def draw_neighbors(texts: list[str], seed: int, most: int = 5) -> list[list[str]
     return [draw.sample(texts, draw.randint(0, most)) for _ in texts]
 
 
-def assert_close_to(formula: Any, model: GraphFormers, texts: list[str], neighbors: list[list[str]]) -> None:
-    """Encoding gives what a naive formula gives, one neighbourhood at a time; in float64, so that only the formula counts."""
+def assert_close_to(
+    formula: Any, model: GraphFormers, texts: list[str], neighbors: list[list[str]]
+) -> None:
+    """Encoding gives what a naive formula gives, one neighbourhood at a time; in float64, so that
+    only the formula counts.
+    """
     model.double()
     weights = dict(model.network.state_dict())
     for text, around, vector in zip(texts, neighbors, model.encode(texts, neighbors), strict=True):
@@ -82,7 +93,9 @@ def test_shallow_networks(num_layers: int, direction: str, pooling: str) -> None
     assert_close_to(naive.graphformers, model, texts, neighbors)
 
 
-@pytest.mark.parametrize("changes", [{"dropout": 2.0}, {"attention_dropout": 1.0}, {"dropout": -0.1}])
+@pytest.mark.parametrize(
+    "changes", [{"dropout": 2.0}, {"attention_dropout": 1.0}, {"dropout": -0.1}]
+)
 def test_a_share_that_is_none_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(GraphFormersError, match="given, expected 0 to below 1"):
         make_model(**changes)
@@ -99,13 +112,23 @@ def test_a_share_that_is_none_is_refused(changes: dict[str, float]) -> None:
     st.sampled_from(["cls", "mean"]),
 )
 def test_packing_never_changes_a_vector(
-    seed: int, direction: str, row_width: int, slots: int, row_multiple: int, width: int, pooling: str
+    seed: int,
+    direction: str,
+    row_width: int,
+    slots: int,
+    row_multiple: int,
+    width: int,
+    pooling: str,
 ) -> None:
-    """Whatever else is in the batch, in whatever order, rows and neighbourhoods of whatever width: a node's vector is its own."""
+    """Whatever else is in the batch, in whatever order, rows and neighbourhoods of whatever width:
+    a node's vector is its own.
+    """
     model = make_model(direction=direction, pooling=pooling)
     texts = make_texts(12, seed)
     neighbors = draw_neighbors(texts, seed)
-    alone = np.concatenate([model.encode([text], [around]) for text, around in zip(texts, neighbors, strict=True)])
+    alone = np.concatenate(
+        [model.encode([text], [around]) for text, around in zip(texts, neighbors, strict=True)]
+    )
     order = np.random.default_rng(seed).permutation(len(texts))
     flat = [text for i in order for text in neighbors[i]]
     tokens = tokenize([*(texts[i] for i in order), *flat], model.tokenizer)
@@ -118,7 +141,11 @@ def test_packing_never_changes_a_vector(
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from(METHODS), st.sampled_from(["unidirectional", "bidirectional"]))
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(METHODS),
+    st.sampled_from(["unidirectional", "bidirectional"]),
+)
 def test_the_order_of_neighbours_never_matters(seed: int, method: str, direction: str) -> None:
     model = make_model(method=method, direction=direction)
     texts = make_texts(6, seed)
@@ -145,7 +172,9 @@ def test_the_states_of_a_neighbour_are_its_plain_encoding(texts: list[str], pool
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
-def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_nodes_equals_encoding_texts(
+    method: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two passes over states, in many small batches, give what one joint forward gives."""
     model, graph = make_model(method=method, direction=direction), make_graph(60, 200)
     nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:40]
@@ -155,7 +184,9 @@ def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monke
     monkeypatch.setattr(model, "_is_compiled", True)  # then neighbourhoods have one width
     assert np.abs(vectors - model.encode_nodes(graph, nodes)).max() <= CLOSE
     monkeypatch.undo()
-    sampler = encoding.NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, model.config.num_neighbors)
+    sampler = encoding.NeighborSampler(
+        graph.indptr, graph.indices, graph.id_hashes, model.config.num_neighbors
+    )
     neighborhood = sampler.sample(nodes)
     around = [graph.texts_of(neighborhood.of(b)) for b in range(len(nodes))]
     assert np.abs(vectors - model.encode(graph.texts_of(nodes), around)).max() <= CLOSE
@@ -164,14 +195,23 @@ def test_encoding_nodes_equals_encoding_texts(method: str, direction: str, monke
 def test_few_centres_and_neighbours_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     tokens = tokenize(make_texts(9), model.tokenizer)
-    neighborhood = Neighborhood(np.array([0, 1]), np.array([0, 3, 4]), np.array([3, 4, 5, 4]))  # 4 is asked for twice, read once
-    size = int(tokens.lengths(np.array([0, 1, 3, 4, 5]), model.config.max_tokens).sum()) + 2  # with a graph token for each centre
-    for few_tokens, few_neighbors, expected in [(size, 3, True), (size - 1, 3, False), (size, 2, False), (7, 3, False)]:
+    # 4 is asked for twice, read once
+    neighborhood = Neighborhood(np.array([0, 1]), np.array([0, 3, 4]), np.array([3, 4, 5, 4]))
+    # with a graph token for each centre
+    size = int(tokens.lengths(np.array([0, 1, 3, 4, 5]), model.config.max_tokens).sum()) + 2
+    for few_tokens, few_neighbors, expected in [
+        (size, 3, True),
+        (size - 1, 3, False),
+        (size, 2, False),
+        (7, 3, False),
+    ]:
         monkeypatch.setattr(passes, "FEW_TOKENS", few_tokens)
         monkeypatch.setattr(passes, "FEW_NEIGHBORS", few_neighbors)
         assert model.passes().fit_together(tokens, neighborhood) == expected
     monkeypatch.undo()
-    assert not model.passes().fit_together(tokens, Neighborhood(np.zeros(0, int), np.zeros(1, int), np.zeros(0, int)))
+    assert not model.passes().fit_together(
+        tokens, Neighborhood(np.zeros(0, int), np.zeros(1, int), np.zeros(0, int))
+    )
     for changes in ({"direction": "bidirectional"}, {"method": "max"}, {"method": "plm"}):
         assert not make_model(**changes).passes().fit_together(tokens, neighborhood)
 
@@ -182,32 +222,59 @@ def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     states = type(model.network).neighbor_states
     monkeypatch.setattr(
-        type(model.network), "neighbor_states", lambda self, batch: read.append(batch.num_nodes) or states(self, batch)
+        type(model.network),
+        "neighbor_states",
+        lambda self, batch: read.append(batch.num_nodes) or states(self, batch),
     )
     model.encode(make_texts(10), [["graph node"]] * 10)
     assert sum(read) == 1
 
 
-def gradients(model: GraphFormers, texts: list[str], neighbors: list[list[str]]) -> dict[str, float]:
+def gradients(
+    model: GraphFormers, texts: list[str], neighbors: list[list[str]]
+) -> dict[str, float]:
     places: dict[str, int] = {}
     flat = [places.setdefault(text, len(places)) for around in neighbors for text in around]
     tokens = tokenize([*places, *texts], model.tokenizer)
-    indptr = np.concatenate([[0], np.cumsum([len(around) for around in neighbors])]).astype(np.int64)
-    neighborhood = Neighborhood(np.arange(len(texts)) + len(places), indptr, np.array(flat, dtype=np.int64))
+    indptr = np.concatenate([[0], np.cumsum([len(around) for around in neighbors])]).astype(
+        np.int64
+    )
+    neighborhood = Neighborhood(
+        np.arange(len(texts)) + len(places), indptr, np.array(flat, dtype=np.int64)
+    )
     batch = model.packer().pack_neighborhoods(tokens, neighborhood)
-    weights = torch.randn(len(texts), model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    weights = torch.randn(
+        len(texts), model.config.hidden_size, generator=torch.Generator().manual_seed(0)
+    )
     (model.network(batch) * weights).sum().backward()
-    return {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in model.network.named_parameters()}
+    return {
+        name: 0.0 if p.grad is None else float(p.grad.abs().max())
+        for name, p in model.network.named_parameters()
+    }
 
 
 @pytest.mark.parametrize(
     ("method", "direction", "share_gnn"),
-    [("graphformers", direction, share) for direction in ("unidirectional", "bidirectional") for share in (True, False)]
+    [
+        ("graphformers", direction, share)
+        for direction in ("unidirectional", "bidirectional")
+        for share in (True, False)
+    ]
     + [(method, "unidirectional", True) for method in CASCADED],
 )
-def test_gradients_reach_every_parameter_that_can_matter(method: str, direction: str, share_gnn: bool) -> None:
-    """The others: key biases, which a softmax cannot see; and, when only centres look, the neighbour-neighbour bias."""
-    model = make_model(method=method, direction=direction, share_gnn=share_gnn, relative_buckets=8, relative_distance=16)
+def test_gradients_reach_every_parameter_that_can_matter(
+    method: str, direction: str, share_gnn: bool
+) -> None:
+    """The others: key biases, which a softmax cannot see; and, when only centres look, the
+    neighbour-neighbour bias.
+    """
+    model = make_model(
+        method=method,
+        direction=direction,
+        share_gnn=share_gnn,
+        relative_buckets=8,
+        relative_distance=16,
+    )
     texts = make_texts(30)
     model.double()  # what is zero in theory is zero to 1e-12
     found = gradients(model, texts, draw_neighbors(texts, 5))
@@ -245,7 +312,10 @@ def test_threads_that_encode_a_model_in_training_agree(texts: list[str]) -> None
     expected = model.encode(texts)
     model.train()
     with ThreadPoolExecutor(3) as threads:
-        assert all(np.array_equal(found, expected) for found in threads.map(lambda _: model.encode(texts), range(6)))
+        assert all(
+            np.array_equal(found, expected)
+            for found in threads.map(lambda _: model.encode(texts), range(6))
+        )
     assert model.training
 
 
@@ -290,16 +360,23 @@ def test_edges_of_what_can_be_encoded() -> None:
 
 def test_one_text_is_one_vector() -> None:
     model = make_model()
-    (alone,), (among,) = model.encode(["graph node"]), model.encode(["graph node"], [["link", "text"]])
+    (alone,), (among,) = (
+        model.encode(["graph node"]),
+        model.encode(["graph node"], [["link", "text"]]),
+    )
     assert np.array_equal(model.encode("graph node"), alone)
     assert np.array_equal(model.encode("graph node", ["link", "text"]), among)
     assert np.array_equal(model.encode("graph node", [["link", "text"]]), among)
     assert np.array_equal(model.encode("graph node", []), alone)
     assert np.linalg.norm(model.encode("graph node", normalize=True)) == pytest.approx(1)
-    assert model.similarity(alone, [alone, among]) == pytest.approx(np.array([[alone @ alone, alone @ among]]), rel=1e-5)
+    assert model.similarity(alone, [alone, among]) == pytest.approx(
+        np.array([[alone @ alone, alone @ among]]), rel=1e-5
+    )
     cosines = make_model(similarity="cosine").similarity(alone, [2 * alone, among])
     assert cosines[0, 0] == pytest.approx(1)
-    assert cosines[0, 1] == pytest.approx(alone @ among / np.linalg.norm(alone) / np.linalg.norm(among), rel=1e-5)
+    assert cosines[0, 1] == pytest.approx(
+        alone @ among / np.linalg.norm(alone) / np.linalg.norm(among), rel=1e-5
+    )
 
 
 def test_ten_thousand_neighbours() -> None:
@@ -311,7 +388,8 @@ def test_ten_thousand_neighbours() -> None:
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[:3] - model.encode(few, [["node"], [], ["link"]])).max() <= CLOSE
     reference = model.encode(["graph"], [sorted(many)])
-    assert np.abs(vectors[3] - reference[0]).max() <= 1e-4  # sums of 10,000 numbers in another order
+    # sums of 10,000 numbers in another order
+    assert np.abs(vectors[3] - reference[0]).max() <= 1e-4
     assert np.abs(vectors[3] - model.encode(["graph"], [many[:9000]])[0]).max() > 1e-6
 
 
@@ -320,14 +398,31 @@ def test_a_graph_token_starts_as_the_average() -> None:
     model = make_model()
     fresh = GraphAttention(model.config).eval()
     center, neighbors = torch.randn(2, 24), torch.randn(5, 24)
-    index, is_open = torch.tensor([[0, 1, 2], [3, 0, 0]]), torch.tensor([[True] * 3, [True, False, False]])
-    found = fresh(torch.cat([center, neighbors]), neighborhood_index(index, is_open), fresh.mask(is_open, 1))[:, 0]
-    expected = torch.stack([torch.cat([center[:1], neighbors[:3]]).mean(0), torch.cat([center[1:], neighbors[3:4]]).mean(0)])
+    index, is_open = (
+        torch.tensor([[0, 1, 2], [3, 0, 0]]),
+        torch.tensor([[True] * 3, [True, False, False]]),
+    )
+    found = fresh(
+        torch.cat([center, neighbors]), neighborhood_index(index, is_open), fresh.mask(is_open, 1)
+    )[:, 0]
+    expected = torch.stack(
+        [
+            torch.cat([center[:1], neighbors[:3]]).mean(0),
+            torch.cat([center[1:], neighbors[3:4]]).mean(0),
+        ]
+    )
     assert (found - expected).abs().max() < 0.05
 
 
 def test_settings_are_checked() -> None:
-    good = {"vocab_size": 10, "hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 8, "max_positions": 64}
+    good = {
+        "vocab_size": 10,
+        "hidden_size": 24,
+        "num_layers": 2,
+        "num_heads": 3,
+        "intermediate_size": 8,
+        "max_positions": 64,
+    }
     ModelConfig(**good)
     for wrong in (
         {"method": "gcn"},
@@ -342,8 +437,16 @@ def test_settings_are_checked() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 12), max_size=60), st.integers(13, 50), st.integers(1, 8), st.integers(1, 4), st.booleans())
-def test_rows_hold_every_token_once(lengths: list[int], width: int, slots: int, multiple: int, graph: bool) -> None:
+@given(
+    st.lists(st.integers(1, 12), max_size=60),
+    st.integers(13, 50),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_rows_hold_every_token_once(
+    lengths: list[int], width: int, slots: int, multiple: int, graph: bool
+) -> None:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     flat = np.arange(indptr[-1]) + 100
     batch = pack_nodes(flat, indptr, width, slots, 7, graph_tokens=graph, row_multiple=multiple)

@@ -15,7 +15,15 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.coding import asked, coding_of
-from graphformers.retrieval.index import ABOUT, FILE, LEAST_WIDTH, Index, Trial, build_index, load_index
+from graphformers.retrieval.index import (
+    ABOUT,
+    FILE,
+    LEAST_WIDTH,
+    Index,
+    Trial,
+    build_index,
+    load_index,
+)
 from tests.embedding.conftest import flip, make_model, some_graph
 
 pytest.importorskip("usearch")
@@ -33,10 +41,17 @@ class Crowd(VectorStore):
     """A store of made vectors without a model: just what an index looks at."""
 
     def __init__(self, place: Path, vectors: Any, similarity: str) -> None:
-        graph = build_graph(pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)}), [], [])
+        graph = build_graph(
+            pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)}),
+            [],
+            [],
+        )
         model = make_model(method="plm", hidden_size=24)
         super().__init__(embed(model, graph, place).artifact)
-        self._made, self.settings = vectors, {**self.settings, "similarity": similarity, "hidden_size": vectors.shape[1]}
+        self._made, self.settings = (
+            vectors,
+            {**self.settings, "similarity": similarity, "hidden_size": vectors.shape[1]},
+        )
 
     def base_vectors(self, nodes: Any) -> Any:
         return self._made[nodes]
@@ -51,9 +66,16 @@ def brute_force(store: VectorStore, query: Any, k: int, allowed: Any = None) -> 
     nodes = store.live.nodes()
     vectors = store.raw(nodes).floats().astype(float)
     if store.is_cosine:
-        vectors, query = vectors / np.linalg.norm(vectors, axis=1, keepdims=True), query / np.linalg.norm(query)
+        vectors, query = (
+            vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+            query / np.linalg.norm(query),
+        )
     scores = vectors @ query
-    order = [int(nodes[i]) for i in np.argsort(-scores, kind="stable") if allowed is None or allowed[nodes[i]]]
+    order = [
+        int(nodes[i])
+        for i in np.argsort(-scores, kind="stable")
+        if allowed is None or allowed[nodes[i]]
+    ]
     return order[:k]
 
 
@@ -72,12 +94,17 @@ def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path, la
     assert index.facts.recall >= 0.98
     queries = crowd(50, seed=0)[::-1] + crowd(50, seed=0) / 4  # of the same kind, but none of them
     found = index.search(queries, 10)
-    hits = sum(len(set(found.nodes_QK[q].tolist()) & set(brute_force(store, queries[q], 10))) for q in range(50))
+    hits = sum(
+        len(set(found.nodes_QK[q].tolist()) & set(brute_force(store, queries[q], 10)))
+        for q in range(50)
+    )
     assert hits >= 0.98 * 500
 
 
 @pytest.mark.parametrize(("largest", "precision"), [(1, "i8"), (15, "f16")])
-def test_numbers_are_bytes_where_that_keeps_the_order(largest: float, precision: str, tmp_path: Path, large: None) -> None:
+def test_numbers_are_bytes_where_that_keeps_the_order(
+    largest: float, precision: str, tmp_path: Path, large: None
+) -> None:
     vectors = crowd(2000, size=96)
     vectors[::7, 3] *= largest  # a few numbers that dwarf all others
     index = build_index(Crowd(tmp_path / "v", vectors, "dot"))
@@ -87,7 +114,9 @@ def test_numbers_are_bytes_where_that_keeps_the_order(largest: float, precision:
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_nodes_with_the_same_vector_do_not_widen_the_search(similarity: str, tmp_path: Path, large: None) -> None:
+def test_nodes_with_the_same_vector_do_not_widen_the_search(
+    similarity: str, tmp_path: Path, large: None
+) -> None:
     vectors = crowd(3000, size=64)
     vectors[::20] = vectors[7]
     facts = build_index(Crowd(tmp_path / "v", vectors, similarity)).facts
@@ -109,9 +138,13 @@ def test_the_length_of_a_query_does_not_matter(factor: float, tmp_path: Path, la
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["i8", "f16"]), st.booleans())
-def test_coded_vectors_have_one_length_and_keep_their_order(seed: int, precision: str, is_moved: bool) -> None:
+def test_coded_vectors_have_one_length_and_keep_their_order(
+    seed: int, precision: str, is_moved: bool
+) -> None:
     draw = np.random.default_rng(seed)
-    vectors = (draw.normal(size=(300, 64)) * draw.uniform(0.2, 2, (300, 1)) + 5 * is_moved).astype(np.float32)
+    vectors = (draw.normal(size=(300, 64)) * draw.uniform(0.2, 2, (300, 1)) + 5 * is_moved).astype(
+        np.float32
+    )
     query = draw.normal(size=(1, 64)).astype(np.float32)
     coding = coding_of(Rows(vectors), precision)  # type: ignore[arg-type]
     coded = coding.stored(vectors).astype(float)
@@ -119,7 +152,9 @@ def test_coded_vectors_have_one_length_and_keep_their_order(seed: int, precision
     assert lengths.max() / lengths.min() < (1.1 if precision == "i8" else 1.0001)
     mine, truth = coded @ asked(query, precision)[0].astype(float), vectors @ query[0]
     line = np.polyfit(truth, mine, 1)  # the same up to a factor and a constant
-    assert np.abs(np.polyval(line, truth) - mine).max() < (0.05 if precision == "i8" else 1e-4) * (mine.max() - mine.min())
+    assert np.abs(np.polyval(line, truth) - mine).max() < (0.05 if precision == "i8" else 1e-4) * (
+        mine.max() - mine.min()
+    )
 
 
 class Rows:
@@ -135,7 +170,9 @@ class Rows:
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_exact_search_is_brute_force(similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_search_is_brute_force(
+    similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Crowd(tmp_path / "v", crowd(400), similarity)
     queries = np.random.default_rng(9).normal(size=(5, 16)).astype(np.float32)
     for block in (1 << 16, 37):
@@ -166,21 +203,30 @@ def test_filters_are_correct_against_brute_force(
             assert all(allowed[hits])
             assert len(hits) == len(set(hits)) == len(expected)
             right += len(set(hits) & set(expected))
-        assert right >= 0.95 * 40 * min(k, int(allowed.sum()))  # near neighbours are found nearly always, not always
+        # near neighbours are found nearly always, not always
+        assert right >= 0.95 * 40 * min(k, int(allowed.sum()))
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1000))
-def test_changes_are_found_at_once_and_what_is_gone_never(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_changes_are_found_at_once_and_what_is_gone_never(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_module, "EXACT_BELOW", 10)
-        place, model, draw = tmp_path_factory.mktemp("v") / "v", make_model(), np.random.default_rng(seed)
+        place, model, draw = (
+            tmp_path_factory.mktemp("v") / "v",
+            make_model(),
+            np.random.default_rng(seed),
+        )
         graph = some_graph(seed % 3)
         embed(model, graph, place)
         build_index(VectorStore.load(place))
         ids = graph.ids.to_pylist()
         gone, changed = ids[int(draw.integers(60))], ids[int(draw.integers(60))]
-        nodes = {"new one": "graph text 42", "new two": "vector link"} | ({changed: "layer layer"} if changed != gone else {})
+        nodes = {"new one": "graph text 42", "new two": "vector link"} | (
+            {changed: "layer layer"} if changed != gone else {}
+        )
         update(place, nodes=nodes, edges=[("new one", "new two")], remove=[gone], model=model)
         store = VectorStore.load(place)
         index = Index.open(store)
@@ -208,7 +254,10 @@ def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
     queries = store.base_vectors(np.arange(5))
     assert again.search(queries, 5).nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
     assert made.facts is not None
-    assert Trial.of(store).choose_width(again, LEAST_WIDTH) == (made.facts.search_width, made.facts.recall)
+    assert Trial.of(store).choose_width(again, LEAST_WIDTH) == (
+        made.facts.search_width,
+        made.facts.recall,
+    )
 
 
 def test_an_index_that_cannot_be_kept_serves(
@@ -224,7 +273,9 @@ def test_an_index_that_cannot_be_kept_serves(
     assert (made.search(store.base_vectors(np.arange(3)), 1).nodes_QK >= 0).all()
 
 
-def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_or_foreign_index_is_made_again(
+    tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     embed(make_model(), some_graph(), tmp_path / "v")
     Index.open(VectorStore.load(tmp_path / "v"))
     flip(tmp_path / "v" / FILE, 500)
@@ -241,7 +292,9 @@ def test_a_damaged_or_foreign_index_is_made_again(tmp_path: Path, large: None, c
     assert load_index(VectorStore.load(tmp_path / "x")) is None
 
 
-def test_an_index_of_an_older_base_does_not_replace_the_new_one(tmp_path: Path, large: None) -> None:
+def test_an_index_of_an_older_base_does_not_replace_the_new_one(
+    tmp_path: Path, large: None
+) -> None:
     """As a process would write it that has the folder open since before a compaction."""
     old = embed(make_model(), some_graph(), tmp_path / "v")
     new = embed(make_model(), some_graph(1), tmp_path / "v", force=True)

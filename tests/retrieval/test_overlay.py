@@ -1,4 +1,6 @@
-"""What an index does not know is looked at one by one: against brute force, and carried from state to state."""
+"""What an index does not know is looked at one by one: against brute force, and carried from state
+to state.
+"""
 
 from pathlib import Path
 
@@ -43,12 +45,22 @@ def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.M
         updater, carried = Updater(VectorStore.load(place), model, lock), None
         ids = updater.store.ids.to_pylist()
         for i in range(6):
-            nodes = {f"new {i}": f"graph {i}", f"new {i // 2}": f"link {i}", ids[i]: f"vector text {i}"}
+            nodes = {
+                f"new {i}": f"graph {i}",
+                f"new {i // 2}": f"link {i}",
+                ids[i]: f"vector text {i}",
+            }
             updater.apply(gather_changes(nodes, [(f"new {i}", ids[2 * i])], [ids[20 + i]], None))
             store, unseen = updater.store.fork(), np.array([30, 31, 32])
             with monkeypatch.context() as patch:
                 read: list[np.ndarray] = []  # type: ignore[type-arg]
-                patch.setattr(store, "compared", lambda nodes, s=store, r=read: r.append(nodes) or VectorStore.compared(s, nodes))
+                patch.setattr(
+                    store,
+                    "compared",
+                    lambda nodes, s=store, r=read: (
+                        r.append(nodes) or VectorStore.compared(s, nodes)
+                    ),
+                )
                 carried = Overlay.of(store, unseen, carried)
             anew = Overlay.of(store, unseen)
             untouched = set(unseen.tolist()) - set(store.changed_nodes().tolist())

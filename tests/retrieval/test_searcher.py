@@ -23,7 +23,11 @@ def place(tmp_path: Path) -> Path:
     make_model().save_pretrained(tmp_path / "m.model")
     from graphformers.model.encoding import GraphFormers
 
-    embed(GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu"), some_graph(), tmp_path / "v")
+    embed(
+        GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu"),
+        some_graph(),
+        tmp_path / "v",
+    )
     return tmp_path / "v"
 
 
@@ -37,18 +41,28 @@ def test_similar_nodes_links_and_texts(place: Path) -> None:
     assert [match.id for match in similar] == [other for other in order if other != id][:7]
     assert similar[0].text == graph.text(similar[0].id)
     linked = {id, *graph.neighbors(id)}
-    assert [match.id for match in searcher.links(id, 7)] == [other for other in order if other not in linked][:7]
+    assert [match.id for match in searcher.links(id, 7)] == [
+        other for other in order if other not in linked
+    ][:7]
     vector = model.encode(["graph text"], [[graph.text(id)]])[0]
-    expected = [graph.ids[int(i)].as_py() for i in np.argsort(-(everyone @ vector), kind="stable")[:5]]
+    expected = [
+        graph.ids[int(i)].as_py() for i in np.argsort(-(everyone @ vector), kind="stable")[:5]
+    ]
     assert [match.id for match in searcher.text("graph text", 5, neighbors=[id])] == expected
     assert [match.id for match in search(store, vector, 5)] == expected
     assert [match.id for match in search(place, "graph text", 5, neighbors=[id])] == expected
-    assert [match.id for match in search(place, "graph text", 5, neighbors=id)] == expected  # no list of its letters
+    # no list of its letters
+    assert [match.id for match in search(place, "graph text", 5, neighbors=id)] == expected
 
 
 def test_filters_are_those_of_a_loop(place: Path) -> None:
     model = make_model()
-    update(place, nodes=[{"id": "new", "text": "graph", "year": 1995, "kind": "x"}], remove=["a1"], model=model)
+    update(
+        place,
+        nodes=[{"id": "new", "text": "graph", "year": 1995, "kind": "x"}],
+        remove=["a1"],
+        model=model,
+    )
     live = VectorStore.load(place).live
     rows = {node: live.fields(node) for node in live.nodes().tolist()}
     for filter, test in {
@@ -67,19 +81,35 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
         assert mark is not None
         assert [bool(mark[node]) for node in rows] == [bool(test(row)) for row in rows.values()]
     both = allowed_nodes(live, ["year>=1993", "year<1996"])
-    assert [bool(both[node]) for node in rows] == [1993 <= row["year"] < 1996 for row in rows.values()]  # type: ignore[index,operator]
+    assert [bool(both[node]) for node in rows] == [
+        1993 <= row["year"] < 1996 for row in rows.values()
+    ]  # type: ignore[index,operator]
     assert allowed_nodes(live, []) is None
     found = Searcher(place, model).similar("new", 60, where=["year>=1995"])
     years = {str(row["id"]): row["year"] for row in rows.values()}
-    assert {match.id for match in found} == {id for id, year in years.items() if year >= 1995 and id != "new"}  # type: ignore[operator]
+    assert {match.id for match in found} == {
+        id for id, year in years.items() if year >= 1995 and id != "new"
+    }  # type: ignore[operator]
 
 
 def test_values_may_look_like_filters(place: Path) -> None:
     model = make_model()
-    update(place, nodes=[{"id": "new", "text": "graph", "kind": "a=b", "made in": "here", "x~y": 1.5}], model=model)
+    update(
+        place,
+        nodes=[{"id": "new", "text": "graph", "kind": "a=b", "made in": "here", "x~y": 1.5}],
+        model=model,
+    )
     searcher = Searcher(place, model, columns=["made in", "year", "x~y"])
     for filter in (
-        *("kind in x,a=b", "kind=a=b", "kind~=B", "kind =~ A=", "made in=here", "made in in there,here", "made in~HER"),
+        *(
+            "kind in x,a=b",
+            "kind=a=b",
+            "kind~=B",
+            "kind =~ A=",
+            "made in=here",
+            "made in in there,here",
+            "made in~HER",
+        ),
         *("x~y>1", "x~y in 1.5", "x~y = 1.5"),
     ):
         (found,) = searcher.text("graph", where=[filter])
@@ -91,7 +121,16 @@ def test_values_that_python_does_not_have(tmp_path: Path) -> None:
     day = pa.array([1_577_836_800_123_456_789, None], pa.timestamp("ns"))
     far = pa.array([10**17, 0], pa.timestamp("s"))
     span = pa.array([5, None], pa.duration("ns"))
-    table = pa.table({"id": ["a", "b"], "text": ["graph", "node"], "day": day, "far": far, "span": span, "x": [math.nan, 2.0]})
+    table = pa.table(
+        {
+            "id": ["a", "b"],
+            "text": ["graph", "node"],
+            "day": day,
+            "far": far,
+            "span": span,
+            "x": [math.nan, 2.0],
+        }
+    )
     model = make_model()
     store = embed(model, build_graph(table, ["a"], ["b"]), tmp_path / "v.vectors")
     searcher = Searcher(store, model, columns=["day", "far", "span", "x"])
@@ -99,7 +138,8 @@ def test_values_that_python_does_not_have(tmp_path: Path) -> None:
     assert found.id == "a"
     assert found.columns["day"] == "2020-01-01 00:00:00.123456789"
     assert (found.columns["span"], found.columns["x"]) == (5, None)
-    for where, expected in [("x!=3", ["b"]), ("x=2", ["b"]), ("x in 2,nan", ["b"])]:  # what is shown as no value is none
+    # what is shown as no value is none
+    for where, expected in [("x!=3", ["b"]), ("x=2", ["b"]), ("x in 2,nan", ["b"])]:
         assert [match.id for match in searcher.text("graph", where=[where])] == expected
 
 
@@ -107,10 +147,16 @@ def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str
     live = VectorStore.load(place).live
     found = search(place, "graph text", 5, columns="year", model=make_model())
     assert [match.columns for match in found] == [
-        {"year": live.fields(int(node))["year"]} for node in live.find([match.id for match in found])
+        {"year": live.fields(int(node))["year"]}
+        for node in live.find([match.id for match in found])
     ]
-    app(["search", str(place), "graph text", "-k", "5", "--show", "year", "--json"], standalone_mode=False)
-    assert [match["columns"] for match in json.loads(capsys.readouterr().out)] == [match.columns for match in found]
+    app(
+        ["search", str(place), "graph text", "-k", "5", "--show", "year", "--json"],
+        standalone_mode=False,
+    )
+    assert [match["columns"] for match in json.loads(capsys.readouterr().out)] == [
+        match.columns for match in found
+    ]
     app(["search", str(place), "graph text", "-k", "5", "--show", "year"], standalone_mode=False)
     header, first, *_ = capsys.readouterr().out.splitlines()
     assert header.split() == ["score", "id", "year", "text"]
@@ -121,10 +167,16 @@ def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str
 
 def test_numbers_are_not_compared_with_letters(place: Path) -> None:
     model = make_model()
-    nodes = [{"id": "new", "text": "graph", "price": "17,33", "day": "2020-07-01"}, {"id": "b", "text": "t", "day": "2021"}]
+    nodes = [
+        {"id": "new", "text": "graph", "price": "17,33", "day": "2020-07-01"},
+        {"id": "b", "text": "t", "day": "2021"},
+    ]
     update(place, nodes=nodes, model=model)
     searcher = Searcher(place, model)
-    with pytest.raises(GraphFormersError, match="'price<5,0': the column holds texts such as '17,33', which have no order"):
+    with pytest.raises(
+        GraphFormersError,
+        match="'price<5,0': the column holds texts such as '17,33', which have no order",
+    ):
         searcher.text("graph", where="price<5,0")
     assert [match.id for match in searcher.text("graph", where=["price=17,33"])] == ["new"]
     assert [match.id for match in searcher.text("graph", where=["day<2021"])] == ["new"]
@@ -133,10 +185,14 @@ def test_numbers_are_not_compared_with_letters(place: Path) -> None:
 def test_vectors_of_a_model_that_has_no_folder(tmp_path: Path) -> None:
     model = make_model()
     store = embed(model, some_graph(), tmp_path / "a.vectors")
-    assert search(store, "graph text", 3, model=model) == Searcher(store, model).text("graph text", 3)
+    assert search(store, "graph text", 3, model=model) == Searcher(store, model).text(
+        "graph text", 3
+    )
     assert list(store) == store.ids.to_pylist()
     assert np.array_equal(store.vectors(store.ids), store.vectors(list(store)))
-    with pytest.raises(GraphFormersError, match="made with a model that had no folder; pass it as model="):
+    with pytest.raises(
+        GraphFormersError, match="made with a model that had no folder; pass it as model="
+    ):
         search(store, "graph text", 3)
 
 
@@ -144,9 +200,13 @@ def test_long_vectors_are_directions(tmp_path: Path) -> None:
     model = make_model(similarity="cosine")
     searcher = Searcher(embed(model, some_graph(), tmp_path / "a.vectors"), model)
     query = model.encode(["graph text"])[0]
-    expected = [(match.id, pytest.approx(match.score, abs=1e-5)) for match in searcher.vector(query, 5)]
+    expected = [
+        (match.id, pytest.approx(match.score, abs=1e-5)) for match in searcher.vector(query, 5)
+    ]
     for length in (1e30, 1e-30):
-        assert [(match.id, match.score) for match in searcher.vector(query * np.float32(length), 5)] == expected
+        assert [
+            (match.id, match.score) for match in searcher.vector(query * np.float32(length), 5)
+        ] == expected
 
 
 def test_wrong_questions(place: Path) -> None:
@@ -157,15 +217,23 @@ def test_wrong_questions(place: Path) -> None:
         searcher.vector(np.zeros(24), 0)
     with pytest.raises(GraphFormersError, match=r"no node column 'yaer'; .*year"):
         searcher.text("x", where=["yaer=1"])
-    with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
+    with pytest.raises(
+        GraphFormersError, match="'soon' is no int64, which the column 'year' holds"
+    ):
         searcher.text("x", where=["year>soon"])
-    with pytest.raises(GraphFormersError, match="'soon' is no int64, which the column 'year' holds"):
+    with pytest.raises(
+        GraphFormersError, match="'soon' is no int64, which the column 'year' holds"
+    ):
         searcher.text("x", where=["year in 1990,soon"])
-    with pytest.raises(GraphFormersError, match="a value is empty, expected values with commas between them"):
+    with pytest.raises(
+        GraphFormersError, match="a value is empty, expected values with commas between them"
+    ):
         searcher.text("x", where=["year in 1990,"])
     with pytest.raises(GraphFormersError, match="no node column 'yaer'; did you mean 'year'"):
         searcher.text("x", where=["yaer=made in here"])
-    with pytest.raises(GraphFormersError, match="the column holds int64, ~ looks for letters in texts"):
+    with pytest.raises(
+        GraphFormersError, match="the column holds int64, ~ looks for letters in texts"
+    ):
         searcher.text("x", where=["year~19"])
     with pytest.raises(GraphFormersError, match="expected COLUMN=VALUE"):
         searcher.text("x", where=["year"])
@@ -182,15 +250,22 @@ def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = store.ids[3].as_py()
     app(["search", str(place), "--id", id, "-k", "3", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
-    assert [match["id"] for match in found] == [match.id for match in Searcher(store).similar(id, 3)]
-    app(["search", str(place), "graph node", "-k", "4", "--where", "year>=1990", "--device", "cpu"], standalone_mode=False)
+    assert [match["id"] for match in found] == [
+        match.id for match in Searcher(store).similar(id, 3)
+    ]
+    app(
+        ["search", str(place), "graph node", "-k", "4", "--where", "year>=1990", "--device", "cpu"],
+        standalone_mode=False,
+    )
     assert len(capsys.readouterr().out.splitlines()) == 5
     ids = [store.ids[i].as_py() for i in range(3)]
     update(place, nodes={"a,b": "graph node"}, model=make_model())
     near = ["--neighbors", "a,b", "--neighbors", f"{ids[0]}, {ids[1]}"]
     app(["search", str(place), "graph text", "-k", "3", *near, "--json"], standalone_mode=False)
     expected = Searcher(place).text("graph text", 3, neighbors=["a,b", *ids[:2]])
-    assert [match["id"] for match in json.loads(capsys.readouterr().out)] == [match.id for match in expected]
+    assert [match["id"] for match in json.loads(capsys.readouterr().out)] == [
+        match.id for match in expected
+    ]
     with pytest.raises(Exception, match="an empty text given"):
         app(["search", str(place), " "], standalone_mode=False)
     app(["search", str(place), "--links", id, "--where", "year>3000"], standalone_mode=False)

@@ -25,7 +25,13 @@ TOKEN = "a-secret-of-more-than-16-letters"
 class Running:
     """A server in a process of its own: forked, or as a user starts it."""
 
-    def __init__(self, place: Path, *words: str, environment: dict[str, str] | None = None, is_forked: bool = True) -> None:
+    def __init__(
+        self,
+        place: Path,
+        *words: str,
+        environment: dict[str, str] | None = None,
+        is_forked: bool = True,
+    ) -> None:
         words = ("serve", str(place), "--port", "0", "--device", "cpu", *words)
         variables = os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {})
         self.process: Forked | subprocess.Popen[str]
@@ -62,7 +68,9 @@ class Running:
 
 
 @contextmanager
-def running(place: Path, *words: str, environment: dict[str, str] | None = None, is_forked: bool = True) -> Iterator[Running]:
+def running(
+    place: Path, *words: str, environment: dict[str, str] | None = None, is_forked: bool = True
+) -> Iterator[Running]:
     server = Running(place, *words, environment=environment, is_forked=is_forked)
     try:
         yield server

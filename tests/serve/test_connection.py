@@ -16,7 +16,9 @@ from graphformers.serve.connection import Connection, most_connections
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -26,7 +28,9 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr(connection, "HEAD_SECONDS", 1.0)
     monkeypatch.setattr(Connection, "most", 30)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, lifespan="off", log_level="critical"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=Connection, lifespan="off", log_level="critical")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
@@ -46,11 +50,16 @@ def read(client: socket.socket) -> bytes:
 
 def test_who_says_nothing_makes_room(address: tuple[str, int]) -> None:
     with ExitStack() as held:
-        silent = [held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(60)]
+        silent = [
+            held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(60)
+        ]
         silent[0].sendall(b"GET /hea")
         answers = [read(client) for client in silent]
     assert answers[:30] == [b""] * 30
-    assert all(answer.startswith(b"HTTP/1.1 503 ") and b"too many connections" in answer for answer in answers[30:])
+    assert all(
+        answer.startswith(b"HTTP/1.1 503 ") and b"too many connections" in answer
+        for answer in answers[30:]
+    )
     with socket.create_connection(address, timeout=20) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert read(client).endswith(b"ok")
@@ -74,6 +83,8 @@ def test_there_are_files_for_all_of_them() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(300, limits[0]), limits[1]))
         most = most_connections()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(most + connection.OWN_FILES, limits[1])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(
+            most + connection.OWN_FILES, limits[1]
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -18,7 +18,15 @@ from graphformers.retrieval import index as index_module
 from graphformers.retrieval.index import has_usearch
 from graphformers.serve.engine import Engine, Question
 from graphformers.serve.settings import ServeSettings
-from graphformers.serve.writing import AddEdges, DeleteNode, NotFoundError, PutNode, RefusedError, RemoveEdge, Write
+from graphformers.serve.writing import (
+    AddEdges,
+    DeleteNode,
+    NotFoundError,
+    PutNode,
+    RefusedError,
+    RemoveEdge,
+    Write,
+)
 from tests.embedding.conftest import farthest
 
 
@@ -40,8 +48,13 @@ def num_records(place: Path) -> int:
 
 def test_waiting_writes_are_one_record(engine: Engine, place: Path) -> None:
     ids = engine.view.store.ids.to_pylist()
-    writes: list[Write] = [PutNode(f"new{i}", f"graph text {i}", {"year": 2000 + i}, (ids[i], "new0")) for i in range(8)]
-    writes.append(AddEdges((("new1", "new2", "cites"), (ids[3], "new3", None), ("new1", "new1", None))))
+    writes: list[Write] = [
+        PutNode(f"new{i}", f"graph text {i}", {"year": 2000 + i}, (ids[i], "new0"))
+        for i in range(8)
+    ]
+    writes.append(
+        AddEdges((("new1", "new2", "cites"), (ids[3], "new3", None), ("new1", "new1", None)))
+    )
     writes.append(DeleteNode(ids[50]))
     answers = engine._write(writes)
     assert answers[0] == {"id": "new0", "is_new": True, "new_links": 1, "new_columns": []}
@@ -51,7 +64,10 @@ def test_waiting_writes_are_one_record(engine: Engine, place: Path) -> None:
     assert num_records(place) == 1
     assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
     assert found(engine, id="new1", k=70)[0] not in ("new1", ids[50])
-    assert set(found(engine, id="new1", k=70)) == {*ids, *(f"new{i}" for i in range(8))} - {"new1", ids[50]}
+    assert set(found(engine, id="new1", k=70)) == {*ids, *(f"new{i}" for i in range(8))} - {
+        "new1",
+        ids[50],
+    }
 
 
 def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
@@ -69,16 +85,26 @@ def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
     live = engine.view.store.live
     assert answers[0] == {"id": "a", "is_new": True, "new_links": 0, "new_columns": []}
     assert isinstance(answers[2], dict | NotFoundError)
-    assert live.fields(int(live.find(["b"])[0])) == {"id": "b", "text": "with another column", "kind": "x"}
+    assert live.fields(int(live.find(["b"])[0])) == {
+        "id": "b",
+        "text": "with another column",
+        "kind": "x",
+    }
     assert isinstance(answers[5], dict | RefusedError)
     assert all(answer is not None for answer in answers)
 
 
 def test_links_of_one_type_can_go(engine: Engine, place: Path) -> None:
     ids = engine.view.store.ids.to_pylist()
-    engine._write([PutNode("a", "graph"), AddEdges((("a", ids[0], "cites"), (ids[0], "a", "likes")))])
+    engine._write(
+        [PutNode("a", "graph"), AddEdges((("a", ids[0], "cites"), (ids[0], "a", "likes")))]
+    )
     answers = engine._write(
-        [RemoveEdge(ids[0], "a", "extends"), RemoveEdge(ids[0], "a", "cites"), RemoveEdge("a", ids[0], "cites")]
+        [
+            RemoveEdge(ids[0], "a", "extends"),
+            RemoveEdge(ids[0], "a", "cites"),
+            RemoveEdge("a", ids[0], "cites"),
+        ]
     )
     assert [str(answer) for answer in answers[::2]] == [
         f"no link of {ids[0]!r} and 'a' of type 'extends'",
@@ -121,24 +147,34 @@ def test_a_linked_pair_takes_links_of_other_types(engine: Engine, place: Path) -
     one, other = graph.ids_of(np.array(graph.pairs()[0]))
     cites, back = (one, other, "newly cites"), (other, one, "newly cites")
     answers = engine._write([AddEdges((cites, cites, (other, one, None))), AddEdges((cites, back))])
-    assert answers == [{"added": 1, "already_there": 2, "self_links": 0}, {"added": 1, "already_there": 1, "self_links": 0}]
-    assert engine._write([AddEdges((cites, back))]) == [{"added": 0, "already_there": 2, "self_links": 0}]
+    assert answers == [
+        {"added": 1, "already_there": 2, "self_links": 0},
+        {"added": 1, "already_there": 1, "self_links": 0},
+    ]
+    assert engine._write([AddEdges((cites, back))]) == [
+        {"added": 0, "already_there": 2, "self_links": 0}
+    ]
     after = VectorStore.load(place).graph()
     assert after.edges.shape[1] == graph.edges.shape[1] + 2
     np.testing.assert_array_equal(after.indices, graph.indices)
 
 
-def test_more_types_of_links_than_a_graph_holds_are_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_types_of_links_than_a_graph_holds_are_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = engine.view.store.graph()
     one, other = graph.ids_of(np.array(graph.pairs()[0]))
     types = len(graph.type_names)
     monkeypatch.setattr(changes_module, "MOST_TYPES", types + 1)
-    answers = engine._write([AddEdges(((one, other, "x"),)), AddEdges(((one, other, "y"),))])  # one is welcome
+    # one is welcome
+    answers = engine._write([AddEdges(((one, other, "x"),)), AddEdges(((one, other, "y"),))])
     assert answers[0] == {"added": 1, "already_there": 0, "self_links": 0}
     assert isinstance(answers[1], RefusedError)
     assert "more types of links" in str(answers[1])
     monkeypatch.setattr(changes_module, "MOST_TYPES", types)  # a type that is known is no new one
-    assert engine._write([AddEdges(((other, one, "x"),))]) == [{"added": 1, "already_there": 0, "self_links": 0}]
+    assert engine._write([AddEdges(((other, one, "x"),))]) == [
+        {"added": 1, "already_there": 0, "self_links": 0}
+    ]
 
 
 def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:
@@ -170,13 +206,26 @@ def test_a_wrong_write_is_refused_alone(engine: Engine) -> None:
 
 
 def test_a_view_never_changes(engine: Engine) -> None:
-    """Who reads while others write sees one state: the same answers from a view before and after."""
+    """Who reads while others write sees one state: the same answers from a view before and
+    after.
+    """
     view, id = engine.view, engine.view.store.ids[5].as_py()
     hits = view.index.search(view.store[id][None], 60)
     before = (len(view.store), view.store[id].copy(), view.store.live.row(5).copy(), hits)
-    engine._write([PutNode(id, "something else"), PutNode("n", "new", {}, (id,)), DeleteNode(view.store.ids[7].as_py())])
+    engine._write(
+        [
+            PutNode(id, "something else"),
+            PutNode("n", "new", {}, (id,)),
+            DeleteNode(view.store.ids[7].as_py()),
+        ]
+    )
     assert engine.view is not view
-    after = (len(view.store), view.store[id], view.store.live.row(5), view.index.search(view.store[id][None], 60))
+    after = (
+        len(view.store),
+        view.store[id],
+        view.store.live.row(5),
+        view.index.search(view.store[id][None], 60),
+    )
     assert before[0] == after[0]
     np.testing.assert_array_equal(before[1], after[1])
     np.testing.assert_array_equal(before[2], after[2])
@@ -192,7 +241,13 @@ def test_readers_never_stumble_over_writers(engine: Engine) -> None:
         draw = np.random.default_rng(seed)
         while not is_over.is_set():
             try:
-                found(engine, id=ids[draw.integers(30)], is_unlinked=bool(draw.integers(2)), num_neighbors=3, k=60)
+                found(
+                    engine,
+                    id=ids[draw.integers(30)],
+                    is_unlinked=bool(draw.integers(2)),
+                    num_neighbors=3,
+                    k=60,
+                )
             except Exception as error:
                 errors.append(error)
 
@@ -209,8 +264,12 @@ def test_readers_never_stumble_over_writers(engine: Engine) -> None:
     assert not errors
 
 
-def test_a_full_disk_is_told_and_passes(engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a write that could not be kept is seen; when there is room again, writing goes on."""
+def test_a_full_disk_is_told_and_passes(
+    engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a write that could not be kept is seen; when there is room again, writing goes
+    on.
+    """
     before = len(engine.view.store)
     with monkeypatch.context() as full:
         full.setattr("os.fsync", _no_space)
@@ -238,8 +297,12 @@ def test_no_second_writer(engine: Engine, place: Path) -> None:
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
-def test_compaction_goes_on_beside_reads_and_writes(place: Path, monkeypatch: pytest.MonkeyPatch, is_exact: bool) -> None:
-    """Compacted after every few writes: what was written is found at once and after, whoever's index is asked."""
+def test_compaction_goes_on_beside_reads_and_writes(
+    place: Path, monkeypatch: pytest.MonkeyPatch, is_exact: bool
+) -> None:
+    """Compacted after every few writes: what was written is found at once and after, whoever's
+    index is asked.
+    """
     if not is_exact:
         if not has_usearch():
             pytest.skip("usearch is not installed")

@@ -1,4 +1,6 @@
-"""The page in a real browser: search, node, attention, map; nothing complains and nothing leaves the machine."""
+"""The page in a real browser: search, node, attention, map; nothing complains and nothing leaves
+the machine.
+"""
 
 from pathlib import Path
 
@@ -21,7 +23,9 @@ def server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
     rows = graph.nodes.to_pylist()
     rows.append({"id": "evil/<i>", "text": EVIL, "year": 1999})
     ids = [row["id"] for row in rows]
-    pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist()] + [("evil/<i>", id) for id in ids[:4]]
+    pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist()] + [
+        ("evil/<i>", id) for id in ids[:4]
+    ]
     grown = build_graph(pa.Table.from_pylist(rows), [a for a, _ in pairs], [b for _, b in pairs])
     with running(make_vectors(tmp_path_factory.mktemp("page"), grown)) as found:
         yield found
@@ -36,7 +40,10 @@ def test_filters_and_columns_of_what_is_found(server: Running) -> None:
         assert found == {"year: 1991"}
         page.goto(server.address + "/#q=graph&where=" + "year in 1991, 1995")
         page.wait_for_selector("#results .own:text-is('year: 1995')")
-        assert set(page.locator("#results .match .own").all_inner_texts()) <= {"year: 1991", "year: 1995"}
+        assert set(page.locator("#results .match .own").all_inner_texts()) <= {
+            "year: 1991",
+            "year: 1995",
+        }
         assert complaints(seen) == []
 
 
@@ -45,10 +52,15 @@ def complaints(seen: Visit) -> list[str]:
     return [words for words in seen.complaints if "GL Driver Message" not in words]
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1440, False), (1440, True), (390, False), (390, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"), [(1440, False), (1440, True), (390, False), (390, True)]
+)
 def test_search_open_a_node_see_everything(server: Running, width: int, dark: bool) -> None:
     with visit(width, 900, dark=dark) as seen:
-        page, name = seen.page, f"{'wide' if width > 400 else 'narrow'}-{'dark' if dark else 'light'}"
+        page, name = (
+            seen.page,
+            f"{'wide' if width > 400 else 'narrow'}-{'dark' if dark else 'light'}",
+        )
         page.goto(server.address + "/")
         page.wait_for_selector("html[data-map=drawn]", state="attached")
         page.fill("#query", "graph layer")
@@ -105,12 +117,14 @@ def test_deep_links_keys_and_the_way_back(server: Running) -> None:
         page.goto(server.address + "/#node=nobody")
         page.wait_for_selector("#notice.bad")
         assert "no node with the id 'nobody'" in page.locator("#notice").inner_text()
-        told = [words for words in complaints(seen) if "404" not in words]  # a browser counts a 404 as an error
+        # a browser counts a 404 as an error
+        told = [words for words in complaints(seen) if "404" not in words]
         assert told == []
         assert seen.strangers == []
 
 
-# What was asked for and is no longer wanted breaks off in the middle of its answer, or comes anyway: {kind} says which.
+# What was asked for and is no longer wanted breaks off in the middle of its answer, or comes
+# anyway: {kind} says which.
 SLOW_ANSWER = """
 const real = window.fetch;
 window.fetch = async (path, options) => {
@@ -121,8 +135,14 @@ window.fetch = async (path, options) => {
   return new Response(new ReadableStream({ start(answer) {
     options.signal.addEventListener("abort", () => {
       const given = () => { document.documentElement.dataset.held = "given"; };
-      if ("{kind}" === "breaks off") { answer.error(new DOMException("given up", "AbortError")); setTimeout(given); }
-      else setTimeout(() => { answer.enqueue(new TextEncoder().encode(content)); answer.close(); setTimeout(given); }, 1000);
+      if ("{kind}" === "breaks off") {
+        answer.error(new DOMException("given up", "AbortError"));
+        setTimeout(given);
+      } else setTimeout(() => {
+        answer.enqueue(new TextEncoder().encode(content));
+        answer.close();
+        setTimeout(given);
+      }, 1000);
     });
   } }));
 };
@@ -178,8 +198,10 @@ def test_a_point_of_the_map_can_be_picked(server: Running) -> None:
         page.wait_for_timeout(300)
         place = frame.evaluate(
             """() => { // the loneliest point: near others, the pointer could as well mean those
-            const plot = document.getElementById("plot"), layout = plot._fullLayout, data = plot.data[0];
-            const points = Array.from(data.x, (x, i) => [layout.xaxis.l2p(x), layout.yaxis.l2p(data.y[i])]);
+            const plot = document.getElementById("plot");
+            const layout = plot._fullLayout, data = plot.data[0];
+            const pixel = (x, i) => [layout.xaxis.l2p(x), layout.yaxis.l2p(data.y[i])];
+            const points = Array.from(data.x, pixel);
             const apart = (a, b) => a === b ? 1e9 : Math.hypot(a[0] - b[0], a[1] - b[1]);
             const space = points.map((a) => Math.min(...points.map((b) => apart(a, b))));
             const best = space.indexOf(Math.max(...space));

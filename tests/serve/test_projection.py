@@ -1,4 +1,6 @@
-"""The map: the directions are the principal ones, new nodes have their place, and a large graph is sampled."""
+"""The map: the directions are the principal ones, new nodes have their place, and a large graph is
+sampled.
+"""
 
 import gzip
 from collections.abc import Iterator
@@ -34,7 +36,11 @@ def made(engine: Engine, most: int = 50_000) -> tuple[Map, dict[str, Any]]:
 
 
 def test_axes_are_those_of_a_singular_value_decomposition() -> None:
-    vectors = np.random.default_rng(0).normal(size=(200, 12)).astype(np.float32) * np.linspace(1, 3, 12, dtype=np.float32) + 5
+    vectors = (
+        np.random.default_rng(0).normal(size=(200, 12)).astype(np.float32)
+        * np.linspace(1, 3, 12, dtype=np.float32)
+        + 5
+    )
     mean, axes = principal_axes(vectors)
     np.testing.assert_allclose(mean, vectors.mean(0), atol=1e-4)
     expected = np.linalg.svd(vectors - vectors.mean(0))[2][:3].T
@@ -46,7 +52,9 @@ def test_every_node_has_its_place_and_new_ones_too(engine: Engine) -> None:
     whole, told = made(engine)
     ids = engine.view.store.ids.to_pylist()
     assert told["ids"] == ids
-    assert [told["x"][3], told["y"][3], told["z"][3]] == pytest.approx(whole.places([ids[3]])[0], abs=1e-3)
+    assert [told["x"][3], told["y"][3], told["z"][3]] == pytest.approx(
+        whole.places([ids[3]])[0], abs=1e-3
+    )
     engine.writes.put(PutNode("new", engine.view.store.text(ids[3]), {}, ())).result(20)
     places = whole.places(["new", "nobody"])
     assert places[0] is not None
@@ -63,7 +71,12 @@ def test_every_node_has_its_place_and_new_ones_too(engine: Engine) -> None:
 
 def test_a_large_graph_is_sampled(engine: Engine) -> None:
     _, told = made(engine, most=25)
-    assert (len(told["ids"]), len(set(told["ids"])), len(told["x"]), told["nodes"]) == (25, 25, 25, 60)
+    assert (len(told["ids"]), len(set(told["ids"])), len(told["x"]), told["nodes"]) == (
+        25,
+        25,
+        25,
+        60,
+    )
 
 
 def test_pacmap_is_used_where_it_is(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

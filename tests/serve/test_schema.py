@@ -1,4 +1,6 @@
-"""Whatever the app's own description allows, and much that it forbids, is tried: nothing may be a 5xx."""
+"""Whatever the app's own description allows, and much that it forbids, is tried: nothing may be a
+5xx.
+"""
 
 from pathlib import Path
 
@@ -30,8 +32,13 @@ def test_no_request_is_a_server_error(case: schemathesis.Case, shared: Running) 
 
 
 def test_every_endpoint_is_described() -> None:
-    described = {(method, path) for path, methods in schema.raw_schema["paths"].items() for method in methods}
-    reading = "get /nodes/{id}, get /nodes/{id}/similar, get /nodes/{id}/links, post /search, post /v1/embeddings"
+    described = {
+        (method, path) for path, methods in schema.raw_schema["paths"].items() for method in methods
+    }
+    reading = (
+        "get /nodes/{id}, get /nodes/{id}/similar, get /nodes/{id}/links, "
+        "post /search, post /v1/embeddings"
+    )
     writing = "put /nodes/{id}, post /edges, delete /edges, delete /nodes/{id}"
     running = "get /health, get /ready, get /info, get /metrics"
     expected = {tuple(words.split()) for words in f"{reading}, {writing}, {running}".split(", ")}
@@ -40,7 +47,10 @@ def test_every_endpoint_is_described() -> None:
 
 def test_what_is_answered_to_a_node_is_described() -> None:
     answers = schema.raw_schema["paths"]["/nodes/{id}"]["put"]["responses"]
-    assert all("id, is_new, new_links and new_columns" in answers[status]["description"] for status in ("200", "201"))
+    assert all(
+        "id, is_new, new_links and new_columns" in answers[status]["description"]
+        for status in ("200", "201")
+    )
 
 
 @pytest.fixture(autouse=True)

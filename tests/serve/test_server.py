@@ -55,35 +55,55 @@ def test_answers_are_those_of_the_searcher(shared: Running) -> None:
     with shared.client() as client:
         id = searcher.store.ids[3].as_py()
         similar = client.get(path(id, "/similar"), params={"k": 7}).json()["matches"]
-        assert [(m["id"], m["text"]) for m in similar] == [(m.id, m.text) for m in searcher.similar(id, 7)]
+        assert [(m["id"], m["text"]) for m in similar] == [
+            (m.id, m.text) for m in searcher.similar(id, 7)
+        ]
         assert client.post("/search", json={"id": id, "k": 7}).json()["matches"] == similar
-        links = client.get(path(id, "/links"), params={"k": 7, "where": ["year>=1993", "year<1998"]}).json()["matches"]
+        links = client.get(
+            path(id, "/links"), params={"k": 7, "where": ["year>=1993", "year<1998"]}
+        ).json()["matches"]
         expected = searcher.links(id, 7, where=["year>=1993", "year<1998"])
         assert [m["id"] for m in links] == [m.id for m in expected]
-        found = client.post("/search", json={"text": "graph layer", "neighbors": [id], "k": 4, "show_neighbors": 2}).json()[
-            "matches"
+        found = client.post(
+            "/search", json={"text": "graph layer", "neighbors": [id], "k": 4, "show_neighbors": 2}
+        ).json()["matches"]
+        assert [m["id"] for m in found] == [
+            m.id for m in searcher.text("graph layer", 4, neighbors=[id])
         ]
-        assert [m["id"] for m in found] == [m.id for m in searcher.text("graph layer", 4, neighbors=[id])]
-        assert found[0]["num_neighbors"] == len(searcher.store.live.row(int(searcher.store.live.find([found[0]["id"]])[0])))
+        assert found[0]["num_neighbors"] == len(
+            searcher.store.live.row(int(searcher.store.live.find([found[0]["id"]])[0]))
+        )
         assert len(found[0]["neighbors"]) == min(2, found[0]["num_neighbors"])
         vector = searcher.store[id].tolist()
-        assert client.post("/search", json={"vector": vector, "k": 1}).json()["matches"][0]["score"] >= similar[0]["score"]
+        assert (
+            client.post("/search", json={"vector": vector, "k": 1}).json()["matches"][0]["score"]
+            >= similar[0]["score"]
+        )
 
 
 def test_embeddings_have_openais_shape(shared: Running) -> None:
     model = make_model()
     id = some_graph().ids[3].as_py()
     with shared.client() as client:
-        body = {"input": ["graph", "text node"], "model": "any", "neighbor_texts": [["layer"], []], "neighbors": [[], [id]]}
+        body = {
+            "input": ["graph", "text node"],
+            "model": "any",
+            "neighbor_texts": [["layer"], []],
+            "neighbors": [[], [id]],
+        }
         answer = client.post("/v1/embeddings", json=body).json()
         assert [answer["object"], [entry["index"] for entry in answer["data"]]] == ["list", [0, 1]]
         assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == 3
         expected = model.encode(["graph", "text node"], [["layer"], [some_graph().text(id)]])
-        np.testing.assert_allclose([entry["embedding"] for entry in answer["data"]], expected, atol=1e-5)
-        packed = client.post("/v1/embeddings", json={"input": "graph", "encoding_format": "base64"}).json()["data"][0][
-            "embedding"
-        ]
-        np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed), "<f4"), model.encode(["graph"])[0], atol=1e-5)
+        np.testing.assert_allclose(
+            [entry["embedding"] for entry in answer["data"]], expected, atol=1e-5
+        )
+        packed = client.post(
+            "/v1/embeddings", json={"input": "graph", "encoding_format": "base64"}
+        ).json()["data"][0]["embedding"]
+        np.testing.assert_allclose(
+            np.frombuffer(base64.b64decode(packed), "<f4"), model.encode(["graph"])[0], atol=1e-5
+        )
 
 
 def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> None:
@@ -91,14 +111,21 @@ def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> 
     hub = graph.ids[int(np.argmax(graph.degrees()))].as_py()
     with shared.client() as client:
         node = client.get(path(hub), params={"limit": 2}).json()
-        assert (node["text"], node["num_neighbors"], len(node["neighbors"])) == (graph.text(hub), len(graph.neighbors(hub)), 2)
+        assert (node["text"], node["num_neighbors"], len(node["neighbors"])) == (
+            graph.text(hub),
+            len(graph.neighbors(hub)),
+            2,
+        )
         assert isinstance(node["columns"]["year"], int)
         ego = client.get(path(hub, "/ego")).json()
         ids = [entry["id"] for entry in ego["nodes"]]
         assert ids[0] == hub
         assert set(ids[1:]) == set(graph.neighbors(hub))
         assert sorted(map(tuple, ego["links"])) == [
-            (i, j) for i, one in enumerate(ids) for j, other in enumerate(ids) if i < j and other in graph.neighbors(one)
+            (i, j)
+            for i, one in enumerate(ids)
+            for j, other in enumerate(ids)
+            if i < j and other in graph.neighbors(one)
         ]
         heard = client.get(path(hub, "/attention")).json()
         assert [entry["id"] for entry in heard["nodes"]] == ids[: 1 + ego["num_read"]]
@@ -110,17 +137,28 @@ def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> 
 
 def test_a_column_that_the_graph_did_not_have_keeps_its_type(tmp_path: Path) -> None:
     with running(make_vectors(tmp_path)) as server, server.client() as client:
-        new = client.put(path("a"), json={"text": "graph", "columns": {"year": 2001, "pages": 3, "nothing": None}})
+        new = client.put(
+            path("a"),
+            json={"text": "graph", "columns": {"year": 2001, "pages": 3, "nothing": None}},
+        )
         expected = {"id": "a", "is_new": True, "new_links": 0, "new_columns": ["pages"]}
         assert (new.status_code, new.json()) == (201, expected)
         assert client.get("/info").json()["columns"] == {"year": "int64", "pages": "int64"}
         again = client.put(path("a"), json={"text": "graph", "columns": {"year": None, "pages": 4}})
-        assert (again.status_code, again.json()) == (200, {"id": "a", "is_new": False, "new_links": 0, "new_columns": []})
+        assert (again.status_code, again.json()) == (
+            200,
+            {"id": "a", "is_new": False, "new_links": 0, "new_columns": []},
+        )
         answer = client.put(path("b"), json={"text": "graph", "columns": {"pages": "few"}})
-        assert (answer.status_code, "the column 'pages': 'few' is no int64" in answer.text) == (422, True)
+        assert (answer.status_code, "the column 'pages': 'few' is no int64" in answer.text) == (
+            422,
+            True,
+        )
         body = {"text": "graph", "where": ["pages>=3"], "columns": ["pages", "year"]}
         found = client.post("/search", json=body).json()["matches"]
-        assert [(match["id"], match["columns"]) for match in found] == [("a", {"pages": 4, "year": 2001})]
+        assert [(match["id"], match["columns"]) for match in found] == [
+            ("a", {"pages": 4, "year": 2001})
+        ]
 
 
 def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
@@ -128,28 +166,64 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     graph, model = some_graph(), GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu")
     ids = graph.ids.to_pylist()
     with running(place) as server, server.client() as client:
-        answer = client.put(path("new/1"), json={"text": "graph of links", "neighbors": ids[:3], "columns": {"year": 2001}})
-        assert (answer.status_code, answer.json()) == (201, {"id": "new/1", "is_new": True, "new_links": 3, "new_columns": []})
-        assert client.put(path(ids[9]), json={"text": "another text", "columns": {"year": 1990}}).status_code == 200
-        edges = [{"source": "new/1", "target": ids[5], "type": "cites"}, {"source": ids[0], "target": "new/1"}]
+        answer = client.put(
+            path("new/1"),
+            json={"text": "graph of links", "neighbors": ids[:3], "columns": {"year": 2001}},
+        )
+        assert (answer.status_code, answer.json()) == (
+            201,
+            {"id": "new/1", "is_new": True, "new_links": 3, "new_columns": []},
+        )
+        assert (
+            client.put(
+                path(ids[9]), json={"text": "another text", "columns": {"year": 1990}}
+            ).status_code
+            == 200
+        )
+        edges = [
+            {"source": "new/1", "target": ids[5], "type": "cites"},
+            {"source": ids[0], "target": "new/1"},
+        ]
         loop = {"source": ids[0], "target": ids[0]}
         found = {"added": 1, "already_there": 1, "self_links": 1}
         assert client.post("/edges", json={"edges": [*edges, loop]}).json() == found
         typed = {"source": ids[5], "target": "new/1", "type": "likes"}
-        assert client.delete("/edges", params=typed).json()["error"]["message"].endswith("of type 'likes'")
-        assert client.delete("/edges", params=typed | {"type": ""}).status_code == 404  # those without a type: there are none
+        assert (
+            client.delete("/edges", params=typed)
+            .json()["error"]["message"]
+            .endswith("of type 'likes'")
+        )
+        # those without a type: there are none
+        assert client.delete("/edges", params=typed | {"type": ""}).status_code == 404
         assert client.delete("/edges", params=typed | {"type": "cites"}).status_code == 200
-        assert client.post("/edges", json={"edges": edges[:1]}).json() == {"added": 1, "already_there": 0, "self_links": 0}
+        assert client.post("/edges", json={"edges": edges[:1]}).json() == {
+            "added": 1,
+            "already_there": 0,
+            "self_links": 0,
+        }
         assert client.delete(path(ids[20])).status_code == 200
-        one, other = (ids[node] for node in next(p for p in graph.pairs().tolist() if not {9, 20} & set(p)))
+        one, other = (
+            ids[node] for node in next(p for p in graph.pairs().tolist() if not {9, 20} & set(p))
+        )
         gone = client.delete("/edges", params={"source": other, "target": one})
-        assert (gone.status_code, gone.json()) == (200, {"source": other, "target": one, "is_removed": True})
+        assert (gone.status_code, gone.json()) == (
+            200,
+            {"source": other, "target": one, "is_removed": True},
+        )
         assert client.delete("/edges", params={"source": one, "target": other}).status_code == 404
-        assert client.get(path("new/1", "/similar"), params={"k": 100}).json()["matches"][0]["id"] != "new/1"
-        assert "new/1" in [m["id"] for m in client.get(path(ids[1], "/similar"), params={"k": 100}).json()["matches"]]
+        assert (
+            client.get(path("new/1", "/similar"), params={"k": 100}).json()["matches"][0]["id"]
+            != "new/1"
+        )
+        assert "new/1" in [
+            m["id"]
+            for m in client.get(path(ids[1], "/similar"), params={"k": 100}).json()["matches"]
+        ]
         assert server.stop() == (0, "")
     rows = [row for row in graph.nodes.to_pylist() if row["id"] != ids[20]]
-    rows = [row | {"text": "another text", "year": 1990} if row["id"] == ids[9] else row for row in rows]
+    rows = [
+        row | {"text": "another text", "year": 1990} if row["id"] == ids[9] else row for row in rows
+    ]
     rows.append({"id": "new/1", "text": "graph of links", "year": 2001})
     pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist() if ids[20] not in (ids[a], ids[b])]
     pairs.remove((one, other))
@@ -159,7 +233,9 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     grown = build_graph(pa.Table.from_pylist(rows), [a for a, _ in pairs], [b for _, b in pairs])
     expected = embed(model, grown, tmp_path / "grown.vectors", **EXACT)
     everyone = [row["id"] for row in rows]
-    np.testing.assert_allclose(VectorStore.load(place).vectors(everyone), expected.vectors(everyone), atol=1e-5)
+    np.testing.assert_allclose(
+        VectorStore.load(place).vectors(everyone), expected.vectors(everyone), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("id", STRANGE)
@@ -182,9 +258,27 @@ WRONG = [
     ("GET", "/nodes/%20", None, 422, "is empty"),
     ("GET", "/nodes/" + 1001 * "x", None, 422, "1,001 letters"),
     ("GET", "/nodes/x/similar?k=0", None, 422, "expected a number from 1 to 1,000"),
-    ("GET", "/nodes/x/similar?kk=2", None, 422, "no parameter 'kk' in this address; there are: k, where"),
-    ("GET", "/nodes/x/ego?hops=3", None, 422, "no parameter 'hops' in this address; there are: limit"),
-    ("POST", "/search?k=2", {"text": "graph"}, 422, "no parameter 'k' in this address; there are none here"),
+    (
+        "GET",
+        "/nodes/x/similar?kk=2",
+        None,
+        422,
+        "no parameter 'kk' in this address; there are: k, where",
+    ),
+    (
+        "GET",
+        "/nodes/x/ego?hops=3",
+        None,
+        422,
+        "no parameter 'hops' in this address; there are: limit",
+    ),
+    (
+        "POST",
+        "/search?k=2",
+        {"text": "graph"},
+        422,
+        "no parameter 'k' in this address; there are none here",
+    ),
     ("GET", "/nodes/x/similar?k=1001", None, 422, "expected a number from 1 to 1,000"),
     ("GET", "/nodes/x/similar?k=many", None, 422, "'many' given"),
     ("GET", "/nodes/{first}/similar?where=yaer%3E1", None, 422, "did you mean 'year'?"),
@@ -197,10 +291,28 @@ WRONG = [
         422,
         "no field 'colour' in this object; there are: text, columns, neighbors",
     ),
-    ("PUT", "/nodes/x", [], 422, "expected an object with the fields text, columns (optional), neighbors (optional)"),
-    ("PUT", "/nodes/x", {"text": "y", "columns": {"year": "soon"}}, 422, "'year': 'soon' is no int64"),
+    (
+        "PUT",
+        "/nodes/x",
+        [],
+        422,
+        "expected an object with the fields text, columns (optional), neighbors (optional)",
+    ),
+    (
+        "PUT",
+        "/nodes/x",
+        {"text": "y", "columns": {"year": "soon"}},
+        422,
+        "'year': 'soon' is no int64",
+    ),
     ("PUT", "/nodes/x", {"text": "y", "columns": {"n": 2**70}}, 422, "columns"),
-    ("PUT", "/nodes/x", {"text": "y", "neighbors": ["nobody"]}, 422, "no node with the id 'nobody'"),
+    (
+        "PUT",
+        "/nodes/x",
+        {"text": "y", "neighbors": ["nobody"]},
+        422,
+        "no node with the id 'nobody'",
+    ),
     ("DELETE", "/nodes/nobody", None, 404, "no node"),
     ("DELETE", "/edges?source=nobody&target=none", None, 404, "no link of 'nobody' and 'none'"),
     (
@@ -215,16 +327,35 @@ WRONG = [
         "/edges",
         {"source": "a", "target": "b"},
         422,
-        "source: missing; it belongs in the address: ?source=...&target=...&type=...; target: missing",
+        "source: missing; it belongs in the address: ?source=...&target=...&type=...; target: "
+        "missing",
     ),
-    ("POST", "/edges", {"edges": [{"source": "{first}", "target": "nobody"}]}, 422, "no node with the id 'nobody'"),
+    (
+        "POST",
+        "/edges",
+        {"edges": [{"source": "{first}", "target": "nobody"}]},
+        422,
+        "no node with the id 'nobody'",
+    ),
     ("POST", "/edges", {"edges": []}, 422, "edges"),
     ("POST", "/search", {}, 422, "expected one of text, id and vector"),
-    ("POST", "/search", {"query": "graph"}, 422, "no field 'query' in this object; there are: text, id, vector, k,"),
+    (
+        "POST",
+        "/search",
+        {"query": "graph"},
+        422,
+        "no field 'query' in this object; there are: text, id, vector, k,",
+    ),
     ("POST", "/search", {"text": "x", "id": "y"}, 422, "text and id given"),
     ("POST", "/search", {"vector": [1.0]}, 422, "a vector of 1 numbers given, expected 24"),
     ("POST", "/search", {"text": "a", "where": "year=1"}, 422, "where: expected a list"),
-    ("POST", "/search", {"id": "{first}", "columns": ["yaer"]}, 422, "no node column 'yaer'; did you mean 'year'?"),
+    (
+        "POST",
+        "/search",
+        {"id": "{first}", "columns": ["yaer"]},
+        422,
+        "no node column 'yaer'; did you mean 'year'?",
+    ),
     (
         "POST",
         "/edges",
@@ -239,7 +370,13 @@ WRONG = [
         422,
         "edges.0: no field '{weight}' in this object; there are: source, target, type",
     ),
-    ("POST", "/v1/embeddings", "graph", 422, "expected an object with the fields input, model (optional), "),
+    (
+        "POST",
+        "/v1/embeddings",
+        "graph",
+        422,
+        "expected an object with the fields input, model (optional), ",
+    ),
     (
         "PUT",
         "/nodes/x",
@@ -248,8 +385,20 @@ WRONG = [
         "columns.int: expected true or false or a whole number or a number or a text",
     ),
     ("POST", "/search", {"text": 7}, 422, "text: expected a text"),
-    ("POST", "/v1/embeddings", {"input": [1]}, 422, "input: expected a text; input.0: expected a text"),
-    ("POST", "/search", {"text": "x", "neighbors": ["nobody"]}, 422, "no node with the id 'nobody'"),
+    (
+        "POST",
+        "/v1/embeddings",
+        {"input": [1]},
+        422,
+        "input: expected a text; input.0: expected a text",
+    ),
+    (
+        "POST",
+        "/search",
+        {"text": "x", "neighbors": ["nobody"]},
+        422,
+        "no node with the id 'nobody'",
+    ),
     ("POST", "/search", {"id": "nobody"}, 404, "no node with the id 'nobody'"),
     ("POST", "/search", b'{"text": "x"', 422, "the body is no JSON"),
     ("POST", "/search", b'{"text": "\\ud800"}', 422, "unicode"),
@@ -258,7 +407,13 @@ WRONG = [
     ("POST", "/search", b" " * 1_100_000, 413, "more than 1,048,576 bytes"),
     ("POST", "/v1/embeddings", {"input": []}, 422, "input"),
     ("POST", "/v1/embeddings", {"input": ["x"] * 257}, 422, "input"),
-    ("POST", "/v1/embeddings", {"input": "x", "dimensions": 7}, 422, "this model's vectors have 24"),
+    (
+        "POST",
+        "/v1/embeddings",
+        {"input": "x", "dimensions": 7},
+        422,
+        "this model's vectors have 24",
+    ),
     ("POST", "/v1/embeddings", {"input": "x", "neighbors": []}, 422, "0 lists given"),
     ("PATCH", "/nodes/x", None, 405, "PATCH is not answered here"),
     ("GET", "/elsewhere", None, 404, "no such address"),
@@ -270,23 +425,43 @@ def test_wrong_requests_are_told_what_is_wrong(
     shared: Running, method: str, where: str, body: object, status: int, words: str
 ) -> None:
     first = some_graph().ids[0].as_py()
-    content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).replace("{first}", first).encode()
+    content = (
+        body
+        if isinstance(body, bytes)
+        else None
+        if body is None
+        else json.dumps(body).replace("{first}", first).encode()
+    )
     with shared.client() as client:
         headers = {"Content-Type": "application/json"} if content is not None else {}
-        answer = client.request(method, where.replace("{first}", first), content=content, headers=headers)
+        answer = client.request(
+            method, where.replace("{first}", first), content=content, headers=headers
+        )
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
         assert words in answer.json()["error"]["message"]
         assert len(client.get("/info").json()["columns"]) == 1
 
 
 def test_other_pages_and_other_names_are_kept_out(shared: Running) -> None:
-    """A web page elsewhere must not write here through its visitor's browser, under this name or one of its own."""
+    """A web page elsewhere must not write here through its visitor's browser, under this name or
+    one of its own.
+    """
     with shared.client() as client:
         plain = {"Content-Type": "text/plain"}
         assert client.post("/edges", content=b'{"edges": []}', headers=plain).status_code == 415
-        assert client.put("/nodes/x", json={"text": "x"}, headers={"Origin": "http://evil.example"}).status_code == 403
+        assert (
+            client.put(
+                "/nodes/x", json={"text": "x"}, headers={"Origin": "http://evil.example"}
+            ).status_code
+            == 403
+        )
         assert client.get("/info", headers={"Host": "evil.example"}).status_code == 421
-        assert client.put("/nodes/x", json={"text": "x"}, headers={"X-Forwarded-For": "192.0.2.7"}).status_code == 403
+        assert (
+            client.put(
+                "/nodes/x", json={"text": "x"}, headers={"X-Forwarded-For": "192.0.2.7"}
+            ).status_code
+            == 403
+        )
         own = {"Origin": shared.address}
         assert client.put("/nodes/own", json={"text": "x"}, headers=own).status_code == 201
         assert client.delete("/nodes/own", headers=own).status_code == 200
@@ -299,16 +474,25 @@ def test_tokens(tmp_path: Path) -> None:
     place, file = make_vectors(tmp_path), tmp_path / "token"
     file.write_text(TOKEN + "\n")
     reading = "another-secret-for-readers"
-    with running(place, "--token-file", str(file), environment={"GRAPHFORMERS_READ_TOKEN": reading}) as server:
+    with running(
+        place, "--token-file", str(file), environment={"GRAPHFORMERS_READ_TOKEN": reading}
+    ) as server:
         statuses = {}
-        for name, token in (("nobody", None), ("wrong", "x" * 32), ("reader", reading), ("writer", TOKEN)):
+        for name, token in (
+            ("nobody", None),
+            ("wrong", "x" * 32),
+            ("reader", reading),
+            ("writer", TOKEN),
+        ):
             with server.client(token) as client:
                 statuses[name] = [
                     client.get("/info").status_code,
                     client.post("/search", json={"text": "graph"}).status_code,
                     client.get("/metrics").status_code,
                     client.put(path("t"), json={"text": "x"}).status_code,
-                    client.post("/edges", json={"edges": [{"source": "t", "target": "t"}]}).status_code,
+                    client.post(
+                        "/edges", json={"edges": [{"source": "t", "target": "t"}]}
+                    ).status_code,
                     client.delete(path("t")).status_code,
                     client.get("/health").status_code,
                     client.get("/").status_code,
@@ -368,11 +552,18 @@ def test_behind_a_proxy_a_token_is_needed(place: Path) -> None:
     with running(place, "--name", "papers.example") as server, server.client() as client:
         assert client.get("/info", headers={"Host": "papers.example"}).status_code == 200
         assert client.get("/info", headers={"Host": "evil.example"}).status_code == 421
-        assert client.put("/nodes/x", json={"text": "x"}, headers={"Host": "papers.example"}).status_code == 403
+        assert (
+            client.put(
+                "/nodes/x", json={"text": "x"}, headers={"Host": "papers.example"}
+            ).status_code
+            == 403
+        )
 
 
 def test_sixty_four_at_once(place: Path) -> None:
-    """Readers and writers together: nobody fails, everything written is found at once, and few records hold it."""
+    """Readers and writers together: nobody fails, everything written is found at once, and few
+    records hold it.
+    """
     ids = some_graph().ids.to_pylist()
     with running(place) as server:
 
@@ -386,7 +577,9 @@ def test_sixty_four_at_once(place: Path) -> None:
                         statuses.append(client.get(path(id, "/similar")).status_code)
                         assert client.get(path(id)).json()["text"] == f"graph {turn}"
                     elif i % 4 == 1:
-                        statuses.append(client.post("/search", json={"text": f"text {i}"}).status_code)
+                        statuses.append(
+                            client.post("/search", json={"text": f"text {i}"}).status_code
+                        )
                     else:
                         statuses.append(client.get(path(ids[i % 60], "/links")).status_code)
                 return statuses
@@ -398,7 +591,9 @@ def test_sixty_four_at_once(place: Path) -> None:
             told = client.get("/metrics").text
             batches = float(
                 next(
-                    line for line in told.splitlines() if line.startswith('graphformers_batch_size_count{thread="writing"}')
+                    line
+                    for line in told.splitlines()
+                    if line.startswith('graphformers_batch_size_count{thread="writing"}')
                 ).split()[1]
             )
             assert batches < 48, "writes of several clients were one batch"
@@ -406,7 +601,9 @@ def test_sixty_four_at_once(place: Path) -> None:
 
 
 def test_every_acknowledged_write_survives_a_kill(place: Path) -> None:
-    """kill -9 in the middle of writes, three times over; after each restart everything that was answered is there."""
+    """kill -9 in the middle of writes, three times over; after each restart everything that was
+    answered is there.
+    """
     draw, acknowledged = random.Random(3), {}
     ids = some_graph().ids.to_pylist()
     for turn in range(3):
@@ -417,7 +614,10 @@ def test_every_acknowledged_write_survives_a_kill(place: Path) -> None:
                     for i in range(1000):
                         id = f"k{turn}/{worker}/{i}"
                         try:
-                            answer = client.put(path(id), json={"text": f"graph {id}", "neighbors": [ids[(worker + i) % 60]]})
+                            answer = client.put(
+                                path(id),
+                                json={"text": f"graph {id}", "neighbors": [ids[(worker + i) % 60]]},
+                            )
                         except httpx.HTTPError:
                             return
                         assert answer.status_code == 201
@@ -440,7 +640,9 @@ def test_every_acknowledged_write_survives_a_kill(place: Path) -> None:
 
 
 def test_a_stop_finishes_what_was_accepted(place: Path) -> None:
-    """SIGTERM while many requests are at work: each that was accepted is answered, and what was answered is on disk."""
+    """SIGTERM while many requests are at work: each that was accepted is answered, and what was
+    answered is on disk.
+    """
     with running(place, is_forked=False) as server:
         started, answers = threading.Barrier(17), []
 
@@ -448,7 +650,9 @@ def test_a_stop_finishes_what_was_accepted(place: Path) -> None:
             with server.client() as client:
                 client.get("/health")  # the connection is there
                 started.wait(20)
-                answers.append((i, client.put(path(f"late{i}"), json={"text": f"graph {i}"}).status_code))
+                answers.append(
+                    (i, client.put(path(f"late{i}"), json={"text": f"graph {i}"}).status_code)
+                )
 
         threads = [threading.Thread(target=write, args=(i,)) for i in range(16)]
         for thread in threads:
@@ -473,7 +677,8 @@ def test_a_body_that_never_ends_and_one_that_lies(shared: Running) -> None:
     host, port = shared.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 20) as connection:
         connection.sendall(
-            b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: "
+            b"application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         try:
@@ -498,7 +703,9 @@ def test_not_ready_is_said_while_loading(place: Path) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return (await client.get(where)).status_code
 
-    assert [asyncio.run(ask(where)) for where in ("/health", "/ready", "/info", "/nodes/x", "/map", "/")] == [
+    assert [
+        asyncio.run(ask(where)) for where in ("/health", "/ready", "/info", "/nodes/x", "/map", "/")
+    ] == [
         200,
         503,
         503,
@@ -518,7 +725,9 @@ def test_a_server_that_cannot_start_says_why(place: Path, tmp_path: Path) -> Non
     make_model(seed=5).save_pretrained(tmp_path / "other.model")
     assert "made with another model" in failed(str(place), "--model", str(tmp_path / "other.model"))
     (tmp_path / "short").write_text("short")
-    assert "a writing token of 5 letters given" in failed(str(place), "--token-file", str(tmp_path / "short"))
+    assert "a writing token of 5 letters given" in failed(
+        str(place), "--token-file", str(tmp_path / "short")
+    )
 
 
 def test_a_log_that_was_cut_is_told_at_the_start(place: Path) -> None:
@@ -556,7 +765,10 @@ def test_a_folder_that_somebody_took_away_is_not_written_to(tmp_path: Path) -> N
 def test_a_body_that_breaks_off_changes_nothing(shared: Running) -> None:
     host, port = shared.address.removeprefix("http://").split(":")
     body = b'{"text": "graph"}'
-    head = "PUT /nodes/part HTTP/1.1\r\nHost: LOCALHOST\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    head = (
+        "PUT /nodes/part HTTP/1.1\r\nHost: LOCALHOST\r\nContent-Type: "
+        "application/json\r\nContent-Length: 100\r\n\r\n"
+    )
     with socket.create_connection((host, int(port)), 20) as connection:
         connection.sendall(head.encode() + body)
     with shared.client() as client:
@@ -607,7 +819,11 @@ def test_heads_are_short(shared: Running) -> None:
     """A head is read before anybody is asked for a token: it must not fill the memory."""
     long = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 200_000
     assert b"error" in send(shared, long)
-    many = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-More: 0123456789\r\n" * 20_000 + b"\r\n"
+    many = (
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+        + b"X-More: 0123456789\r\n" * 20_000
+        + b"\r\n"
+    )
     assert not send(shared, many).startswith(b"HTTP/1.1 200")
     found = send(shared, b"what is this\r\n\r\n")
     assert found.startswith(b"HTTP/1.1 400 ")

@@ -1,4 +1,6 @@
-"""The index in a process of its own gives what it gives here, ends with its owner, and can be done without."""
+"""The index in a process of its own gives what it gives here, ends with its owner, and can be done
+without.
+"""
 
 import os
 import signal
@@ -37,7 +39,9 @@ def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> N
         np.testing.assert_allclose(mine.scores_QK, theirs.scores_QK, rtol=1e-6)
 
 
-def test_a_killed_one_is_done_without(index: Index, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_one_is_done_without(
+    index: Index, place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     walker = Walker(OpenFile(place / FILE), index._graph, num_processes=2)
     queries = index.store.base_vectors(np.arange(3))
     expected = index.search(queries, 5).nodes_QK
@@ -46,7 +50,9 @@ def test_a_killed_one_is_done_without(index: Index, place: Path, capfd: pytest.C
         walker._processes[left].kill()
         walker._processes[left].wait()
         for _ in range(3):
-            np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
+            np.testing.assert_array_equal(
+                index.through(walker).search(queries, 5).nodes_QK, expected
+            )
         said = capfd.readouterr().err
         assert said.count("is gone") == 1
         assert f"{left} left" in said
@@ -72,7 +78,12 @@ def test_several_threads_ask_at_once(index: Index, place: Path) -> None:
     expected = index.search(queries, 5).nodes_QK
     asking = index.through(walker)
     with ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(lambda row: asking.search(queries[row : row + 1], 5).nodes_QK[0], list(range(40)) * 5))
+        found = list(
+            threads.map(
+                lambda row: asking.search(queries[row : row + 1], 5).nodes_QK[0],
+                list(range(40)) * 5,
+            )
+        )
     np.testing.assert_array_equal(found, np.concatenate([expected] * 5))
 
 
@@ -80,7 +91,8 @@ def test_it_ends_with_its_owner_and_not_by_signals(index: Index, place: Path) ->
     opened = open_index(VectorStore.load(place))
     process = opened._graph._processes[0]
     opened.search(index.store.base_vectors(np.arange(3)), 5)
-    os.kill(process.pid, signal.SIGTERM)  # as a group is told when the server is to stop: it still has to answer
+    # as a group is told when the server is to stop: it still has to answer
+    os.kill(process.pid, signal.SIGTERM)
     time.sleep(0.1)
     opened.search(index.store.base_vectors(np.arange(3)), 5)
     assert process.poll() is None

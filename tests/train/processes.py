@@ -1,4 +1,6 @@
-"""What one of several processes does in the tests of distributed training: five steps, then gradients and weights to a file."""
+"""What one of several processes does in the tests of distributed training: five steps, then
+gradients and weights to a file.
+"""
 
 import sys
 from pathlib import Path
@@ -15,7 +17,9 @@ from tests.train.conftest import make_model, make_split
 
 
 class Recording(Trainer):
-    """Keeps the gradients of the first step, summed over all processes; fails where it is told to."""
+    """Keeps the gradients of the first step, summed over all processes; fails where it is told
+    to.
+    """
 
     def __init__(self, *arguments: Any, fail_on: int | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -30,7 +34,11 @@ class Recording(Trainer):
     def update_weights(self) -> torch.Tensor:
         if self.state.step == 0:
             self.world.sum_gradients(self.model.network.parameters())
-            self.gradients = {n: p.grad.clone() for n, p in self.model.network.named_parameters() if p.grad is not None}
+            self.gradients = {
+                n: p.grad.clone()
+                for n, p in self.model.network.named_parameters()
+                if p.grad is not None
+            }
             for parameter in self.model.network.parameters():  # they are summed once more below
                 if parameter.grad is not None:
                     parameter.grad /= self.world.size
@@ -50,15 +58,26 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None = None)
         max_norm=1.0,
     )
     model = make_model(method=method)
-    if isinstance(model.network, ClassicNetwork):  # what is drawn differs with the number of processes
+    # what is drawn differs with the number of processes
+    if isinstance(model.network, ClassicNetwork):
         model.network.settings = ClassicSettings(node_dropout=0.0, noise=0.0, bound_weight=0.05)
     trainer = Recording(model, make_split(), config, fail_on=fail_on)
     result = trainer.train()
-    weights = {f"weight:{name}": tensor for name, tensor in trainer.model.network.state_dict().items()}
+    weights = {
+        f"weight:{name}": tensor for name, tensor in trainer.model.network.state_dict().items()
+    }
     gradients = {f"gradient:{name}": tensor for name, tensor in trainer.gradients.items()}
     valid = {"valid": torch.tensor([result.valid])}
-    save_file(weights | gradients | valid, output / f"rank{trainer.world.rank}of{trainer.world.size}.safetensors")
+    save_file(
+        weights | gradients | valid,
+        output / f"rank{trainer.world.rank}of{trainer.world.size}.safetensors",
+    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else None)
+    main(
+        Path(sys.argv[1]),
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]) if len(sys.argv) > 4 else None,
+    )

@@ -37,7 +37,10 @@ def test_orders_differ_between_epochs_and_mix_well() -> None:
 def test_every_pair_turns_up_once_an_epoch_in_either_direction() -> None:
     maker = make_maker()
     known = {tuple(sorted(pair)) for pair in SPLIT.train.tolist()}
-    epochs = [np.concatenate([maker.pairs(epoch, number) for number in range(maker.num_batches)]) for epoch in (0, 1)]
+    epochs = [
+        np.concatenate([maker.pairs(epoch, number) for number in range(maker.num_batches)])
+        for epoch in (0, 1)
+    ]
     for pairs in epochs:
         assert len(pairs) == len(known)
         assert {tuple(sorted(pair)) for pair in pairs.tolist()} == known
@@ -48,7 +51,9 @@ def test_every_pair_turns_up_once_an_epoch_in_either_direction() -> None:
 @pytest.mark.parametrize("chunk_size", [None, 7])
 def test_the_asked_link_is_never_among_the_neighbours(chunk_size: int | None) -> None:
     maker = make_maker()
-    asked = {frozenset(pair) for pair in np.concatenate([SPLIT.valid.pairs, SPLIT.test.pairs]).tolist()}
+    asked = {
+        frozenset(pair) for pair in np.concatenate([SPLIT.valid.pairs, SPLIT.test.pairs]).tolist()
+    }
     for number in range(maker.num_batches):
         pairs = maker.pairs(3, number)
         drawn = maker._neighborhood(pairs, 3)
@@ -61,7 +66,9 @@ def test_the_asked_link_is_never_among_the_neighbours(chunk_size: int | None) ->
 def test_a_test_link_is_never_in_a_mask() -> None:
     """What is left out of the negatives comes from train links alone, or is the same node."""
     maker = make_maker(batch_size=200)
-    asked = {frozenset(pair) for pair in np.concatenate([SPLIT.valid.pairs, SPLIT.test.pairs]).tolist()}
+    asked = {
+        frozenset(pair) for pair in np.concatenate([SPLIT.valid.pairs, SPLIT.test.pairs]).tolist()
+    }
     batch = maker.make(BatchKey(0, 0, False))
     pairs = maker.pairs(0, 0)
     assert batch.left_out.shape[1] > 100
@@ -96,7 +103,9 @@ def test_an_epoch_left_early_does_not_disturb_the_next() -> None:
     maker = make_maker()
     loader = Loader(maker, 2, torch.device("cpu"))
     next(loader.epoch(0, is_polluted=False))
-    numbers = [parcel.open(torch.device("cpu")).key for parcel in loader.epoch(1, is_polluted=False)]
+    numbers = [
+        parcel.open(torch.device("cpu")).key for parcel in loader.epoch(1, is_polluted=False)
+    ]
     assert numbers == [BatchKey(1, number, False) for number in range(maker.num_batches)]
     loader.close()
 
@@ -120,14 +129,21 @@ def test_chunks_share_their_neighbours() -> None:
     assert all(isinstance(chunk, CenterChunk) for chunk in batch.chunks)
     whole = maker.make(BatchKey(0, 0, False))
     assert isinstance(whole.chunks[0], PackedNeighborhoods)
-    assert sum(part.num_nodes for part in batch.neighbors) == whole.counts.distinct == batch.counts.distinct
+    assert (
+        sum(part.num_nodes for part in batch.neighbors)
+        == whole.counts.distinct
+        == batch.counts.distinct
+    )
     assert whole.counts.distinct < whole.counts.neighbors == batch.counts.neighbors
 
 
 def test_neighbour_dropout_trains_every_number_of_neighbours() -> None:
     maker = make_maker(neighbor_dropout=0.5, batch_size=400)
     pairs = maker.pairs(0, 0)
-    whole, thinned = make_maker(batch_size=400)._neighborhood(pairs, 0), maker._neighborhood(pairs, 0)
+    whole, thinned = (
+        make_maker(batch_size=400)._neighborhood(pairs, 0),
+        maker._neighborhood(pairs, 0),
+    )
     full, kept = np.diff(whole.indptr), np.diff(thinned.indptr)
     for i in range(len(pairs)):
         assert set(thinned.of(i).tolist()) <= set(whole.of(i).tolist())
@@ -174,7 +190,15 @@ def test_a_parcel_keeps_every_tensor() -> None:
     first, other = batch.chunks[0], opened.chunks[0]
     assert isinstance(first, PackedNeighborhoods)
     assert isinstance(other, PackedNeighborhoods)
-    for name in ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW", "places_N", "cls_N"):
+    for name in (
+        "tokens_RW",
+        "positions_RW",
+        "slots_RW",
+        "cls_RC",
+        "is_graph_RW",
+        "places_N",
+        "cls_N",
+    ):
         assert torch.equal(getattr(first.nodes, name), getattr(other.nodes, name))
         assert getattr(first.nodes, name).dtype == getattr(other.nodes, name).dtype
     assert (first.num_centers, first.center_rows) == (other.num_centers, other.center_rows)

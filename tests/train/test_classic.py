@@ -1,4 +1,6 @@
-"""What TNVE and IFTN learn: links from vectors of nodes alone, and from texts alone for nodes they have never seen."""
+"""What TNVE and IFTN learn: links from vectors of nodes alone, and from texts alone for nodes they
+have never seen.
+"""
 
 import random
 
@@ -18,7 +20,15 @@ from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
 from tests.train.conftest import make_model, make_split, make_topics
 
-QUICK = TrainConfig(batch_size=32, learning_rate=1e-3, graph_factor=5.0, epochs=8, patience=8, two_stage=False, workers=0)
+QUICK = TrainConfig(
+    batch_size=32,
+    learning_rate=1e-3,
+    graph_factor=5.0,
+    epochs=8,
+    patience=8,
+    two_stage=False,
+    workers=0,
+)
 CHANCE = 1 / 20
 
 
@@ -27,7 +37,12 @@ def make_blind(num_nodes: int = 160) -> TextGraph:
     draw = random.Random(0)
     words = ["graph", "text", "node", "link", "vector", "model", "layer"]
     texts = [" ".join(draw.choices(words, k=4)) for _ in range(num_nodes)]
-    ends = [(a, b) for a in range(num_nodes) for b in range(a) if a % 16 == b % 16 and draw.random() < 0.6]
+    ends = [
+        (a, b)
+        for a in range(num_nodes)
+        for b in range(a)
+        if a % 16 == b % 16 and draw.random() < 0.6
+    ]
     table = pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": texts})
     return build_graph(table, [f"n{a}" for a, _ in ends], [f"n{b}" for _, b in ends])
 
@@ -60,7 +75,9 @@ def test_nodes_never_seen_are_found_by_their_texts(method: str) -> None:
 @pytest.mark.parametrize("method", CLASSIC)
 def test_both_stages_train_it(method: str) -> None:
     split, model = make_split(), make_model(method=method)
-    result = Trainer(model, split, TrainConfig(**vars(QUICK) | {"two_stage": True, "epochs": 4})).train()
+    result = Trainer(
+        model, split, TrainConfig(**vars(QUICK) | {"two_stage": True, "epochs": 4})
+    ).train()
     assert {entry["stage"] for entry in result.history} == {1, 2}
     assert evaluate(model, split).scores["P@1"].value > 8 * CHANCE
 
@@ -80,4 +97,7 @@ def test_nodes_learn_fastest() -> None:
     found = {name: rates[id(parameter)] for name, parameter in model.network.named_parameters()}
     assert found.pop("nodes.vectors_TS") == CLASSIC_PACE * QUICK.graph_factor
     assert set(found.values()) == {CLASSIC_PACE}
-    assert {group["factor"] for group in make_optimizer(make_model(), QUICK).param_groups} == {1.0, QUICK.graph_factor}
+    assert {group["factor"] for group in make_optimizer(make_model(), QUICK).param_groups} == {
+        1.0,
+        QUICK.graph_factor,
+    }

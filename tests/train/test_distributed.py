@@ -1,7 +1,7 @@
 """Two and three processes (gloo) next to one.
 
-Whole runs, stopping them and the end of all with one are tested under torchrun. What tests the arithmetic is forked, with the
-variables around it that torchrun sets.
+Whole runs, stopping them and the end of all with one are tested under torchrun. What tests the
+arithmetic is forked, with the variables around it that torchrun sets.
 """
 
 import os
@@ -26,11 +26,23 @@ from tests.train.conftest import make_model, make_topics
 from tests.train.processes import main as five_steps
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "PYTHONFAULTHANDLER": "1",
+}
 
 
 def torchrun(processes: int, *words: str) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        "--master-port",
+        "0",
+    ]
     return [*launcher, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", *words]
 
 
@@ -38,10 +50,18 @@ def together(processes: int, target: Callable[..., None], *arguments: Any) -> No
     """Forks them as torchrun starts them, and waits for all."""
     for is_last in (False, True):
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        shared = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port)}
+        shared = {
+            "WORLD_SIZE": str(processes),
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(store.port),
+        }
         shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
         ranks = [
-            Forked(target, *arguments, environment=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            Forked(
+                target,
+                *arguments,
+                environment=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
             for rank in range(processes)
         ]
         try:
@@ -53,14 +73,23 @@ def together(processes: int, target: Callable[..., None], *arguments: Any) -> No
         if -signal.SIGABRT not in codes or is_last:
             assert codes == [0] * processes, said
             return
-        # Seen once in some hundreds of runs, from C++ below torch.distributed. Training goes on after it as after any kill;
-        # what is tested here is the arithmetic, so it gets a second go, and only one.
-        (Path(tempfile.gettempdir()) / f"graphformers_aborted_{os.getpid()}.txt").write_text(str(said))
+        # Seen once in some hundreds of runs, from C++ below torch.distributed. Training goes on
+        # after it as after any kill; what is tested here is the arithmetic, so it gets a second go,
+        # and only one.
+        (Path(tempfile.gettempdir()) / f"graphformers_aborted_{os.getpid()}.txt").write_text(
+            str(said)
+        )
 
 
-@pytest.mark.parametrize(("method", "batch_size", "processes"), [("graphformers", 45, 2), ("max", 2, 3), ("tnve", 45, 2)])
-def test_several_processes_do_what_one_does(tmp_path: Path, method: str, batch_size: int, processes: int) -> None:
-    """Gradients of the first step and weights after five; batches that do not divide, and processes without a pair."""
+@pytest.mark.parametrize(
+    ("method", "batch_size", "processes"), [("graphformers", 45, 2), ("max", 2, 3), ("tnve", 45, 2)]
+)
+def test_several_processes_do_what_one_does(
+    tmp_path: Path, method: str, batch_size: int, processes: int
+) -> None:
+    """Gradients of the first step and weights after five; batches that do not divide, and processes
+    without a pair.
+    """
     five_steps(tmp_path, method, batch_size)
     together(processes, five_steps, tmp_path, method, batch_size)
     alone = load_file(tmp_path / "rank0of1.safetensors")
@@ -74,7 +103,9 @@ def test_several_processes_do_what_one_does(tmp_path: Path, method: str, batch_s
 
 def test_an_error_on_one_process_ends_all_with_its_message(tmp_path: Path) -> None:
     command = torchrun(2, "tests.train.processes", str(tmp_path), "plm", "16", "1")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=ENVIRONMENT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=ENVIRONMENT
+    )
     assert done.returncode != 0
     assert "ValueError: the cable was pulled" in done.stderr
     assert "another process failed: rank 1: the cable was pulled" in done.stderr
@@ -85,7 +116,13 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
     graph = make_topics().save(tmp_path / "topics.graph")
     split_links(graph, valid=30, test=30, candidates=20).save(tmp_path / "topics.split")
     make_model(dropout=0.1).save_pretrained(tmp_path / "start.model")
-    settings = ["batch_size=32", "learning_rate=3e-3", "max_steps=40", "workers=1", "checkpoint_minutes=100"]
+    settings = [
+        "batch_size=32",
+        "learning_rate=3e-3",
+        "max_steps=40",
+        "workers=1",
+        "checkpoint_minutes=100",
+    ]
     words = [word for setting in settings for word in ("--set", setting)]
 
     def train(name: str) -> list[str]:
@@ -100,7 +137,9 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
         ]
 
     command = torchrun(2, "graphformers", *train("stopped.model"))
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    running = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
     history = tmp_path / "stopped.model.training" / "history.jsonl"
     while running.poll() is None and (not history.exists() or history.read_text().count("\n") < 5):
         time.sleep(0.02)
@@ -114,5 +153,8 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
     assert done.stderr.count("continuing an unfinished run at step") == 1
     assert done.stdout.count("the model of the best validation") == 1  # one process speaks
     together(2, forked.command, *train("whole.model"))
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped.model", "whole.model"))
+    one, other = (
+        load_file(tmp_path / name / "model.safetensors")
+        for name in ("stopped.model", "whole.model")
+    )
     assert all(torch.equal(one[name], other[name]) for name in one)

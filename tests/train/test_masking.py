@@ -11,11 +11,19 @@ CLS, SEP, PAD, MASK, FIRST, VOCAB = 1, 2, 0, 3, 4, 1000
 MASKING = SpanMasking(mask_token=MASK, vocab_size=VOCAB, special_tokens=(PAD, CLS, SEP, MASK))
 
 
-def make_texts(count: int, seed: int = 0, longest: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def make_texts(
+    count: int, seed: int = 0, longest: int = 40
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
     draw = np.random.default_rng(seed)
-    rows = [[CLS, *draw.integers(FIRST, VOCAB, draw.integers(0, longest)), SEP] for _ in range(count)]
+    rows = [
+        [CLS, *draw.integers(FIRST, VOCAB, draw.integers(0, longest)), SEP] for _ in range(count)
+    ]
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return np.concatenate(rows).astype(np.int64), indptr, hash_strings([f"n{i}" for i in range(count)])
+    return (
+        np.concatenate(rows).astype(np.int64),
+        indptr,
+        hash_strings([f"n{i}" for i in range(count)]),
+    )
 
 
 def test_the_statistics_are_the_papers() -> None:
@@ -35,7 +43,9 @@ def test_the_statistics_are_the_papers() -> None:
 
 
 def test_spans_are_geometric_and_clipped() -> None:
-    lengths = np.concatenate([MASKING._lengths(make_texts(20_000)[2], 0, turn) for turn in range(5)])
+    lengths = np.concatenate(
+        [MASKING._lengths(make_texts(20_000)[2], 0, turn) for turn in range(5)]
+    )
     assert (lengths.min(), lengths.max()) == (1, 10)
     for length in range(1, 10):
         assert abs((lengths == length).mean() - 0.2 * 0.8 ** (length - 1)) < 0.006
@@ -43,7 +53,9 @@ def test_spans_are_geometric_and_clipped() -> None:
 
 
 def test_covered_tokens_lie_in_runs() -> None:
-    """Of long texts: covered places have covered neighbours far more often than 15 % of the time."""
+    """Of long texts: covered places have covered neighbours far more often than 15 % of the
+    time.
+    """
     flat, indptr, hashes = make_texts(2_000, longest=400)
     always = SpanMasking(MASK, VOCAB, (PAD, CLS, SEP, MASK))
     covered = always.pollute(flat, indptr, hashes, 1) == MASK
@@ -83,6 +95,14 @@ def test_short_and_empty_texts() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for wrong in ({"share": 0}, {"share": 1.5}, {"longest": 0}, {"stop": 0}, {"special_tokens": tuple(range(VOCAB))}):
+    for wrong in (
+        {"share": 0},
+        {"share": 1.5},
+        {"longest": 0},
+        {"stop": 0},
+        {"special_tokens": tuple(range(VOCAB))},
+    ):
         with pytest.raises(GraphFormersError, match="expected"):
-            SpanMasking(**{"mask_token": MASK, "vocab_size": VOCAB, "special_tokens": (PAD,), **wrong})  # type: ignore[arg-type]
+            SpanMasking(
+                **{"mask_token": MASK, "vocab_size": VOCAB, "special_tokens": (PAD,), **wrong}
+            )  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Runs that are stopped, killed, or run out of disk, in processes of their own.
 
-Those that are told by a signal, and the undisturbed one that all others must equal, are started as a user starts them; the others
-are forked, which saves their imports.
+Those that are told by a signal, and the undisturbed one that all others must equal, are started as
+a user starts them; the others are forked, which saves their imports.
 """
 
 import json
@@ -52,7 +52,9 @@ def train(place: Path, output: Path, *more: str) -> subprocess.CompletedProcess[
 
 
 @pytest.fixture
-def refusal(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refusal(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     """What a command says that must not begin; in this process, which saves an import."""
 
     def message(output: Path, *more: str) -> str:
@@ -86,7 +88,9 @@ def step_of(run: Path) -> int:
     return 0
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_bytes(place: Path, undisturbed: Path) -> None:
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(
+    place: Path, undisturbed: Path
+) -> None:
     output, draw = place / "killed.model", random.Random(1)
     kills = 0
     while not output.exists():
@@ -103,7 +107,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(place: Path, undis
         _, errors = running.communicate(timeout=60)
         assert running.returncode in (0, -signal.SIGKILL), errors
     assert kills >= 3
-    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    assert (output / "model.safetensors").read_bytes() == (
+        undisturbed / "model.safetensors"
+    ).read_bytes()
     histories = [
         [
             {key: entry.get(key) for key in ("kind", "step", "loss", "P@1")}
@@ -115,10 +121,14 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(place: Path, undis
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(place: Path, undisturbed: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(
+    place: Path, undisturbed: Path, number: signal.Signals
+) -> None:
     output = place / f"signal{int(number)}.model"
     more = ["--set", "checkpoint_minutes=100"]  # no other checkpoint than that of the signal
-    running = subprocess.Popen(command(place, output, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command(place, output, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     history = Path(f"{output}.training") / "history.jsonl"
     while running.poll() is None and (not history.exists() or history.read_text().count("\n") < 7):
         time.sleep(0.01)
@@ -130,7 +140,9 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(place: Path, undistur
     again = train(place, output, *more)
     assert again.returncode == 0, again.stderr
     assert "continuing an unfinished run at step" in again.stderr
-    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    assert (output / "model.safetensors").read_bytes() == (
+        undisturbed / "model.safetensors"
+    ).read_bytes()
 
 
 def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
@@ -154,11 +166,15 @@ def test_networks_with_vectors_of_nodes_go_on_too(place: Path, method: str) -> N
     again = train(place, output, *more)
     assert again.returncode == 0, again.stderr
     assert "continuing an unfinished run at step" in again.stderr
-    one, other = (folder / "model.safetensors" for folder in (output, place / f"{method}.whole.model"))
+    one, other = (
+        folder / "model.safetensors" for folder in (output, place / f"{method}.whole.model")
+    )
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_other_settings_do_not_continue_a_run(place: Path, undisturbed: Path, refusal: Callable[..., str]) -> None:
+def test_other_settings_do_not_continue_a_run(
+    place: Path, undisturbed: Path, refusal: Callable[..., str]
+) -> None:
     """But the same ones do, also where a run was to replace a finished model."""
     output = place / "changed.model"
     shutil.copytree(undisturbed, output)
@@ -169,7 +185,9 @@ def test_other_settings_do_not_continue_a_run(place: Path, undisturbed: Path, re
     done = train(place, output)
     assert done.returncode == 0, done.stderr
     assert "continuing an unfinished run at step" in done.stderr
-    assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
+    assert (output / "model.safetensors").read_bytes() == (
+        undisturbed / "model.safetensors"
+    ).read_bytes()
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(place: Path) -> None:
@@ -204,15 +222,26 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
         (["--set", "max_tokens=8"], "max_tokens=10 is part of this model and cannot be changed"),
         (
             ["--config", "missing.toml"],
-            "missing.toml: No such file or directory, expected a .toml file or one of ours: dblp, minilm",
+            "missing.toml: No such file or directory, expected a .toml file or one of ours: dblp, "
+            "minilm",
         ),
     ],
 )
-def test_mistakes_are_said(place: Path, more: list[str], message: str, refusal: Callable[..., str]) -> None:
+def test_mistakes_are_said(
+    place: Path, more: list[str], message: str, refusal: Callable[..., str]
+) -> None:
     assert message in refusal(place / "wrong.model", *more)
     assert not list(place.glob("wrong*"))
 
 
 def test_settings_that_an_older_version_did_not_know_are_at_their_defaults() -> None:
-    found = filled({"seed": 1, "model.pooling": "mean"}, ["seed", "popularity", "model.pooling", "model.graph_start", "split"])
-    assert found == {"seed": 1, "popularity": False, "model.pooling": "mean", "model.graph_start": 1.0}
+    found = filled(
+        {"seed": 1, "model.pooling": "mean"},
+        ["seed", "popularity", "model.pooling", "model.graph_start", "split"],
+    )
+    assert found == {
+        "seed": 1,
+        "popularity": False,
+        "model.pooling": "mean",
+        "model.graph_start": 1.0,
+    }

@@ -8,11 +8,17 @@ from graphformers.train.settings import RECIPES, TrainConfig, parse_settings, re
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECIPES.glob("*.toml")))
-def test_ours_are_found_by_name_wherever_one_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ours_are_found_by_name_wherever_one_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = read_recipe(Path(name))
-    assert found == read_recipe(Path(f"recipes/{name}.toml")) == read_recipe(RECIPES / f"{name}.toml")
-    assert TrainConfig(learning_rate=found["learning_rate"], batch_size=found["batch_size"]).two_stage
+    assert (
+        found == read_recipe(Path(f"recipes/{name}.toml")) == read_recipe(RECIPES / f"{name}.toml")
+    )
+    assert TrainConfig(
+        learning_rate=found["learning_rate"], batch_size=found["batch_size"]
+    ).two_stage
 
 
 def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,18 +27,26 @@ def make_stepper(model: GraphFormers, **changes: Any) -> tuple[Stepper, BatchMak
     maker = BatchMaker.of(model, SPLIT, config)
 
     def remake(batch: TrainBatch, chunk_size: int) -> TrainBatch:
-        return maker.make(BatchKey(batch.key.epoch, batch.key.number, batch.key.is_polluted, chunk_size))
+        return maker.make(
+            BatchKey(batch.key.epoch, batch.key.number, batch.key.is_polluted, chunk_size)
+        )
 
     return Stepper(model, config, World(), remake), maker
 
 
 def gradients(model: GraphFormers) -> Gradients:
-    found = {name: parameter.grad for name, parameter in model.network.named_parameters() if parameter.grad is not None}
+    found = {
+        name: parameter.grad
+        for name, parameter in model.network.named_parameters()
+        if parameter.grad is not None
+    }
     model.zero_grad(set_to_none=True)
     return found
 
 
-def run(model: GraphFormers, chunk_size: int | None = None, seed: int = 3, **changes: Any) -> tuple[float, Gradients]:
+def run(
+    model: GraphFormers, chunk_size: int | None = None, seed: int = 3, **changes: Any
+) -> tuple[float, Gradients]:
     stepper, maker = make_stepper(model, **changes)
     loss = stepper.run(maker.make(BatchKey(0, 0, False, chunk_size)), seed)
     return float(loss.detach()), gradients(model)
@@ -52,9 +60,15 @@ def classic_model(method: str) -> GraphFormers:
 
 
 def naive(
-    model: GraphFormers, *, symmetric: bool = False, leave_out: bool = True, popularity: bool = False
+    model: GraphFormers,
+    *,
+    symmetric: bool = False,
+    leave_out: bool = True,
+    popularity: bool = False,
 ) -> tuple[float, Gradients]:
-    """One pair at a time through the network, eq. 6 one score at a time, and autograd for the rest."""
+    """One pair at a time through the network, eq. 6 one score at a time, and autograd for the
+    rest.
+    """
     maker = make_stepper(model)[1]
     pairs = maker.pairs(0, 0)
     links = {frozenset(pair) for pair in SPLIT.train.tolist()}
@@ -93,14 +107,18 @@ def naive(
 
 
 def naive_bound(network: TnveNetwork, pair: PackedBatch) -> torch.Tensor:
-    """Of one linked pair, by torch's own distributions; half of all pairs are taken for unlinked ones."""
+    """Of one linked pair, by torch's own distributions; half of all pairs are taken for unlinked
+    ones.
+    """
     words = network.text["words"](pair.tokens_RW)
     latent, mean, log_variance = network._latents(words, pair)
     s, t = (log_variance / 2).exp()
     strength = network.settings.correlation
     c = strength * s * t / (1 - strength**2)
     covariance = (((1 + 4 * c**2).sqrt() - 1) / (2 * c)) * s * t
-    posterior = MultivariateNormal(mean.T, torch.stack([s * s, covariance, covariance, t * t], -1).view(-1, 2, 2))
+    posterior = MultivariateNormal(
+        mean.T, torch.stack([s * s, covariance, covariance, t * t], -1).view(-1, 2, 2)
+    )
     prior = MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, strength], [strength, 1.0]]))
     linked = kl_divergence(posterior, prior).sum()
     unlinked = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum()
@@ -130,17 +148,24 @@ def test_a_step_is_the_naive_one(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["tnve", "iftn"])
 @pytest.mark.parametrize("neighbor_gradients", [True, False])
-def test_a_step_of_a_network_with_terms_of_its_own_is_the_naive_one(method: str, neighbor_gradients: bool) -> None:
+def test_a_step_of_a_network_with_terms_of_its_own_is_the_naive_one(
+    method: str, neighbor_gradients: bool
+) -> None:
     model = classic_model(method)
     if isinstance(model.network, TnveNetwork):
-        model.network.settings = replace(model.network.settings, bound_weight=0.05)  # so that it matters
+        # so that it matters
+        model.network.settings = replace(model.network.settings, bound_weight=0.05)
     expected = naive(model)
-    assert {name for name, _ in model.network.named_parameters()} - expected[1].keys() <= {"log_variance.weight"}
+    assert {name for name, _ in model.network.named_parameters()} - expected[1].keys() <= {
+        "log_variance.weight"
+    }
     assert_close(run(model, neighbor_gradients=neighbor_gradients), expected)
     assert_close(run(model, chunk_size=7, neighbor_gradients=neighbor_gradients), expected)
 
 
-@pytest.mark.parametrize("changes", [{"direction": "bidirectional"}, {"similarity": "cosine"}, {"share_gnn": False}])
+@pytest.mark.parametrize(
+    "changes", [{"direction": "bidirectional"}, {"similarity": "cosine"}, {"share_gnn": False}]
+)
 def test_variants(changes: dict[str, Any]) -> None:
     model = make_model(**changes)
     expected = naive(model)
@@ -174,8 +199,12 @@ def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> Non
     with torch.no_grad():
         near = states(batch.neighbors[0])
     chunk: Any = batch.chunks[0]
-    vectors = center_vectors(chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index_BK, chunk.open_BK)
-    scores = (vectors[:24] @ vectors[24:].T / 0.7).index_put(tuple(batch.left_out), torch.tensor(-math.inf))
+    vectors = center_vectors(
+        chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index_BK, chunk.open_BK
+    )
+    scores = (vectors[:24] @ vectors[24:].T / 0.7).index_put(
+        tuple(batch.left_out), torch.tensor(-math.inf)
+    )
     F.cross_entropy(scores, torch.arange(24)).backward()  # type: ignore[no-untyped-call]
     assert_close((0, gradients(model)), (0, whole))
 
@@ -208,13 +237,20 @@ def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("method", ["graphformers", "tnve", "iftn"])
 def test_the_gradient_with_dropout_is_that_of_the_loss_it_saw(method: str) -> None:
-    """Under fixed random numbers the chunked loss is a function of the weights: its gradient by differences."""
-    model = make_model(method=method, dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2)
+    """Under fixed random numbers the chunked loss is a function of the weights: its gradient by
+    differences.
+    """
+    model = make_model(
+        method=method, dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2
+    )
     model.know_nodes(SPLIT.graph.id_hashes)
     model.double().train()
     _, found = run(model, chunk_size=9)
     generator = torch.Generator().manual_seed(0)
-    direction = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in model.network.named_parameters()}
+    direction = {
+        name: torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        for name, p in model.network.named_parameters()
+    }
     slope = sum(float((found[name] * direction[name]).sum()) for name in found)
     values = []
     for step in (1e-4, -2e-4):
@@ -240,7 +276,9 @@ class _SmallMemory:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_when_memory_runs_out_chunks_get_smaller(backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_memory_runs_out_chunks_get_smaller(
+    backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model()
     expected = run(model)
     memory = _SmallMemory(model.network, most=40, backward=backward)
@@ -266,7 +304,9 @@ def test_when_memory_runs_out_chunks_get_smaller(backward: bool, monkeypatch: py
 
 @pytest.mark.parametrize("others", [5, 10_000])
 def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When others needed the memory for some steps, all is as before soon; when it is small, it is tried ever more rarely."""
+    """When others needed the memory for some steps, all is as before soon; when it is small, it is
+    tried ever more rarely.
+    """
     monkeypatch.setattr(steps, "PATIENCE", 3)
     model = make_model()
     expected = run(model)
@@ -300,7 +340,9 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fits in any case; patience with larger batches must grow none the less, or they fail once an epoch."""
+    """It fits in any case; patience with larger batches must grow none the less, or they fail once
+    an epoch.
+    """
     monkeypatch.setattr(steps, "PATIENCE", 3)
     model = make_model()
     stepper, maker = make_stepper(model)

@@ -47,7 +47,9 @@ def quick(**changes: Any) -> TrainConfig:
 
 
 class Watched(Trainer):
-    """Notes the weights with which stages begin and those that were the best; validates by a script where one is given."""
+    """Notes the weights with which stages begin and those that were the best; validates by a script
+    where one is given.
+    """
 
     def __init__(self, *arguments: Any, script: list[float] | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -90,27 +92,41 @@ def test_training_finds_the_links(method: str) -> None:
 
 
 def test_stage_2_starts_from_the_best_of_stage_1_on_clean_text() -> None:
-    trainer = Watched(make_model(), SPLIT, quick(patience=2, epochs=9), script=[0.2, 0.5, 0.4, 0.3, 0.45, 0.6, 0.1, 0.2])
+    trainer = Watched(
+        make_model(),
+        SPLIT,
+        quick(patience=2, epochs=9),
+        script=[0.2, 0.5, 0.4, 0.3, 0.45, 0.6, 0.1, 0.2],
+    )
     result = trainer.train()
     assert trainer.begins[1] == trainer.bests[0]
-    assert trainer.bests[1] == fingerprint(trainer.model.network.state_dict())  # the sixth validation, not the last
+    # the sixth validation, not the last
+    assert trainer.bests[1] == fingerprint(trainer.model.network.state_dict())
     validations = [entry for entry in result.history if entry["kind"] == "validation"]
-    assert [entry["stage"] for entry in validations] == [1] * 4 + [2] * 4  # two without a better one end each stage
+    # two without a better one end each stage
+    assert [entry["stage"] for entry in validations] == [1] * 4 + [2] * 4
     assert result.valid == 0.6
     assert {(stage, polluted) for stage, _, polluted in trainer.stages} == {(0, True), (1, False)}
-    assert {epoch for stage, epoch, _ in trainer.stages if stage == 1} == {4, 5, 6, 7}  # never the same draw again
+    # never the same draw again
+    assert {epoch for stage, epoch, _ in trainer.stages if stage == 1} == {4, 5, 6, 7}
 
 
-def test_training_that_makes_a_model_worse_says_so(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_training_that_makes_a_model_worse_says_so(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     model = make_model()
     Trainer(model, SPLIT, quick(epochs=6)).train()
     good = evaluate(model, SPLIT, SPLIT.valid).scores["P@1"].value
     capfd.readouterr()
-    result = Trainer(model, SPLIT, quick(epochs=1, learning_rate=0.5, two_stage=False), tmp_path / "worse.model").train()
+    result = Trainer(
+        model, SPLIT, quick(epochs=1, learning_rate=0.5, two_stage=False), tmp_path / "worse.model"
+    ).train()
     told = capfd.readouterr().err
     assert result.start == good > result.valid
     assert f"before training: valid P@1 {good:.4f}" in told
-    assert f"training made it worse: valid P@1 {result.valid:.4f} at best, {good:.4f} before" in told
+    assert (
+        f"training made it worse: valid P@1 {result.valid:.4f} at best, {good:.4f} before" in told
+    )
     assert training_of(tmp_path / "worse.model")["valid"]["start"] == good
     unmeasured = Trainer(make_model(), SPLIT, quick(epochs=1, validate_start=False)).train()
     assert unmeasured.start is None
@@ -153,13 +169,17 @@ def test_one_stage_reads_clean_text_alone() -> None:
 
 
 def test_a_budget_of_steps_holds_over_both_stages() -> None:
-    trainer = Watched(make_model(), SPLIT, quick(max_steps=11, first_share=0.3, epochs=50), script=[0.1] * 50)
+    trainer = Watched(
+        make_model(), SPLIT, quick(max_steps=11, first_share=0.3, epochs=50), script=[0.1] * 50
+    )
     assert trainer.train().steps == 11
     assert [stage for stage, _, _ in trainer.stages] == [0] * 3 + [1] * 8
 
 
 def test_a_budget_of_time_ends_both_stages() -> None:
-    trainer = Watched(make_model(), SPLIT, quick(max_seconds=0.5, epochs=500, patience=500), script=[0.1] * 500)
+    trainer = Watched(
+        make_model(), SPLIT, quick(max_seconds=0.5, epochs=500, patience=500), script=[0.1] * 500
+    )
     result = trainer.train()
     assert 0.5 <= result.seconds < 5
     assert {stage for stage, _, _ in trainer.stages} == {0, 1}
@@ -183,7 +203,13 @@ def test_validation_reads_clean_text_and_other_draws_than_training() -> None:
         "data_wait",
     }
     assert entry["negatives"] + entry["left_out"] == pytest.approx(
-        np.mean([len(SPLIT.train[i : i + 32]) - 1 for i in range(0, len(SPLIT.train), 32) for _ in SPLIT.train[i : i + 32]])
+        np.mean(
+            [
+                len(SPLIT.train[i : i + 32]) - 1
+                for i in range(0, len(SPLIT.train), 32)
+                for _ in SPLIT.train[i : i + 32]
+            ]
+        )
     )
 
 
@@ -225,7 +251,9 @@ def test_the_model_whose_training_was_interrupted_goes_on(tmp_path: Path) -> Non
 
 def test_numbers_of_numpy_and_folders(tmp_path: Path) -> None:
     SPLIT.graph.save(tmp_path / "a.graph")
-    split = split_links(tmp_path / "a.graph", valid=30, test=30, candidates=20, seed=np.int64(3)).save(tmp_path / "a.split")
+    split = split_links(
+        tmp_path / "a.graph", valid=30, test=30, candidates=20, seed=np.int64(3)
+    ).save(tmp_path / "a.split")
     make_model().save_pretrained(tmp_path / "start.model")
     settings = quick(batch_size=np.int64(32), learning_rate=np.float32(1e-3), max_steps=2)
     assert type(settings.batch_size) is int
@@ -250,9 +278,12 @@ def test_threads_do_not_change_a_bit(pooling: str) -> None:
     assert not torch.are_deterministic_algorithms_enabled()  # others decide for themselves
 
 
-def test_a_signal_before_the_first_step_is_an_ordinary_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_before_the_first_step_is_an_ordinary_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(BatchMaker, "of", lambda *arguments: os.kill(os.getpid(), signal.SIGINT))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would ignore it
+    # a job in the background would ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             Trainer(make_model(), SPLIT, quick(), tmp_path / "x.model").train()
@@ -275,7 +306,9 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
     """With batches made ahead, of which some are larger than what fits, and some smaller."""
     monkeypatch.setattr(steps_module, "PATIENCE", 6)
     model, calls = make_model(), []
-    trainer = Trainer(model, SPLIT, quick(two_stage=False, max_steps=40, workers=2, validate_start=False))
+    trainer = Trainer(
+        model, SPLIT, quick(two_stage=False, max_steps=40, workers=2, validate_start=False)
+    )
     forward = model.network.forward
 
     def limited(batch: Any, near: Any = None) -> Tensor:
@@ -301,11 +334,14 @@ def test_chunks_do_not_change_the_result() -> None:
     weights = []
     for chunk_size in (None, 9):
         model = make_model()
-        config = quick(epochs=1, two_stage=False, chunk_size=chunk_size, learning_rate=1e-4, epsilon=1e-3)
-        Trainer(
-            model, SPLIT, config
-        ).train()  # with its usual epsilon Adam makes large steps of gradients that are zero but for rounding
-        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.network.parameters()]))
+        config = quick(
+            epochs=1, two_stage=False, chunk_size=chunk_size, learning_rate=1e-4, epsilon=1e-3
+        )
+        # With its usual epsilon Adam makes large steps of gradients that are zero but for rounding.
+        Trainer(model, SPLIT, config).train()
+        weights.append(
+            torch.cat([parameter.detach().flatten() for parameter in model.network.parameters()])
+        )
     assert (weights[0] - weights[1]).abs().max() < 1e-5
 
 
@@ -322,17 +358,23 @@ def test_the_output_is_a_model_with_its_history(tmp_path: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == [".lock", "history.jsonl", "tensorboard"]
     lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     assert lines == result.history
-    assert [entry["step"] for entry in lines if entry["kind"] == "step"] == list(range(1, result.steps + 1))
+    assert [entry["step"] for entry in lines if entry["kind"] == "step"] == list(
+        range(1, result.steps + 1)
+    )
     open_artifact(tmp_path / "a.model", "model", 1).verify()
 
 
 def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
     result = Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
     found = event_accumulator.EventAccumulator(str(tmp_path / "a.model.training" / "tensorboard"))
     found.Reload()
     values = [(event.step, event.value) for event in found.Scalars("validation/P@1")]
-    expected = [(entry["step"], entry["P@1"]) for entry in result.history if entry["kind"] == "validation"]
+    expected = [
+        (entry["step"], entry["P@1"]) for entry in result.history if entry["kind"] == "validation"
+    ]
     assert values == [(step, pytest.approx(value)) for step, value in expected]
 
 
@@ -346,9 +388,15 @@ def test_an_existing_model_is_not_replaced(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     model = make_model()
     with pytest.raises(
-        GraphFormersError, match=r"the (loss|gradient) of step \d+ is (nan|inf).* at learning rate 1e\+30; its pairs: n\d+ – n\d+"
+        GraphFormersError,
+        match=(
+            r"the (loss|gradient) of step \d+ is (nan|inf).* at learning "
+            r"rate 1e\+30; its pairs: n\d+ – n\d+"
+        ),
     ):
-        Trainer(model, SPLIT, quick(learning_rate=1e30, checkpoint_minutes=0), tmp_path / "a.model").train()
+        Trainer(
+            model, SPLIT, quick(learning_rate=1e30, checkpoint_minutes=0), tmp_path / "a.model"
+        ).train()
     run = tmp_path / "a.model.training"
     kept = open_artifact(run / "checkpoint", "checkpoint", 1)
     failure = json.loads((run / "history.jsonl").read_text().splitlines()[-1])
@@ -358,8 +406,12 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "a.model").exists()
 
 
-def test_a_gradient_that_is_no_number_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer(make_model(), SPLIT, quick(max_norm=1.0, checkpoint_minutes=0), tmp_path / "a.model")
+def test_a_gradient_that_is_no_number_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(
+        make_model(), SPLIT, quick(max_norm=1.0, checkpoint_minutes=0), tmp_path / "a.model"
+    )
     update = trainer.update_weights
 
     def spoilt() -> torch.Tensor:
@@ -368,20 +420,30 @@ def test_a_gradient_that_is_no_number_ends_the_run(tmp_path: Path, monkeypatch: 
         return update()
 
     monkeypatch.setattr(trainer, "update_weights", spoilt)
-    with pytest.raises(GraphFormersError, match="the gradient of step 4 is inf long, at learning rate"):
+    with pytest.raises(
+        GraphFormersError, match="the gradient of step 4 is inf long, at learning rate"
+    ):
         trainer.train()
     kept = open_artifact(tmp_path / "a.model.training" / "checkpoint", "checkpoint", 1)
     assert kept.summary["step"] == 3
-    assert all(tensor.isfinite().all() for tensor in load_file(kept.file("weights.safetensors")).values())
+    assert all(
+        tensor.isfinite().all() for tensor in load_file(kept.file("weights.safetensors")).values()
+    )
 
 
 def test_a_best_model_of_a_run_that_was_never_saved_is_not_trusted(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "a.model")
     stale = make_model(seed=9)
     stale.save_pretrained(run.folder / "best-000012")
-    trainer = Watched(make_model(), SPLIT, quick(max_steps=24), tmp_path / "a.model", script=[0.5, 0.1, 0.1])
+    trainer = Watched(
+        make_model(), SPLIT, quick(max_steps=24), tmp_path / "a.model", script=[0.5, 0.1, 0.1]
+    )
     trainer.train()
-    assert trainer.bests[0] == fingerprint(trainer.model.network.state_dict()) != fingerprint(stale.network.state_dict())
+    assert (
+        trainer.bests[0]
+        == fingerprint(trainer.model.network.state_dict())
+        != fingerprint(stale.network.state_dict())
+    )
 
 
 def test_foreign_files_beside_a_run_are_left_alone(tmp_path: Path) -> None:
@@ -394,11 +456,16 @@ def test_foreign_files_beside_a_run_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "a.model").held(), pytest.raises(ArtifactError, match="another process is training here"):
+    with (
+        RunFolder(tmp_path / "a.model").held(),
+        pytest.raises(ArtifactError, match="another process is training here"),
+    ):
         Trainer(make_model(), SPLIT, quick(epochs=1), tmp_path / "a.model").train()
 
 
-def test_progress_is_of_what_will_be_run_and_tells_no_loss_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_of_what_will_be_run_and_tells_no_loss_that_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown: list[Any] = []
 
     @contextmanager
@@ -418,17 +485,23 @@ def test_progress_is_of_what_will_be_run_and_tells_no_loss_that_is_not_known(mon
     assert shown[-1][1] == len(SPLIT.train)
 
 
-def test_a_disk_without_room_is_told_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_told_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model()
     size = sum(parameter.numel() for parameter in model.network.parameters())
     monkeypatch.setattr(Trainer, "_step", None)
-    monkeypatch.setattr(checkpoint_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=16 * size - 1))
+    monkeypatch.setattr(
+        checkpoint_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=16 * size - 1)
+    )
     with pytest.raises(GraphFormersError, match=r"a\.model\.training: .* are needed, .* are free"):
         Trainer(model, SPLIT, quick(), tmp_path / "a.model").train()
 
 
 def test_what_cannot_be_trained_is_said() -> None:
-    with pytest.raises(GraphFormersError, match="neighbor_gradients=false is not for bidirectional models"):
+    with pytest.raises(
+        GraphFormersError, match="neighbor_gradients=false is not for bidirectional models"
+    ):
         Trainer(make_model(direction="bidirectional"), SPLIT, quick(neighbor_gradients=False))
 
 
@@ -442,20 +515,25 @@ def test_a_forecast_changes_nothing() -> None:
     assert found["seconds_at_most"] > 0
 
 
-def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = forecast(Trainer(make_model(), SPLIT, quick(max_steps=120))) | {"seconds_at_most": 1e6}
     print_forecast(found, as_json=False)
     shown = capsys.readouterr().out
     assert "neighbor_gradients=false" in shown
     assert "max_steps=200" not in shown
     assert "batch_size=64" not in shown
-    print_forecast(forecast(Trainer(make_model(method="plm"), SPLIT, quick())) | {"seconds_at_most": 1e6}, as_json=False)
+    print_forecast(
+        forecast(Trainer(make_model(method="plm"), SPLIT, quick())) | {"seconds_at_most": 1e6},
+        as_json=False,
+    )
     assert "neighbor" not in capsys.readouterr().out.partition("for less")[2]
     large = {"batch_size": 512, "num_neighbors": 20, "neighbor_gradients": True}
     print_forecast(found | {"steps_at_most": 5000, "settings": large}, as_json=False)
     assert (
-        "--set batch_size=64, --set num_neighbors=5, --set neighbor_gradients=false, --set max_steps=200"
-        in capsys.readouterr().out
+        "--set batch_size=64, --set num_neighbors=5, --set neighbor_gradients=false, --set "
+        "max_steps=200" in capsys.readouterr().out
     )
 
 
@@ -463,15 +541,30 @@ def test_a_forecast_is_of_the_run_that_is_asked_for(monkeypatch: pytest.MonkeyPa
     """In its chunks, and no longer than it may be."""
     sizes = []
     run = Stepper.run
-    monkeypatch.setattr(Stepper, "run", lambda own, batch, seed: sizes.append(len(batch.chunks)) or run(own, batch, seed))
-    found = forecast(Trainer(make_model(), SPLIT, quick(batch_size=32, chunk_size=8, epochs=1000, max_seconds=0.5)))
+    monkeypatch.setattr(
+        Stepper,
+        "run",
+        lambda own, batch, seed: sizes.append(len(batch.chunks)) or run(own, batch, seed),
+    )
+    found = forecast(
+        Trainer(
+            make_model(), SPLIT, quick(batch_size=32, chunk_size=8, epochs=1000, max_seconds=0.5)
+        )
+    )
     assert sizes == [4] * 4
     assert found["steps_at_most"] <= 0.5 / found["seconds_per_step"] + 3
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 10_000}, {"validate_steps": 1}, {}])
-def test_checkpoints_come_by_the_clock_however_often_it_validates(tmp_path: Path, changes: dict[str, Any]) -> None:
-    trainer = Trainer(make_model(), SPLIT, quick(epochs=2, checkpoint_minutes=0.0, **changes), tmp_path / "saved.model")
+def test_checkpoints_come_by_the_clock_however_often_it_validates(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    trainer = Trainer(
+        make_model(),
+        SPLIT,
+        quick(epochs=2, checkpoint_minutes=0.0, **changes),
+        tmp_path / "saved.model",
+    )
     saved: list[int] = []
     save = trainer._save
     trainer._save = lambda: (saved.append(trainer.state.step), save())[1]  # type: ignore[method-assign]
@@ -484,7 +577,14 @@ def test_the_loss_of_an_epoch_is_that_of_its_pairs() -> None:
     count = len(SPLIT.train)
     found = {}
     for size in (count, count - 1):
-        settings = quick(batch_size=size, epochs=1, two_stage=False, learning_rate=1e-9, validate_start=False, leave_out=False)
+        settings = quick(
+            batch_size=size,
+            epochs=1,
+            two_stage=False,
+            learning_rate=1e-9,
+            validate_start=False,
+            leave_out=False,
+        )
         found[size] = Trainer(make_model(), SPLIT, settings).train().history[-1]["loss"]
     assert found[count - 1] == pytest.approx(found[count], rel=0.01)
 
@@ -492,7 +592,12 @@ def test_the_loss_of_an_epoch_is_that_of_its_pairs() -> None:
 def test_biases_do_not_decay() -> None:
     model = make_model(relative_buckets=8)
     optimizer = make_optimizer(model, quick(weight_decay=0.1))
-    decaying = {id(each) for group in optimizer.param_groups if group["weight_decay"] for each in group["params"]}
+    decaying = {
+        id(each)
+        for group in optimizer.param_groups
+        if group["weight_decay"]
+        for each in group["params"]
+    }
     names = {name for name, each in model.network.named_parameters() if id(each) in decaying}
     assert "gnn.0.query_key_value.weight" in names
     assert not [name for name in names if "bias" in name or "norm" in name]
@@ -524,20 +629,41 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates == sorted(rates[:5]) + sorted(rates[5:], reverse=True)
     assert 0 < rates[-1] < 0.1
     assert states(Schedule(TrainConfig(learning_rate=1.0), 10), 5) == [1.0] * 5
-    cosine = states(Schedule(TrainConfig(learning_rate=1.0, epochs=1, decay="cosine", two_stage=False), 10), 10)
+    cosine = states(
+        Schedule(TrainConfig(learning_rate=1.0, epochs=1, decay="cosine", two_stage=False), 10), 10
+    )
     assert cosine[5] == pytest.approx(0.5)
-    timed = Schedule(TrainConfig(learning_rate=1.0, warmup=0.5, max_seconds=100, two_stage=False, decay="linear"), 10**6)
-    early, late = (timed.learning_rate(TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n)) for n in (25, 75))
+    timed = Schedule(
+        TrainConfig(
+            learning_rate=1.0, warmup=0.5, max_seconds=100, two_stage=False, decay="linear"
+        ),
+        10**6,
+    )
+    early, late = (
+        timed.learning_rate(TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n))
+        for n in (25, 75)
+    )
     assert (early, late) == (pytest.approx(0.5), pytest.approx(0.5))
-    assert states(Schedule(TrainConfig(learning_rate=1.0, warmup=3), 10), 4) == pytest.approx([0.25, 0.5, 0.75, 1.0])
-    counted = Schedule(TrainConfig(learning_rate=1.0, warmup=3, max_seconds=100, two_stage=False, decay="linear"), 10**6)
-    places = [TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n) for n in (0, 1, 2, 3, 50, 99)]
-    assert [counted.learning_rate(place) for place in places] == pytest.approx([0.25, 0.5, 0.75, 1.0, 50 / 97, 1 / 97])
+    assert states(Schedule(TrainConfig(learning_rate=1.0, warmup=3), 10), 4) == pytest.approx(
+        [0.25, 0.5, 0.75, 1.0]
+    )
+    counted = Schedule(
+        TrainConfig(learning_rate=1.0, warmup=3, max_seconds=100, two_stage=False, decay="linear"),
+        10**6,
+    )
+    places = [
+        TrainState(stage_step=n, step=n, stage_seconds=n, seconds=n) for n in (0, 1, 2, 3, 50, 99)
+    ]
+    assert [counted.learning_rate(place) for place in places] == pytest.approx(
+        [0.25, 0.5, 0.75, 1.0, 50 / 97, 1 / 97]
+    )
 
 
 def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is done before the first step, by one that leaves no trace."""
-    plain, compiled = (Trainer(make_model(dropout=0.1), SPLIT, quick(max_steps=3)) for _ in range(2))
+    plain, compiled = (
+        Trainer(make_model(dropout=0.1), SPLIT, quick(max_steps=3)) for _ in range(2)
+    )
     plain.train()
     run, seconds = Stepper.run, []
 
@@ -578,9 +704,14 @@ def test_a_trainer_that_trains_again_keeps_what_it_can_continue(tmp_path: Path) 
 
 @pytest.mark.parametrize("method", ["graphformers", "max", "tnve"])
 def test_nodes_without_a_text(method: str, tmp_path: Path) -> None:
-    """Every third node has none: trained, embedded and ranked like others, by the company they keep."""
+    """Every third node has none: trained, embedded and ranked like others, by the company they
+    keep.
+    """
     whole = make_topics()
-    rows = [{"id": id, "text": "" if i % 3 == 0 else whole.text(id)} for i, id in enumerate(whole.ids.to_pylist())]
+    rows = [
+        {"id": id, "text": "" if i % 3 == 0 else whole.text(id)}
+        for i, id in enumerate(whole.ids.to_pylist())
+    ]
     ends = [whole.ids.take(pa.array(side)).to_pylist() for side in whole.pairs().T]
     graph = build_graph(rows, *ends, keep_empty=True)
     split, model = split_links(graph, valid=10, test=10, candidates=20), make_model(method=method)

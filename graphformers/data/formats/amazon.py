@@ -1,6 +1,8 @@
-"""SNAP's amazon-meta.txt: products with their titles, linked to the products that Amazon called similar.
+"""SNAP's amazon-meta.txt: products with their titles, linked to the products that Amazon called
+similar.
 
-Discontinued products have no title and are left aside; similar products outside the file are normal.
+Discontinued products have no title and are left aside; similar products outside the file are
+normal.
 """
 
 from pathlib import Path
@@ -13,7 +15,9 @@ from graphformers.data.sources import read_lines
 WANTED = ("ASIN", "title", "group", "salesrank", "similar")
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     for path in nodes + edges:
         with Records(builder, path, ["group", "salesrank"]) as records:
             product: dict[str, str] = {}
@@ -27,21 +31,41 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
                     product[key] = value.strip()
                 elif key == "discontinued product":
                     product["discontinued"] = key
-                elif not product and text.strip() and not text.startswith("#") and key != "Total items":
+                elif (
+                    not product
+                    and text.strip()
+                    and not text.startswith("#")
+                    and key != "Total items"
+                ):
                     expected = "a product that starts with 'Id:'"
-                    builder.problems.add("malformed row", path, line, f"{text[:60]!r}, expected {expected}")
+                    builder.problems.add(
+                        "malformed row", path, line, f"{text[:60]!r}, expected {expected}"
+                    )
             _finish(path, start, product, builder, records)
 
 
-def _finish(path: Path, line: int, product: dict[str, str], builder: GraphBuilder, records: Records) -> None:
+def _finish(
+    path: Path, line: int, product: dict[str, str], builder: GraphBuilder, records: Records
+) -> None:
     if not product:
         return
     if "ASIN" not in product:
-        builder.problems.add("malformed row", path, line, f"product {product['Id']!r} has no ASIN, expected a line 'ASIN: …'")
+        builder.problems.add(
+            "malformed row",
+            path,
+            line,
+            f"product {product['Id']!r} has no ASIN, expected a line 'ASIN: …'",
+        )
     elif "discontinued" in product:
         builder.problems.normal["discontinued products"] += 1
     else:
         rank = product.get("salesrank", "")
-        records.add_node(line, product["ASIN"], product.get("title"), product.get("group"), int(rank) if rank.isdigit() else None)
+        records.add_node(
+            line,
+            product["ASIN"],
+            product.get("title"),
+            product.get("group"),
+            int(rank) if rank.isdigit() else None,
+        )
         for similar in product.get("similar", "").split()[1:]:
             records.add_edge(line, product["ASIN"], similar, "similar")

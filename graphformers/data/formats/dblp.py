@@ -1,6 +1,8 @@
-"""dblp.v12.json, the citation graph of the paper: a JSON array with one record per line, 12 GB, never loaded whole.
+"""dblp.v12.json, the citation graph of the paper: a JSON array with one record per line, 12 GB,
+never loaded whole.
 
-The text is the title; an edge runs from a paper to each paper it cites. Citations of papers outside the file are normal.
+The text is the title; an edge runs from a paper to each paper it cites. Citations of papers outside
+the file are normal.
 """
 
 from pathlib import Path
@@ -11,7 +13,9 @@ from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import read_lines
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     import msgspec
 
     class Paper(msgspec.Struct):
@@ -33,7 +37,12 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
                     paper = decoder.decode(record)
                 except msgspec.DecodeError as error:
                     expected = 'a record {"id": …, "title": …, "references": […]}, one per line'
-                    builder.problems.add("malformed row", path, line, f"{error}; found {record[:60]!r}, expected {expected}")
+                    builder.problems.add(
+                        "malformed row",
+                        path,
+                        line,
+                        f"{error}; found {record[:60]!r}, expected {expected}",
+                    )
                     continue
                 records.add_node(line, str(paper.id), paper.title, paper.year)
                 for reference in paper.references or []:

@@ -1,6 +1,7 @@
 """Debian Packages files: descriptions, linked by Depends, Recommends and Suggests.
 
-Several versions of one package are normal, the first one counts; so are dependencies outside the file and on virtual packages.
+Several versions of one package are normal, the first one counts; so are dependencies outside the
+file and on virtual packages.
 """
 
 from collections.abc import Iterator
@@ -11,10 +12,17 @@ from graphformers.data.records import Records
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import read_lines
 
-RELATIONS = {"pre-depends": "depends", "depends": "depends", "recommends": "recommends", "suggests": "suggests"}
+RELATIONS = {
+    "pre-depends": "depends",
+    "depends": "depends",
+    "recommends": "recommends",
+    "suggests": "suggests",
+}
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     seen: set[str] = set()
     for path in nodes + edges:
         with Records(builder, path, ["section"]) as records:
@@ -22,13 +30,18 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
                 package = stanza.get("package", "")
                 if not package:
                     builder.problems.add(
-                        "malformed row", path, line, "a stanza without a Package field, expected 'Package: name'"
+                        "malformed row",
+                        path,
+                        line,
+                        "a stanza without a Package field, expected 'Package: name'",
                     )
                 elif package in seen:
                     builder.problems.normal["further versions of a package"] += 1
                 else:
                     seen.add(package)
-                    records.add_node(line, package, stanza.get("description"), stanza.get("section"))
+                    records.add_node(
+                        line, package, stanza.get("description"), stanza.get("section")
+                    )
                     for relation, type in RELATIONS.items():
                         for target in dependencies(stanza.get(relation, "")):
                             records.add_edge(line, package, target, type)
@@ -37,7 +50,10 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
 def dependencies(field: str) -> list[str]:
     """The package names of a dependency field: "a (>= 1), b:any | c" gives a, b, c, each once."""
     alternatives = (name for group in field.split(",") for name in group.split("|"))
-    names = (alternative.split("(")[0].split("[")[0].split("<")[0].strip().split(":")[0] for alternative in alternatives)
+    names = (
+        alternative.split("(")[0].split("[")[0].split("<")[0].strip().split(":")[0]
+        for alternative in alternatives
+    )
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -59,7 +75,9 @@ def _stanzas(path: Path, builder: GraphBuilder) -> Iterator[tuple[int, dict[str,
             continue
         name, colon, value = text.partition(":")
         if not colon:
-            builder.problems.add("malformed row", path, line, f"{text[:60]!r}, expected 'Field: value'")
+            builder.problems.add(
+                "malformed row", path, line, f"{text[:60]!r}, expected 'Field: value'"
+            )
             continue
         field = name.strip().lower()
         stanza[field] = value.strip()

@@ -21,20 +21,36 @@ def text_id(text: str) -> str:
     return f"{int(hash_strings([text])[0]):016x}"
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     ids: dict[str, str] = {}
     for path in nodes + edges:
         with Records(builder, path) as records:
             for line, row in read_lines(path, builder.problems):
                 if not row.strip():
                     continue
-                sides = [[text.strip() for text in side.split(SEPARATOR)] for side in row.split("\t")]
+                sides = [
+                    [text.strip() for text in side.split(SEPARATOR)] for side in row.split("\t")
+                ]
                 if len(sides) != 2:
-                    expected = f"two sides separated by a tab, each text{SEPARATOR}neighbour{SEPARATOR}…"
-                    builder.problems.add("malformed row", path, line, f"{len(sides)} sides ({row[:60]!r}), expected {expected}")
+                    expected = (
+                        f"two sides separated by a tab, each text{SEPARATOR}neighbour{SEPARATOR}…"
+                    )
+                    builder.problems.add(
+                        "malformed row",
+                        path,
+                        line,
+                        f"{len(sides)} sides ({row[:60]!r}), expected {expected}",
+                    )
                     continue
                 if not (sides[0][0] and sides[1][0]):
-                    builder.problems.add("empty text", path, line, "one of the two texts is empty, expected some words")
+                    builder.problems.add(
+                        "empty text",
+                        path,
+                        line,
+                        "one of the two texts is empty, expected some words",
+                    )
                     continue
                 for text in (text for side in sides for text in side if text and text not in ids):
                     ids[text] = text_id(text)

@@ -1,8 +1,9 @@
 """What Python itself ships, as a textual graph: a graph that every machine has.
 
-Nodes are modules, classes and functions with a docstring; the text is the docstring's first paragraph, without the name, which
-would give most links away. Edges: a member to the module or class it belongs to, a function to what it calls, a class to what it
-inherits from. Source files are parsed, never imported or run.
+Nodes are modules, classes and functions with a docstring; the text is the docstring's first
+paragraph, without the name, which would give most links away. Edges: a member to the module or
+class it belongs to, a function to what it calls, a class to what it inherits from. Source files are
+parsed, never imported or run.
 """
 
 import ast
@@ -54,9 +55,15 @@ class Entry:
     bases: list[str] = field(default_factory=list)
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     """Reads the standard library, or the installed packages named in `nodes`."""
-    files = [file for name in nodes for file in package_files(str(name))] if nodes else list(standard_library_files())
+    files = (
+        [file for name in nodes for file in package_files(str(name))]
+        if nodes
+        else list(standard_library_files())
+    )
     library = Library()
     with progress("Parsing Python files", len(files), "files") as task:
         for name, path in files:
@@ -72,7 +79,9 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
 
 
 def standard_library_files() -> Iterator[tuple[str, Path]]:
-    """(module name, file) of the standard library's Python sources, tests and programs aside, in order of name."""
+    """(module name, file) of the standard library's Python sources, tests and programs aside, in
+    order of name.
+    """
     top = Path(sysconfig.get_paths()["stdlib"])
     for name in sorted(sys.stdlib_module_names - NOT_LIBRARY):
         yield from _files_below(name, top / name if (top / name).is_dir() else top / f"{name}.py")
@@ -83,9 +92,12 @@ def package_files(name: str) -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         raise InputError(
-            f"{name}: no installed Python package of that name with source files; expected a name as in 'import {name}'"
+            f"{name}: no installed Python package of that name with source files; expected a name "
+            f"as in 'import {name}'"
         )
-    yield from _files_below(name, Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin))
+    yield from _files_below(
+        name, Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+    )
 
 
 def _files_below(name: str, place: Path) -> Iterator[tuple[str, Path]]:
@@ -128,15 +140,26 @@ class Library:
             if isinstance(node, Definition):
                 kind = "class" if isinstance(node, ast.ClassDef) else "function"
                 entry = self._add(
-                    Entry(f"{parent.name}.{node.name}", parent.path, node.lineno, kind, first_paragraph(node), parent)
+                    Entry(
+                        f"{parent.name}.{node.name}",
+                        parent.path,
+                        node.lineno,
+                        kind,
+                        first_paragraph(node),
+                        parent,
+                    )
                 )
                 if isinstance(node, ast.ClassDef):
-                    entry.bases += [f"{module}.{name}" for base in node.bases if (name := _dotted(base))]
+                    entry.bases += [
+                        f"{module}.{name}" for base in node.bases if (name := _dotted(base))
+                    ]
                     self._add_members(node.body, entry, module)
                 elif entry.text:
                     entry.calls += _calls(node, parent, module)
             elif isinstance(node, ast.If | ast.Try):  # definitions for one platform or another
-                branches = [node.body, node.orelse] + ([h.body for h in node.handlers] if isinstance(node, ast.Try) else [])
+                branches = [node.body, node.orelse] + (
+                    [h.body for h in node.handlers] if isinstance(node, ast.Try) else []
+                )
                 for branch in branches:
                     self._add_members(branch, parent, module)
 
@@ -144,15 +167,21 @@ class Library:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.split(".")[0]
-                self._aliases.setdefault(f"{module}.{alias.asname or top}", alias.name if alias.asname else top)
+                self._aliases.setdefault(
+                    f"{module}.{alias.asname or top}", alias.name if alias.asname else top
+                )
             return
-        above = package.split(".")[: len(package.split(".")) - (node.level - 1)] if node.level else []
+        above = (
+            package.split(".")[: len(package.split(".")) - (node.level - 1)] if node.level else []
+        )
         origin = ".".join([*above, *([node.module] if node.module else [])])
         for alias in node.names:
             if alias.name == "*":
                 self._stars.setdefault(module, []).append(origin)
             else:
-                self._aliases.setdefault(f"{module}.{alias.asname or alias.name}", f"{origin}.{alias.name}")
+                self._aliases.setdefault(
+                    f"{module}.{alias.asname or alias.name}", f"{origin}.{alias.name}"
+                )
 
     def find(self, name: str) -> Entry | None:
         """The entry that a dotted name stands for, imports followed to where it is defined."""
@@ -166,7 +195,9 @@ class Library:
         return None
 
     def _follow(self, name: str) -> str | None:
-        """One step towards a definition: the longest prefix that is an import is replaced by what it imports."""
+        """One step towards a definition: the longest prefix that is an import is replaced by what
+        it imports.
+        """
         parts = name.split(".")
         for end in range(len(parts), 0, -1):
             prefix, rest = ".".join(parts[:end]), parts[end:]
@@ -182,7 +213,11 @@ class Library:
         found = [(entry.parent, "member of")]
         found += [(self.find(name), "inherits") for name in entry.bases]
         found += [(self.find(name), "calls") for name in entry.calls]
-        unique = dict.fromkeys((target.name, type) for target, type in found if target and target.text and target is not entry)
+        unique = dict.fromkeys(
+            (target.name, type)
+            for target, type in found
+            if target and target.text and target is not entry
+        )
         yield from unique
 
 
@@ -205,8 +240,12 @@ def _dotted(node: ast.expr) -> str | None:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
-def _calls(function: ast.FunctionDef | ast.AsyncFunctionDef, parent: Entry, module: str) -> list[str]:
-    """The dotted names that a function calls, as seen from its module or, for self and cls, from its class."""
+def _calls(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, parent: Entry, module: str
+) -> list[str]:
+    """The dotted names that a function calls, as seen from its module or, for self and cls, from
+    its class.
+    """
     names = []
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and (name := _dotted(node.func)):

@@ -1,7 +1,8 @@
-"""The paper's Product graph: a log of who viewed which item when, and a table with the items' texts.
+"""The paper's Product graph: a log of who viewed which item when, and a table with the items'
+texts.
 
-Two items are linked when one user viewed both within the window (30 minutes by default), counted by users: an item reloaded ten
-times counts once. `min_count` users must agree.
+Two items are linked when one user viewed both within the window (30 minutes by default), counted by
+users: an item reloaded ten times counts once. `min_count` users must agree.
 """
 
 from pathlib import Path
@@ -23,7 +24,9 @@ from graphformers.progress import progress
 MOST_PAIRS = 50_000_000  # co-views held before equal ones are merged
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     logs: list[Path] = []
     items: list[Path] = []
     for path in nodes + edges:
@@ -31,17 +34,26 @@ def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: 
         is_log = all(guess_column(role, names, settings) for role in ("user", "time", "item"))
         (logs if is_log else items).append(path)
     if not logs or not items:
-        missing = "a log with the columns user, time, item" if not logs else "an item table with the columns id, text"
+        missing = (
+            "a log with the columns user, time, item"
+            if not logs
+            else "an item table with the columns id, text"
+        )
         raise InputError(
-            f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with --column user=NAME and so on"
+            f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with "
+            f"--column user=NAME and so on"
         )
     read_nodes(items, builder, settings)
     users, times, items_viewed = _read_logs(logs, builder, settings)
     order = _without_robots(users, times, builder, settings)
-    builder.add_resolved_edges(*_co_views(users[order], times[order], items_viewed[order], settings))
+    builder.add_resolved_edges(
+        *_co_views(users[order], times[order], items_viewed[order], settings)
+    )
 
 
-def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSettings) -> tuple[Array, Array, Array]:
+def _read_logs(
+    paths: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> tuple[Array, Array, Array]:
     """(V,) user codes, times in seconds and item nodes of all views of known items."""
     users: list[pa.Array] = []
     times: list[Array] = []
@@ -50,10 +62,16 @@ def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSetting
     moments = TimeColumn(seconds=True)
     for path in paths:
         names = table_columns(path, settings)
-        user, time, item = only = [require_column(role, names, settings, path) for role in ("user", "time", "item")]
-        for batch in read_table(path, builder.problems, settings, only=only, texts=[user, item], required=only):
+        user, time, item = only = [
+            require_column(role, names, settings, path) for role in ("user", "time", "item")
+        ]
+        for batch in read_table(
+            path, builder.problems, settings, only=only, texts=[user, item], required=only
+        ):
             users.append(_encode_users(batch, user, builder))
-            times.append(moments.read(batch.columns[time], time, path, batch.locate, builder.problems)[0])
+            times.append(
+                moments.read(batch.columns[time], time, path, batch.locate, builder.problems)[0]
+            )
             waiting.append((batch.columns[item], batch.locate))
             if sum(len(ids) for ids, _ in waiting) >= RESOLVE_ROWS:
                 items.append(builder.lookup(waiting))
@@ -74,27 +92,45 @@ def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Arr
     users = batch.columns[name]
     users = pc.if_else(pc.equal(pc.utf8_trim_whitespace(users), ""), None, users)
     nobody = np.asarray(users.is_null().to_numpy(zero_copy_only=False))
-    builder.problems.report("empty user", nobody, batch.locate, lambda i: f"the {name} is empty, expected who viewed the item")
+    builder.problems.report(
+        "empty user",
+        nobody,
+        batch.locate,
+        lambda i: f"the {name} is empty, expected who viewed the item",
+    )
     return users.dictionary_encode()
 
 
-def _without_robots(users: Array, times: Array, builder: GraphBuilder, settings: ImportSettings) -> Array:
-    """The views in the order of user and time, without those of users who viewed more than a person can within a window."""
+def _without_robots(
+    users: Array, times: Array, builder: GraphBuilder, settings: ImportSettings
+) -> Array:
+    """The views in the order of user and time, without those of users who viewed more than a person
+    can within a window.
+    """
     order = np.lexsort((times, users))
     if not len(order):
         return order
     span = times.max() - times.min() + 2 * settings.window * 60
-    moments = users[order] * span + (times[order] - times.min())  # one axis on which users do not overlap
-    within = np.searchsorted(moments, moments + settings.window * 60, "right") - np.arange(len(order))
+    # one axis on which users do not overlap
+    moments = users[order] * span + (times[order] - times.min())
+    within = np.searchsorted(moments, moments + settings.window * 60, "right") - np.arange(
+        len(order)
+    )
     robots = np.unique(users[order][within > settings.max_views])
     kept = ~np.isin(users[order], robots)
     if len(robots):
-        builder.problems.normal[f"views by users with more than {settings.max_views} in one window"] += int((~kept).sum())
+        builder.problems.normal[
+            f"views by users with more than {settings.max_views} in one window"
+        ] += int((~kept).sum())
     return order[kept]
 
 
-def _co_views(users: Array, times: Array, items: Array, settings: ImportSettings) -> tuple[Array, Array]:
-    """(sources, targets) of the item pairs that at least `min_count` users viewed within the window; views come in order."""
+def _co_views(
+    users: Array, times: Array, items: Array, settings: ImportSettings
+) -> tuple[Array, Array]:
+    """(sources, targets) of the item pairs that at least `min_count` users viewed within the
+    window; views come in order.
+    """
     items = items.astype(np.uint64)
     window = settings.window * 60
     found: list[tuple[Array, Array]] = []
@@ -102,7 +138,8 @@ def _co_views(users: Array, times: Array, items: Array, settings: ImportSettings
     first = np.arange(len(users))
     with progress("Linking items viewed together", None, "co-views") as task:
         for step in range(1, len(users)):
-            first = first[first + step < len(users)]  # a view too far from its step-th successor is too far from later ones
+            # a view too far from its step-th successor is too far from later ones
+            first = first[first + step < len(users)]
             second = first + step
             near = (users[first] == users[second]) & (times[second] - times[first] <= window)
             first, second = first[near], second[near]

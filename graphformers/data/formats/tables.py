@@ -1,4 +1,6 @@
-"""Node and edge tables: .csv .tsv .jsonl .parquet, several files per side, column names guessed or given."""
+"""Node and edge tables: .csv .tsv .jsonl .parquet, several files per side, column names guessed or
+given.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -28,12 +30,17 @@ class Known:
     columns: Collection[str]  # names that do not mean a text here, whatever they mean elsewhere
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     """Reads the node files, then the edge files."""
     unused = [role for role in ("src", "dst", "type", "time") if role in settings.columns]
     if unused and not edges:
         named = f"{unused[0]}={settings.columns[unused[0]]}"
-        raise InputError(f"--column {named} given, but no file holds edges: each link is a row with its source and its target")
+        raise InputError(
+            f"--column {named} given, but no file holds edges: each link is a row with its source "
+            f"and its target"
+        )
     read_nodes(nodes, builder, settings)
     times = TimeColumn() if "time" in settings.columns else None
     for path in edges:
@@ -50,17 +57,25 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
         is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
         if is_edges and "id" in names and {"text", "title"} & set(names):
             raise InputError(
-                f"{path}: both nodes and edges by its columns ({', '.join(names)}); say which with --nodes or --edges"
+                f"{path}: both nodes and edges by its columns ({', '.join(names)}); say which with "
+                f"--nodes or --edges"
             )
         (edges if is_edges else nodes).append(path)
     if edges and not nodes:
         listed = ", ".join(map(str, edges))
-        raise InputError(f"{listed}: edges by the columns, and there is no table of nodes (id, text); name one with --nodes FILE")
+        raise InputError(
+            f"{listed}: edges by the columns, and there is no table of nodes (id, text); name one "
+            f"with --nodes FILE"
+        )
     return nodes, edges
 
 
-def read_nodes(paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known: Known | None = None) -> None:
-    """Reads the files of nodes, all of them: the builder is told so. Where a file has no texts, they may be `known`."""
+def read_nodes(
+    paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known: Known | None = None
+) -> None:
+    """Reads the files of nodes, all of them: the builder is told so. Where a file has no texts,
+    they may be `known`.
+    """
     columns = {path: table_columns(path, settings) for path in paths}
     names = ColumnNames(name for found in columns.values() for name in found)
     if all(map(names_all_columns, paths)):
@@ -79,15 +94,23 @@ def _read_node_file(
     settings: ImportSettings,
     known: Known | None,
 ) -> None:
-    """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full stop."""
+    """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full
+    stop.
+    """
     no_texts = () if known is None or "text" in settings.columns else known.columns
     guessed = [name for name in found if name not in no_texts]
-    if known is not None and "text" not in settings.columns and guess_column("text", guessed, settings) is None:
+    if (
+        known is not None
+        and "text" not in settings.columns
+        and guess_column("text", guessed, settings) is None
+    ):
         id_name, texts = require_column("id", found, settings, path), list[str]()
     else:
         id_name, texts = _id_and_texts(found, settings, path, no_texts)
         if "text" not in settings.columns:
-            others = [name for name in meaning("text", found, settings) if name not in (id_name, *texts)]
+            others = [
+                name for name in meaning("text", found, settings) if name not in (id_name, *texts)
+            ]
             if others:
                 builder.problems.other_texts.setdefault(texts[0], {}).update(dict.fromkeys(others))
     roles = list(dict.fromkeys([id_name, *texts]))
@@ -96,17 +119,28 @@ def _read_node_file(
         there = found if names_all_columns(path) else settings.keep
         only = [*roles, *(name for name in there if name in settings.keep and name not in roles)]
     required = roles if len(texts) == 1 else [id_name]  # of several texts one is enough
-    for batch in read_table(path, builder.problems, settings, only=only, texts=roles, required=required):
+    for batch in read_table(
+        path, builder.problems, settings, only=only, texts=roles, required=required
+    ):
         # A column asked for that the records of a .jsonl lack comes as nulls without a type.
-        also = [name for name in texts if settings.keep is not None and name in settings.keep and name != id_name]
+        also = [
+            name
+            for name in texts
+            if settings.keep is not None and name in settings.keep and name != id_name
+        ]
         others = [name for name in batch.columns if name not in roles] + also
-        columns = {names[name]: batch.columns[name] for name in others if name in found or batch.columns[name].type != pa.null()}
+        columns = {
+            names[name]: batch.columns[name]
+            for name in others
+            if name in found or batch.columns[name].type != pa.null()
+        }
         ids, given = batch.columns[id_name], [batch.columns[name] for name in texts]
         text = known.texts(ids) if known is not None and not given else _join(given)
         if not given and text.null_count:
             row = next(row for row in range(len(ids)) if not text[row].is_valid)
             raise InputError(
-                f"{words_for(batch.locate(row))}: the node {ids[row].as_py()!r} is new and needs a text, but there is no column "
+                f"{words_for(batch.locate(row))}: the node {ids[row].as_py()!r} is new and needs a "
+                f"text, but there is no column "
                 f"for it among: {', '.join(found)}; name one with --column text=NAME"
             )
         builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
@@ -115,13 +149,19 @@ def _read_node_file(
 def _id_and_texts(
     found: list[str], settings: ImportSettings, path: Path, no_texts: Collection[str] = ()
 ) -> tuple[str, list[str]]:
-    """Which columns hold the id and the text. What the user named comes first; "name" may be either."""
+    """Which columns hold the id and the text. What the user named comes first; "name" may be
+    either.
+    """
     parts = settings.columns.get("text", "").split(",")
     if len(parts) > 1:
         texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
     else:
-        others = [name for name in found if name != settings.columns.get("id") and name not in no_texts]
-        texts = [guess_column("text", others, settings) or require_column("text", found, settings, path)]
+        others = [
+            name for name in found if name != settings.columns.get("id") and name not in no_texts
+        ]
+        texts = [
+            guess_column("text", others, settings) or require_column("text", found, settings, path)
+        ]
     if settings.columns.get("id") in texts:
         return require_column("id", found, settings, path), texts
     id_name = guess_column("id", [name for name in found if name not in texts] or found, settings)
@@ -137,7 +177,8 @@ def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0)
             raise InputError(
-                f"--keep {name}: no node file has a column of that name, the nearest is {near[0]!r} of: {', '.join(names)}"
+                f"--keep {name}: no node file has a column of that name, the nearest is "
+                f"{near[0]!r} of: {', '.join(names)}"
             )
 
 
@@ -147,12 +188,19 @@ class EdgeTaker(Protocol):
     problems: Problems
 
     def add_edges(
-        self, sources: pa.Array, targets: pa.Array, types: pa.Array | None, locate: Locate, times: Array | None = None
+        self,
+        sources: pa.Array,
+        targets: pa.Array,
+        types: pa.Array | None,
+        locate: Locate,
+        times: Array | None = None,
     ) -> None:
         """Takes a batch of edges between ids."""
 
 
-def edge_columns(names: list[str], settings: ImportSettings, path: Path) -> tuple[str, str, str | None]:
+def edge_columns(
+    names: list[str], settings: ImportSettings, path: Path
+) -> tuple[str, str, str | None]:
     """Which columns hold the sources of edges, their targets, and their types, if any does."""
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
     if "type" in settings.columns:
@@ -160,19 +208,27 @@ def edge_columns(names: list[str], settings: ImportSettings, path: Path) -> tupl
     return source, target, guess_column("type", names, settings)
 
 
-def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None) -> bool:
-    """Reads one file of edges, with `times` where they are to be kept; whether it has a column of types."""
+def read_edges(
+    path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None
+) -> bool:
+    """Reads one file of edges, with `times` where they are to be kept; whether it has a column of
+    types.
+    """
     names = table_columns(path, settings)
     source, target, type_name = edge_columns(names, settings, path)
     time_name = require_column("time", names, settings, path) if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])
     builder.problems.unread |= dict.fromkeys(name for name in names if name not in only)
-    for batch in read_table(path, builder.problems, settings, only=only, texts=texts, required=[source, target]):
+    for batch in read_table(
+        path, builder.problems, settings, only=only, texts=texts, required=[source, target]
+    ):
         columns = [batch.columns[name] for name in texts]
         moments, locate = None, batch.locate
         if times and time_name:
-            moments, bad = times.read(batch.columns[time_name], time_name, path, locate, builder.problems)
+            moments, bad = times.read(
+                batch.columns[time_name], time_name, path, locate, builder.problems
+            )
             if bad.any():
                 columns, moments, locate = _without(bad, columns, moments, locate)
         sources, targets, types = (*columns, None)[:3]
@@ -180,10 +236,16 @@ def read_edges(path: Path, builder: EdgeTaker, settings: ImportSettings, times: 
     return type_name is not None
 
 
-def _without(bad: Array, columns: list[pa.Array], times: Array, locate: Locate) -> tuple[list[pa.Array], Array, Locate]:
+def _without(
+    bad: Array, columns: list[pa.Array], times: Array, locate: Locate
+) -> tuple[list[pa.Array], Array, Locate]:
     """The rows of a batch that are not bad, and where they stand."""
     kept = np.flatnonzero(~bad)
-    return [column.take(pa.array(kept)) for column in columns], times[kept], lambda i: locate(int(kept[i]))
+    return (
+        [column.take(pa.array(kept)) for column in columns],
+        times[kept],
+        lambda i: locate(int(kept[i])),
+    )
 
 
 def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
@@ -191,10 +253,14 @@ def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
 
 
 def _join(texts: list[pa.Array]) -> pa.Array:
-    """The texts of each row with a full stop between those that are there. (Arrow's own skipping of nulls loses rows of them.)"""
+    """The texts of each row with a full stop between those that are there. (Arrow's own skipping of
+    nulls loses rows of them.)
+    """
     joined, *others = texts
     for text in others:
         joined, text = pc.fill_null(joined, ""), pc.fill_null(text, "")
-        gap = pc.if_else(pc.and_(pc.not_equal(joined, ""), pc.not_equal(text, "")), ". ", "").cast(pa.large_string())
+        gap = pc.if_else(pc.and_(pc.not_equal(joined, ""), pc.not_equal(text, "")), ". ", "").cast(
+            pa.large_string()
+        )
         joined = pc.binary_join_element_wise(joined, gap, text, pa.scalar("", pa.large_string()))
     return joined

@@ -1,6 +1,8 @@
-"""Wikidata5M, the entity graph of the paper: `id<TAB>text` files and `head<TAB>relation<TAB>tail` files, no headers.
+"""Wikidata5M, the entity graph of the paper: `id<TAB>text` files and `head<TAB>relation<TAB>tail`
+files, no headers.
 
-Files are told apart by the number of fields of their first line. The first sentence of a text is the node's text.
+Files are told apart by the number of fields of their first line. The first sentence of a text is
+the node's text.
 """
 
 import re
@@ -13,8 +15,9 @@ from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import read_lines
 from graphformers.errors import InputError
 
-# A sentence ends at . ! ? (with closing quotes or brackets) before a space and something that can start a sentence,
-# unless the full stop belongs to an initial, an abbreviation, or a number that goes on.
+# A sentence ends at . ! ? (with closing quotes or brackets) before a space and something that can
+# start a sentence, unless the full stop belongs to an initial, an abbreviation, or a number that
+# goes on.
 _END = re.compile(r"[.!?][\"')\]]*(?=\s+[\"'(\[]*[A-Z0-9À-ÖØ-Þ])")
 _NO_END = re.compile(
     r"(?:\b[A-Za-z]|\b(?:Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|Hon|St|Ste|Mt|Ft|Jr|Sr|vs|etc|approx|ca|cf|fl|resp"
@@ -31,7 +34,9 @@ def first_sentence(text: str) -> str:
     return text
 
 
-def read(nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings) -> None:
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
     widths = {path: _num_fields(path, settings) for path in nodes + edges}
     for wanted in (2, 3):
         for path in (path for path, width in widths.items() if width == wanted):
@@ -48,7 +53,12 @@ def _read_file(path: Path, width: int, builder: GraphBuilder, records: Records) 
         if not text:
             continue
         if len(fields) != width:
-            builder.problems.add("malformed row", path, line, f"{len(fields)} fields ({text[:60]!r}), expected {expected}")
+            builder.problems.add(
+                "malformed row",
+                path,
+                line,
+                f"{len(fields)} fields ({text[:60]!r}), expected {expected}",
+            )
         elif width == 2:
             records.add_node(line, fields[0], first_sentence(fields[1]))
         else:
@@ -63,6 +73,7 @@ def _num_fields(path: Path, settings: ImportSettings) -> int:
             return width
         if text and not settings.skip_bad:
             raise InputError(
-                f"{path}:{line}: {width} fields separated by tabs, expected 2 (id, text) or 3 (head, relation, tail)"
+                f"{path}:{line}: {width} fields separated by tabs, expected 2 (id, text) or 3 "
+                f"(head, relation, tail)"
             )
     raise InputError(f"{path}: no rows, expected id<TAB>text or head<TAB>relation<TAB>tail lines")
