@@ -54,7 +54,8 @@ class Recorder:
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
         self.values: dict[str, Any] = {}
-        self.perturb = 0.0  # added to one weight of every model, to see that it is noticed
+        # added to a column of the word vectors of every model, to see that it is noticed
+        self.perturb = 0.0
 
     def put(self, name: str, value: Any) -> None:
         """Arrays as such, dicts entry by entry where they hold arrays, everything else as JSON."""
@@ -110,9 +111,10 @@ def make_model(
         name: samples.weight(name, found.shape, scale)
         for name, found in adapter.get_weights(model).items()
     }
-    if recorder.perturb:
-        first = min(name for name, found in weights.items() if found.ndim == 2 and found.size)
-        weights[first] = weights[first] + np.float32(recorder.perturb)
+    # of one column: a norm would take off what is added to a whole row
+    weights[next(name for name in weights if name.endswith("words.weight"))][:, 0] += (
+        recorder.perturb
+    )
     adapter.set_weights(model, weights)
     return model
 

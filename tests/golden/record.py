@@ -74,7 +74,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="OUT.npz and OUT.json")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} and small")
     parser.add_argument("--adapter", choices=ADAPTERS, default="current")
-    parser.add_argument("--perturb", type=float, default=0.0, help="added to one weight of a model")
+    parser.add_argument(
+        "--perturb", type=float, default=0.0, help="added to one weight of each word"
+    )
     parser.add_argument("--here", action="store_true", help="one part, in this process")
     given = parser.parse_args()
     parts = given.parts.split(",")
