@@ -42,6 +42,7 @@ from graphformers.evaluation.metrics import (
 from graphformers.evaluation.ranking import evaluate as evaluate_model
 from graphformers.evaluation.ranking import in_batch, model_scores, rank, rank_listed
 from graphformers.evaluation.slices import slices_of
+from graphformers.model import backbones
 from graphformers.model.attention import attention_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
@@ -213,6 +214,12 @@ def make_model(tokenizer: Any, settings: Facts) -> Any:
 
 def from_backbone(folder: Path, method: str, seed: int, settings: Facts) -> Any:
     return GraphFormers.from_backbone(folder, method, seed=seed, device="cpu", **settings)
+
+
+def convert(folder: Path, settings: Facts) -> Any:
+    """A model on whatever weights a folder holds, those of 2021 included."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return backbones.convert(folder, **settings).cpu()
 
 
 def save_model(model: Any, place: Path) -> None:

@@ -395,6 +395,13 @@ def vectors(recorder: Recorder, adapter: Any) -> None:
     graph = make_graph(adapter)
     for name, changes in READINGS.items():
         put_vectors(recorder, f"vectors/{name}", adapter, graph, BASE | changes)
+    for family in samples.FAMILIES:
+        with folder() as place:
+            samples.write_backbone(place / "backbone", family)
+            settings = {"max_tokens": 12, "num_neighbors": 4}
+            model = adapter.convert(place / "backbone", settings)
+        recorder.put(f"backbones/{family}/weights", adapter.get_weights(model))
+        recorder.put(f"backbones/{family}/nodes", adapter.encode_nodes(model, graph, nodes_of(50)))
 
 
 def put_vectors(
@@ -657,6 +664,7 @@ def requests(ids: list[str]) -> list[Request]:
         ("search_links", "POST", search, {"id": ids[20], "k": 4, "links": True}),
         ("search_vector", "POST", search, {"vector": [0.1 * i for i in range(24)], "k": 3}),
         ("embeddings", "POST", embeddings, {"input": ["graph", "text node"], "model": "any"}),
+        ("embeddings_long", "POST", embeddings, {"input": " ".join(samples.WORDS)}),
         ("embeddings_base64", "POST", embeddings, {"input": "graph", "encoding_format": "base64"}),
         (
             "embeddings_company",

@@ -114,49 +114,121 @@ def weight(name: str, shape: tuple[int, ...], scale: float) -> np.ndarray:
     return (found + name.endswith("norm.weight")).astype(np.float32)
 
 
-def write_backbone(place: Path, layers: int = 3, size: int = 16, inner: int = 24) -> None:
-    """A BERT as its makers would save it, with two heads."""
-    from safetensors.numpy import save_file
+# of each family of language models: what its layers call their six linear maps and their two norms
+BERT_NAMES = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "intermediate.dense",
+    "output.dense",
+    "attention.output.LayerNorm",
+    "output.LayerNorm",
+)
+MPNET_NAMES = (
+    "attention.attn.q",
+    "attention.attn.k",
+    "attention.attn.v",
+    "attention.attn.o",
+    "intermediate.dense",
+    "output.dense",
+    "attention.LayerNorm",
+    "output.LayerNorm",
+)
+DISTILBERT_NAMES = (
+    "attention.q_lin",
+    "attention.k_lin",
+    "attention.v_lin",
+    "attention.out_lin",
+    "ffn.lin1",
+    "ffn.lin2",
+    "sa_layer_norm",
+    "output_layer_norm",
+)
+FAMILIES = {  # names, where layers stand, prefix, settings
+    "bert": (BERT_NAMES, "encoder.layer", "", {"model_type": "bert"}),
+    "roberta": (
+        BERT_NAMES,
+        "encoder.layer",
+        "roberta.",
+        {"model_type": "roberta", "pad_token_id": 1, "layer_norm_eps": 1e-5},
+    ),
+    "mpnet": (
+        MPNET_NAMES,
+        "encoder.layer",
+        "mpnet.",
+        {"model_type": "mpnet", "relative_attention_num_buckets": 8, "pad_token_id": 1},
+    ),
+    "distilbert": (
+        DISTILBERT_NAMES,
+        "transformer.layer",
+        "distilbert.",
+        {"model_type": "distilbert"},
+    ),
+    "unilm": (
+        BERT_NAMES,
+        "encoder.layer",
+        "bert.",
+        {"model_type": "unilm2", "rel_pos_bins": 8, "max_rel_pos": 16},
+    ),
+    "2021": (BERT_NAMES, "encoder.layer", "bert.", {}),
+}
+LAYERS, SIZE, INNER, HEADS, POSITIONS = 3, 16, 24, 2, 40
 
+
+def backbone_shapes(family: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of a language model's weights by the names that its makers gave them."""
+    names, layers, prefix, _ = FAMILIES[family]
+    count = len(json.loads(tokenizer_json())["model"]["vocab"])
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (count, SIZE),
+        "embeddings.position_embeddings.weight": (POSITIONS, SIZE),
+        "embeddings.LayerNorm.weight": (SIZE,),
+        "embeddings.LayerNorm.bias": (SIZE,),
+    }
+    if family in ("bert", "roberta"):
+        shapes["embeddings.token_type_embeddings.weight"] = (2, SIZE)
+    for layer in range(LAYERS):
+        for i, name in enumerate(names):
+            outer, inner = (INNER if i == 4 else SIZE), (INNER if i == 5 else SIZE)
+            shape = (outer, inner) if i < 6 else (SIZE,)
+            shapes[f"{layers}.{layer}.{name}.weight"] = shape
+            shapes[f"{layers}.{layer}.{name}.bias"] = shape[:1]
+    if family == "mpnet":
+        shapes["encoder.relative_attention_bias.weight"] = (8, HEADS)
+    if family in ("unilm", "2021"):
+        shapes["rel_pos_bias.weight"] = (HEADS, 8 + 2 * (family == "2021"))
+    for name in ("query", "key", "value") if family == "2021" else ():
+        shapes[f"encoder.graph_attention.{name}.weight"] = (SIZE, SIZE)
+        shapes[f"encoder.graph_attention.{name}.bias"] = (SIZE,)
+    return {f"{prefix}{name}": shape for name, shape in shapes.items()}
+
+
+def write_backbone(place: Path, family: str = "bert") -> None:
+    """A language model as its makers would save it; that of 2021 as a file of torch."""
     reader = json.loads(tokenizer_json())
-    count = len(reader["model"]["vocab"])
-    shapes = {
-        "embeddings.word_embeddings.weight": (count, size),
-        "embeddings.position_embeddings.weight": (40, size),
-        "embeddings.token_type_embeddings.weight": (2, size),
-    }
-    for part in ("weight", "bias"):
-        shapes[f"embeddings.LayerNorm.{part}"] = (size,)
-    for layer in range(layers):
-        linear = {
-            "attention.self.query": (size, size),
-            "attention.self.key": (size, size),
-            "attention.self.value": (size, size),
-            "attention.output.dense": (size, size),
-            "intermediate.dense": (inner, size),
-            "output.dense": (size, inner),
-        }
-        for name, shape in linear.items():
-            shapes[f"encoder.layer.{layer}.{name}.weight"] = shape
-            shapes[f"encoder.layer.{layer}.{name}.bias"] = shape[:1]
-        for name in ("attention.output", "output"):
-            shapes[f"encoder.layer.{layer}.{name}.LayerNorm.weight"] = (size,)
-            shapes[f"encoder.layer.{layer}.{name}.LayerNorm.bias"] = (size,)
-    weights = {
-        name: weight(name.replace("LayerNorm", "norm"), shape, 0.1)
-        for name, shape in shapes.items()
-    }
+    weights = {}
+    for name, shape in backbone_shapes(family).items():
+        neutral = name.replace("LayerNorm", "norm").replace("layer_norm", "norm")
+        weights[name] = weight(neutral, shape, 0.1 if family == "bert" else 0.3)
     place.mkdir(parents=True)
-    save_file(weights, str(place / "model.safetensors"))
+    if family == "2021":
+        import torch
+
+        tensors = {name: torch.from_numpy(found) for name, found in weights.items()}
+        torch.save(tensors, place / "checkpoint.bin")
+    else:
+        from safetensors.numpy import save_file
+
+        save_file(weights, str(place / "model.safetensors"))
     (place / "tokenizer.json").write_text(tokenizer_json(), encoding="utf-8")
     config = {
-        "model_type": "bert",
-        "vocab_size": count,
-        "hidden_size": size,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-        "intermediate_size": inner,
-        "max_position_embeddings": 40,
+        "vocab_size": len(reader["model"]["vocab"]),
+        "hidden_size": SIZE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+        "max_position_embeddings": POSITIONS,
         "type_vocab_size": 2,
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
@@ -165,6 +237,10 @@ def write_backbone(place: Path, layers: int = 3, size: int = 16, inner: int = 24
         "position_embedding_type": "absolute",
         "pad_token_id": 0,
     }
+    if family == "distilbert":
+        config |= {"dim": SIZE, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": INNER}
+        config |= {"activation": "gelu", "dropout": 0.0, "attention_dropout": 0.0}
+    config |= FAMILIES[family][3]
     (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
