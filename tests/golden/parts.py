@@ -269,6 +269,8 @@ TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"dropout": 0.1, "attention_dropout": 0.1},
         {"chunk_size": 12, "neighbor_gradients": False},
     ),
+    "dropout_neighbors": ({"dropout": 0.1, "attention_dropout": 0.1}, {"chunk_size": 12}),
+    "dropout_neighbors_max": ({"method": "max", "dropout": 0.1}, {"chunk_size": 12}),
     "dropout_tnve": ({"method": "tnve", "dropout": 0.1}, {"chunk_size": 12}),
     "schedule": (
         {},
