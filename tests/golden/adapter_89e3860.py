@@ -13,12 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import graphformers.data.builder
-import graphformers.data.readers
 import numpy as np
 import pyarrow as pa
 import tokenizers
 import torch
+
+import graphformers.data.builder
+import graphformers.data.readers
 from graphformers.cli import main
 from graphformers.compare.comparison import compare
 from graphformers.compare.runs import Plan

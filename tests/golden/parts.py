@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-
 import samples
 
 # left out of everything: times, versions, fingerprints, and sizes of files

@@ -26,8 +26,9 @@ def work(tree: Path, output: Path, part: str, adapter: str, perturb: float) -> N
     """Records one part in this process."""
     # the script's own folder stays, behind the tree
     sys.path[:] = [str(tree), *(entry for entry in sys.path if entry != str(HERE)), str(HERE)]
-    import graphformers
     import torch
+
+    import graphformers
 
     if Path(graphformers.__file__).resolve().parents[1] != tree:
         sys.exit(f"{tree}: holds no graphformers, {graphformers.__file__} would be recorded")
