@@ -1,0 +1,168 @@
+"""Settings: frozen dataclasses whose fields carry their bounds and their description.
+
+A setting is declared once, on its field::
+
+    @dataclass(frozen=True)
+    class SearchSettings(Settings):
+        k: int = setting(10, "Results of a query.", at_least=1)
+
+Constructing the dataclass checks types and bounds; `describe` lists the fields for help texts and
+documentation.
+"""
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from graphformers.errors import GraphFormersError
+
+_TYPES = {
+    "int": numbers.Integral,
+    "float": numbers.Real,
+    "str": str,
+    "bool": bool,
+    "None": type(None),
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which values of a setting are valid. None is valid wherever the type allows it."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def allow(self, value: Any) -> bool:
+        """Whether a value of the right type lies within the bounds."""
+        if value is None:
+            return True
+        if self.choices:
+            return value in self.choices
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        if len(self.choices) == 2:
+            return " or ".join(self.choices)
+        if self.choices:
+            return f"one of: {', '.join(self.choices)}"
+        low = self.above if self.at_least is None else self.at_least
+        high = self.below if self.at_most is None else self.at_most
+        if low is None:
+            return (
+                "" if high is None else f"{'below' if self.at_most is None else 'at most'} {high:g}"
+            )
+        if high is not None:
+            if self.at_least is None:
+                return f"a number between {low:g} and {high:g}"
+            return f"{low:g} to {'below ' if self.at_most is None else ''}{high:g}"
+        if self.at_least is None:
+            return f"more than {low:g}"
+        return "0 or more" if low == 0 else f"at least {low:g}"
+
+
+def setting(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    choices: Iterable[str] = (),
+) -> Any:
+    """A field of a `Settings` dataclass.
+
+    Args:
+        default: The default value; without one the field is required.
+        help: One sentence for help texts and documentation.
+        at_least: The smallest valid value.
+        above: A bound that valid values exceed.
+        at_most: The largest valid value.
+        below: A bound that valid values stay below.
+        choices: The valid values of a text.
+    """
+    bounds = Bounds(at_least, above, at_most, below, tuple(choices))
+    return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class: construction checks the type and the bounds of every field."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            _check_type(self, entry.name, type_name(entry.type))
+        for entry in fields(self):
+            bounds = entry.metadata.get("bounds")
+            if bounds is not None:
+                require(self, bounds.allow(getattr(self, entry.name)), entry.name, str(bounds))
+
+
+@dataclass(frozen=True)
+class SettingInfo:
+    """One setting as documentation shows it."""
+
+    name: str
+    type: str
+    default: Any  # MISSING where the setting is required
+    expected: str
+    help: str
+
+
+def describe(settings: type[Settings]) -> list[SettingInfo]:
+    """The fields of a settings class, in the order of their declaration."""
+    found = []
+    for entry in fields(settings):
+        bounds, help = entry.metadata.get("bounds", ""), entry.metadata.get("help", "")
+        found.append(
+            SettingInfo(entry.name, type_name(entry.type), entry.default, str(bounds), help)
+        )
+    return found
+
+
+def require(settings: object, holds: bool, name: str, expected: str) -> None:
+    """Raises an error that names a setting, its value and what was expected, unless `holds`."""
+    if not holds:
+        value = getattr(settings, name)
+        raise GraphFormersError(f"{name}={value!r} given, expected {expected}")
+
+
+def type_name(annotation: object) -> str:
+    """A type as it is written: `int`, `float | None`."""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def has_type(value: object, type_name: str) -> bool:
+    """Whether a value has a type such as `int` or `float | None`.
+
+    Numbers of numpy count as numbers; true and false do not.
+    """
+    names = type_name.split(" | ")
+    if isinstance(value, bool):
+        return "bool" in names
+    return any(isinstance(value, _TYPES[name]) for name in names if name != "bool")
+
+
+def _check_type(settings: Settings, name: str, expected: str) -> None:
+    value = getattr(settings, name)
+    if not set(expected.split(" | ")) <= set(_TYPES):
+        return
+    if not has_type(value, expected):
+        raise GraphFormersError(f"{name}={value!r} given, expected {expected}")
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+        # numpy's numbers cannot be written as JSON
+        value = value.item()
+        object.__setattr__(settings, name, value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise GraphFormersError(f"{name}={value!r} given, expected a finite number")
