@@ -55,12 +55,11 @@ from graphformers import (
     read_graph,
     update,
 )
+from graphformers.batching.packing import to_device
+from graphformers.batching.sampling import NeighborSampler
+from graphformers.batching.tokens import TokenCache, Tokenizer, graph_tokens
 from graphformers.compare.efficiency import synchronize
-from graphformers.data.packing import to_device
-from graphformers.data.sampling import NeighborSampler
-from graphformers.data.tokens import TokenCache, Tokenizer, graph_tokens
 from graphformers.embedding.plan import GPU_ROWS, GPU_TOKENS
-from graphformers.model.passes import cut
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "memory": {"states": "memory", "keep_states": False},
@@ -118,10 +117,10 @@ def time_without_states(
     size = max(1, int((GPU_TOKENS if on_gpu else 4096) / lengths))
     parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
     batches = [
-        to_device(packer.pack_neighborhoods(tokens, cut(drawn, part)), model.device)
+        to_device(packer.pack_neighborhoods(tokens, drawn.slice(part)), model.device)
         for part in parts
     ]
-    with model.reading() as network:
+    with model.inference() as network:
         # all of them: widths that come late would be compiled within the clock
         for batch in batches:
             network(batch)
@@ -252,7 +251,7 @@ def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, An
     """
     from sentence_transformers import SentenceTransformer
 
-    from graphformers.data.tokens import tokenize
+    from graphformers.batching.tokens import tokenize
     from graphformers.model.backbones import find_backbone
 
     graph = read_graph(papers / "nodes.parquet", papers / "edges.parquet")
@@ -272,7 +271,7 @@ def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, An
     theirs.encode(texts)
     seconds["sentence_transformers"] = time.perf_counter() - started
     started = time.perf_counter()
-    model.read_texts(tokenize(texts, model.tokenizer), np.arange(len(texts)))
+    model.encode_states(tokenize(texts, model.tokenizer), np.arange(len(texts)))
     seconds["plain_states"] = time.perf_counter() - started
     started = time.perf_counter()
     embed(model, graph, folder / "beside.vectors")

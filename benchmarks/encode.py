@@ -43,11 +43,17 @@ import numpy as np
 import pyarrow.parquet as parquet
 import torch
 
+from graphformers.batching.packing import (
+    NetworkInputs,
+    PackedBatch,
+    Packer,
+    pack_texts,
+    to_device,
+)
+from graphformers.batching.tokens import TokenCache, Tokenizer, tokenize
 from graphformers.compare.efficiency import TOKENS, ready, seconds, table_5
-from graphformers.data.packing import PackedBatch, Packer, pack_nodes, to_device
-from graphformers.data.tokens import TokenCache, Tokenizer, tokenize
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
 
 SHAPES = {
     "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
@@ -95,7 +101,7 @@ def useful_flops(lengths: np.ndarray[Any, Any], shape: str) -> float:
 def make_batches(
     cache: TokenCache, nodes: np.ndarray[Any, Any], size: int, variant: str, device: torch.device
 ) -> list[PackedBatch]:
-    packer = Packer(32, 0)
+    packer = Packer(32, 0, NetworkInputs(reads_neighbors=False))
     batches = []
     for start in range(0, len(nodes), size):
         part = nodes[start : start + size]
@@ -103,7 +109,7 @@ def make_batches(
             batches.append(packer.pack(cache, part))
         else:
             flat, indptr = cache.read(part, 32)
-            batches.append(pack_nodes(flat, indptr, int(np.diff(indptr).max()), 1, 0))
+            batches.append(pack_texts(flat, indptr, int(np.diff(indptr).max()), 1, 0))
     return [to_device(batch, device) for batch in batches]
 
 

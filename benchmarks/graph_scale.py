@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
+from graphformers.batching.sampling import NeighborSampler
+from graphformers.batching.tokens import BATCH, Tokenizer
 from graphformers.data.formats.python import Library, standard_library_files
 from graphformers.data.graph import TextGraph
-from graphformers.data.sampling import NeighborSampler
-from graphformers.data.tokens import BATCH, Tokenizer
 from graphformers.model.backbones import find_backbone
 
 BLOCK = 500_000

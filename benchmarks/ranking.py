@@ -24,7 +24,7 @@ from graphformers.data.arrays import compressed_rows, edge_keys
 from graphformers.data.graph import TextGraph
 from graphformers.evaluation.ranking import rank_all
 from graphformers.evaluation.scores import VectorScores
-from graphformers.model.encoding import best_device
+from graphformers.model.compute import choose_device
 
 
 def make_graph(num_nodes: int, num_pairs: int) -> TextGraph:
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, default=2000)
     parser.add_argument("--size", type=int, default=384, help="numbers of a vector")
     parser.add_argument("--folder", type=Path, default=None, help="where the file of vectors goes")
-    parser.add_argument("--device", default=best_device())
+    parser.add_argument("--device", default=choose_device())
     chosen = parser.parse_args()
     graph = make_graph(chosen.nodes, 4 * chosen.nodes)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:

@@ -36,7 +36,7 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
 
     from graphformers.data.builder import build_graph
     from graphformers.embedding.job import embed
-    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.encoder import GraphFormers
 
     place = folder / f"bench{num_nodes}.vectors"
     if (place / "manifest.json").is_file():

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.artifact import MANIFEST
+from graphformers.batching.tokens import Tokenizer, graph_tokens
 from graphformers.compare.comparison import check_folder, conditions_of, num_neighbors
 from graphformers.compare.runs import Plan, load_ranks, untrained
 from graphformers.compare.variants import Variant, variants, variants_of
 from graphformers.data.split import LinkSplit
-from graphformers.data.tokens import Tokenizer, graph_tokens
 from graphformers.model.backbones import find_backbone
 from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 

@@ -25,10 +25,11 @@ from typing import Any
 import torch
 from encode import SHAPES, matmul_ceiling
 
+from graphformers.batching.tokens import Tokenizer
 from graphformers.data.split import LinkSplit
-from graphformers.data.tokens import Tokenizer
-from graphformers.model.encoding import GraphFormers, best_device
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.compute import choose_device
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
 from graphformers.train.batches import Counts
 from graphformers.train.checkpoint import Recent
 from graphformers.train.settings import TrainConfig
@@ -50,7 +51,7 @@ def make_trainer(
         "max_tokens": max_tokens,
         **SHAPES[shape],
     }
-    model = GraphFormers(ModelConfig(method=method, **sizes), tokenizer).to(best_device())
+    model = GraphFormers(ModelConfig(method=method, **sizes), tokenizer).to(choose_device())
     trainer = Trainer(model, split, config)
     trainer.set_up()
     return trainer

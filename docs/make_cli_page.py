@@ -13,7 +13,7 @@ import click
 import typer.main
 
 from graphformers.cli import app
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
 from graphformers.train.objective import ObjectiveSettings
 from graphformers.train.settings import MODEL_SETTINGS, TrainConfig
 

@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graphformers.batching.sampling import Neighborhood, NeighborSampler
     from graphformers.data.builder import build_graph
     from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
     from graphformers.data.graph import TextGraph
     from graphformers.data.holdout import SplitSettings
     from graphformers.data.readers import read_graph
-    from graphformers.data.sampling import Neighborhood, NeighborSampler
     from graphformers.data.settings import ImportSettings
     from graphformers.data.split import LinkSplit, split_links
     from graphformers.embedding.job import embed
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from graphformers.embedding.vectors import VectorStore
     from graphformers.errors import GraphFormersError
     from graphformers.evaluation.ranking import Evaluation, evaluate
-    from graphformers.model.encoding import GraphFormers
-    from graphformers.model.modeling import ModelConfig
+    from graphformers.model.config import ModelConfig
+    from graphformers.model.encoder import GraphFormers
     from graphformers.retrieval.searcher import Match, Searcher, search
     from graphformers.train.settings import TrainConfig
     from graphformers.train.trainer import Trainer
@@ -31,14 +31,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "EmbedSettings": "embedding.plan",
     "Evaluation": "evaluation.ranking",
-    "GraphFormers": "model.encoding",
+    "GraphFormers": "model.encoder",
     "GraphFormersError": "errors",
     "ImportSettings": "data.settings",
     "LinkSplit": "data.split",
     "Match": "retrieval.searcher",
-    "ModelConfig": "model.modeling",
-    "NeighborSampler": "data.sampling",
-    "Neighborhood": "data.sampling",
+    "ModelConfig": "model.config",
+    "NeighborSampler": "batching.sampling",
+    "Neighborhood": "batching.sampling",
     "Searcher": "retrieval.searcher",
     "SplitSettings": "data.holdout",
     "TextGraph": "data.graph",

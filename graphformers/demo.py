@@ -15,7 +15,7 @@ from graphformers.data.split import LinkSplit, split_links
 from graphformers.embedding.job import embed
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import say
 from graphformers.retrieval.searcher import Match, Searcher
 

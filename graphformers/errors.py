@@ -67,24 +67,6 @@ class StoppedError(GraphFormersError):
         self.signum = signum
 
 
-def is_memory_full(error: BaseException) -> bool:
-    """Whether a GPU had no memory left: torch says so by an error of its own, what it calls in
-    other ways.
-    """
-    return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("out of memory", "STATUS_ALLOC_FAILED")
-    )
-
-
-class UnlessMemoryIsFull:
-    """A `with` block that passes over what could not be done because a GPU had no memory left."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return error is not None and is_memory_full(error)
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not known: the one that was perhaps meant, or all there are."""
     from difflib import get_close_matches

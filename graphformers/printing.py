@@ -218,7 +218,7 @@ def print_model(path: Path, as_json: bool) -> None:
     """What a model is, how it reads, and how it was trained."""
     from graphformers.embedding.states import model_fingerprint
     from graphformers.model.backbones import training_of
-    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.encoder import GraphFormers
 
     model = GraphFormers.from_pretrained(path, device="cpu")
     config, training = model.config, training_of(path)

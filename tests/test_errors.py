@@ -12,7 +12,7 @@ from graphformers.data.holdout import SplitSettings
 from graphformers.data.settings import ImportSettings
 from graphformers.embedding.plan import EmbedSettings
 from graphformers.errors import GraphFormersError
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
 from graphformers.retrieval.searcher import check_k
 from graphformers.train.settings import TrainConfig
 

@@ -12,18 +12,18 @@ import pytest
 
 import graphformers.artifact as artifact
 from graphformers.artifact import check_writable, open_artifact, write_artifact
+from graphformers.batching.tokens import graph_tokens
 from graphformers.compare.comparison import check_folder
 from graphformers.compare.runs import load_ranks, save_ranks
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit, split_links
-from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import load_model, update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.metrics import Ranks
 from graphformers.model.backbones import training_of
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.train.checkpoint import RunFolder, TrainState
 from tests import forked
 from tests.embedding.conftest import EXACT, make_model, some_graph

@@ -10,7 +10,7 @@ from typing import Any
 
 from graphformers.cli import demo, graphs, models, vectors  # noqa: F401  (they register their commands)
 from graphformers.cli.options import app
-from graphformers.errors import GraphFormersError, StoppedError, is_memory_full
+from graphformers.errors import GraphFormersError, StoppedError
 
 
 class Interrupted(BaseException):
@@ -52,7 +52,10 @@ def main() -> None:
         )
         sys.exit(1)
     except RuntimeError as error:
-        if not is_memory_full(error):
+        # imported here: it needs torch, which --help does without
+        from graphformers.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
             raise
         print(
             f"error: the GPU's memory is full; end what else uses it, or compute with --device "

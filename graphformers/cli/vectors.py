@@ -20,12 +20,12 @@ from graphformers.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.encoder import GraphFormers
 
 
 def _moved(model: Path | None, device: str | None) -> "GraphFormers | None":
     """A model that is no longer where the vectors say, where one is given."""
-    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.encoder import GraphFormers
 
     return None if model is None else GraphFormers.from_pretrained(model, device=device)
 
@@ -96,7 +96,7 @@ def embed_command(
     from graphformers.embedding.forecast import forecast
     from graphformers.embedding.job import check_output, embed
     from graphformers.embedding.plan import EmbedSettings
-    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.encoder import GraphFormers
     from graphformers.printing import print_embedding_forecast, print_vectors
 
     if ray is None and (workers is not None or gpus_per_worker):

@@ -18,7 +18,7 @@ from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, finish_run, 
 from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
 from graphformers.errors import GraphFormersError
 from graphformers.files import foreign_entry, write_whole
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
 from graphformers.places import refuse_links_out
 from graphformers.progress import say
 from graphformers.train.settings import divide_settings, settings_for

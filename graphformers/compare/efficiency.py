@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.data.packing import to_device
-from graphformers.data.sampling import Neighborhood
-from graphformers.data.tokens import TokenCache
-from graphformers.model.encoding import GraphFormers, chosen_device
+from graphformers.batching.packing import to_device
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import TokenCache
+from graphformers.model.compute import choose_device
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress
 from graphformers.train.settings import divide_settings, settings_for
 
@@ -29,7 +30,7 @@ def measure_efficiency(
 
     Of the settings those of models count, but for the number of tokens, which is the paper's.
     """
-    place = chosen_device(device)
+    place = choose_device(device)
     models = {}
     for method in ("graphformers", "max"):
         _, changes = divide_settings(settings_for(method, settings))

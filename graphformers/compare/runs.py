@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
+from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.compare.efficiency import device_name
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array, load_array, mix, save_array
-from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors, simple_scores
@@ -31,8 +31,8 @@ from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, ran
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.files import checksum, held, write_whole
 from graphformers.model.backbones import find_backbone, training_of
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object
 from graphformers.progress import say
 from graphformers.train.checkpoint import RunFolder

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphformers.errors import GraphFormersError, nearest
-from graphformers.model.modeling import READS_NEIGHBORS
+from graphformers.model.registry import method_class
 
 TITLES = {
     "plm": "PLM",
@@ -41,7 +41,7 @@ class Variant:
 
     @property
     def reads_neighbors(self) -> bool:
-        return self.method in READS_NEIGHBORS
+        return method_class(self.method).reads_neighbors
 
     @property
     def is_two_stage(self) -> bool:

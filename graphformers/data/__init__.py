@@ -1,1 +1,1 @@
-"""From files to neighbourhoods: the graph, its readers, splits, sampling and tokens."""
+"""From files to graphs and splits: readers, the graph, and what a split asks."""

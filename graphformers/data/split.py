@@ -23,6 +23,7 @@ from graphformers.artifact import (
     parent_entry,
     write_artifact,
 )
+from graphformers.batching.sampling import NeighborSampler
 from graphformers.data.arrays import Array, load_array, pair_keys, save_array
 from graphformers.data.candidates import default_lists, draw_candidates
 from graphformers.data.graph import TextGraph, loaded_graph
@@ -36,7 +37,6 @@ from graphformers.data.holdout import (
     pair_hashes,
     times_of,
 )
-from graphformers.data.sampling import NeighborSampler
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from graphformers.batching.tokens import graph_tokens
 from graphformers.data.graph import TextGraph
-from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.job import Workplace, check_output, num_nodes, say_cost, told_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
@@ -22,7 +22,7 @@ from graphformers.embedding.states import StatesKey, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import full_disk
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import Progress, progress, say
 
 MOST_DEATHS = 5  # of workers at one shard: then it is the shard that kills them
@@ -97,7 +97,7 @@ class Worker:
 
     def ready(self) -> int:
         """Answers when everything is loaded."""
-        return self.phases.pieces.count
+        return self.phases.splitter.num_pieces
 
     def run(self, phase: int, shard: int) -> int:
         """Computes and writes one shard; in how many pieces batches had to be read."""
@@ -110,7 +110,7 @@ class Worker:
             ):
                 phases.hold_states()
             phases.read_centers([shard], task)
-        return phases.pieces.count
+        return phases.splitter.num_pieces
 
 
 def embed_on_cluster(

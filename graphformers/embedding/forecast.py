@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphformers.batching.packing import to_device
+from graphformers.batching.sampling import Neighborhood, NeighborSampler
+from graphformers.batching.tokens import TokenCache, tokenize
+from graphformers.batching.two_pass import CenterBatch
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import to_device
-from graphformers.data.sampling import Neighborhood, NeighborSampler
-from graphformers.data.tokens import TokenCache, tokenize
 from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
-from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts
+from graphformers.errors import GraphFormersError
+from graphformers.memory import SuppressOutOfMemory
+from graphformers.model.encoder import GraphFormers, center_vectors, text_states
 
 TRIED_NODES = 4096
 
@@ -50,8 +51,8 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
 def _seconds_per_node(
     model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array
 ) -> tuple[float, int]:
-    passes = plan.passes(model)
-    nodes = nodes if passes.is_joint else plan.by_neighbors(graph, nodes)
+    two_pass = plan.two_pass(model)
+    nodes = nodes if two_pass.is_joint else plan.by_neighbors(graph, nodes)
     sampler = NeighborSampler(
         graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed
     )
@@ -60,12 +61,12 @@ def _seconds_per_node(
     tokens = tokenize(graph.texts_of(everyone), model.tokenizer)
     local = [np.searchsorted(everyone, numbers) for numbers in (nodes, drawn.neighbors)]
     drawn = Neighborhood(local[0], drawn.indptr, local[1])
-    parts = [*passes.center_parts(tokens, drawn)] or [slice(0, 0)]
+    parts = [*two_pass.center_parts(tokens, drawn)] or [slice(0, 0)]
     part = parts[len(parts) // 2]
     while True:
         count = max(part.stop - part.start, 1)
-        with UnlessMemoryIsFull():
-            return _seconds_of_batch(model, plan, tokens, cut(drawn, part)) / count, count
+        with SuppressOutOfMemory():
+            return _seconds_of_batch(model, plan, tokens, drawn.slice(part)) / count, count
         if count == 1:
             raise GraphFormersError(
                 "the GPU's memory is too small even for one node at a time, or others use it"
@@ -77,15 +78,15 @@ def _seconds_per_node(
 def _seconds_of_batch(
     model: GraphFormers, plan: Plan, tokens: TokenCache, drawn: Neighborhood
 ) -> float:
-    passes, device = plan.passes(model), model.device
-    with model.reading() as network:
-        center = to_device(passes.pack_centers(tokens, drawn), device)
+    two_pass, device = plan.two_pass(model), model.device
+    with model.inference() as network:
+        center = to_device(two_pass.pack_centers(tokens, drawn), device)
         needed = len(center.needed_M) if isinstance(center, CenterBatch) else 0
         states_MSD = torch.zeros(needed, plan.num_states, plan.hidden_size, device=device)
-        seconds = _time(lambda: read_centers(network, center, states_MSD), model)
+        seconds = _time(lambda: center_vectors(network, center, states_MSD), model)
         if plan.num_states:
-            text = to_device(passes.pack_texts(tokens, drawn.centers), device)
-            seconds += _time(lambda: read_texts(network, text), model)
+            text = to_device(two_pass.packer.pack(tokens, drawn.centers), device)
+            seconds += _time(lambda: text_states(network, text), model)
     return seconds
 
 

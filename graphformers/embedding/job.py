@@ -30,15 +30,15 @@ from graphformers.artifact import (
     open_artifact,
     publish_artifact,
 )
+from graphformers.batching.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.data.graph import TextGraph, loaded_graph
-from graphformers.data.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
 from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name, which_folder
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object, refuse_links_out
 from graphformers.progress import progress, say
 
@@ -348,7 +348,7 @@ def embed(
 
 def say_cost(model: GraphFormers, plan: Plan) -> None:
     """Of a bidirectional model."""
-    if model.is_bidirectional:
+    if model.two_pass().is_joint:
         say(
             "a bidirectional model: the states of neighbours depend on who asks and cannot be "
             "reused, so every node is read "

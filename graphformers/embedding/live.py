@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.data.arrays import (
     Array,
     are_linked,
@@ -27,7 +28,6 @@ from graphformers.data.arrays import (
 from graphformers.data.builder import join_times
 from graphformers.data.columns import join_column, python_values
 from graphformers.data.graph import TextGraph, plain_ids
-from graphformers.data.sampling import Neighborhood, NeighborSampler
 
 Link = tuple[str, str, str | None]  # from, to, type
 UNTYPED = ""  # where links of one type are asked for: those that have none

@@ -22,19 +22,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphformers.batching.packing import to_device
+from graphformers.batching.prefetch import Parcel, Workers
+from graphformers.batching.sampling import NeighborSampler
+from graphformers.batching.tokens import TokenCache
+from graphformers.batching.two_pass import CenterBatch
 from graphformers.data.arrays import Array, load_array
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import to_device
-from graphformers.data.parcels import Parcel, Workers
-from graphformers.data.sampling import NeighborSampler
-from graphformers.data.tokens import TokenCache
 from graphformers.embedding.plan import Plan
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
 from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
-from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.passes import CenterBatch, Pieces, read_centers, read_texts
+from graphformers.errors import GraphFormersError
+from graphformers.memory import BatchSplitter, SuppressOutOfMemory
+from graphformers.model.encoder import GraphFormers, center_vectors, text_states
+from graphformers.model.registry import Network
 from graphformers.progress import Progress
 
 AHEAD = 2  # batches made ready while one is computed
@@ -73,13 +75,13 @@ class Phases:
     ) -> None:
         self.model, self.graph, self.tokens, self.plan = model, graph, tokens, plan
         self.states, self.vectors = folders  # where the shards of states and of vectors are written
-        self.passes = plan.passes(model)
+        self.two_pass = plan.two_pass(model)
         self.sampler = NeighborSampler(
             graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed
         )
         # (N, S, D), where states stay on the device
         self.table = self._new_rows(0, plan.num_nodes) if in_memory else None
-        self.pieces = Pieces()
+        self.splitter = BatchSplitter()
         self._num_workers = workers
         self._rows: ShardedRows | None = None
         self._ordered: tuple[int, Array] | None = None  # the last shard that was put in order
@@ -96,7 +98,7 @@ class Phases:
             about = {"text_hash": self.graph.text_hash(*self.plan.shards[shard])}
             self.states.write(shard_name("states", shard), rows, about)
 
-        self._run(1, shards, task, (rows_of, read_texts, write if is_written else None))
+        self._run(1, shards, task, (rows_of, text_states, write if is_written else None))
 
     def read_centers(self, shards: Sequence[int], task: Progress) -> None:
         """Phase 2: the vectors of these shards, from the states of all."""
@@ -110,11 +112,11 @@ class Phases:
                 self.vectors.write(shard_name("scales", shard), raw.scales)
             self.vectors.write(shard_name("vectors", shard), raw.numbers)
 
-        def compute(network: Any, prepared: tuple[Any, Tensor | None]) -> Tensor:
+        def compute(network: Network, prepared: tuple[Any, Tensor | None]) -> Tensor:
             batch, states_MSD = prepared
             if states_MSD is None:
                 states_MSD = self._from_table(batch)
-            return read_centers(network, batch, states_MSD)
+            return center_vectors(network, batch, states_MSD)
 
         self._run(2, shards, task, (rows_of, compute, write))
 
@@ -141,8 +143,8 @@ class Phases:
         """Packs a batch; called in worker processes where there are some."""
         nodes = self._nodes(key.phase, key.shard)[key.start : key.stop]
         if key.phase == 1:
-            return self.passes.pack_texts(self.tokens, nodes)
-        return self.passes.pack_centers(self.tokens, self.sampler.sample(nodes))
+            return self.two_pass.packer.pack(self.tokens, nodes)
+        return self.two_pass.pack_centers(self.tokens, self.sampler.sample(nodes))
 
     def keys(self, phase: int, shards: Sequence[int]) -> Iterator[BatchKey]:
         """The batches of these shards, in order."""
@@ -153,14 +155,16 @@ class Phases:
 
     def _parts(self, phase: int, nodes: Array) -> Iterator[slice]:
         if phase == 1:
-            return self.passes.text_parts(self.tokens, nodes)
-        if self.passes.is_joint:
-            return self.passes.center_parts(self.tokens, self.sampler.sample(nodes))
-        return self.passes.counted_parts(self.tokens, nodes, self.plan.counts(self.graph, nodes))
+            return self.two_pass.text_parts(self.tokens, nodes)
+        if self.two_pass.is_joint:
+            return self.two_pass.center_parts(self.tokens, self.sampler.sample(nodes))
+        return self.two_pass.center_parts_by_count(
+            self.tokens, nodes, self.plan.counts(self.graph, nodes)
+        )
 
     def _nodes(self, phase: int, shard: int) -> Array:
         """The nodes of a shard in the order in which the phase takes them."""
-        if phase == 1 or self.passes.is_joint:
+        if phase == 1 or self.two_pass.is_joint:
             return np.arange(*self.plan.shards[shard])
         last = self._ordered
         if last is None or last[0] != shard:
@@ -186,7 +190,7 @@ class Phases:
         workers, writer = Workers(self.make, self._num_workers, device), ShardWriter(device)
         readers = ThreadPoolExecutor(READERS.get(device.type, 1), "gather")
         try:
-            with self.model.reading() as network:
+            with self.model.inference() as network:
                 prepare = self._prepared(phase, readers)
                 batches = ahead(
                     map(
@@ -247,25 +251,25 @@ class Phases:
                 )
             read(batch, part)
 
-        self.pieces.read(whole, work)
+        self.splitter.run(whole, work)
 
     def _if_it_fits(self, prepare: Callable[[Parcel], Any], parcel: Parcel) -> Any:
         """A batch made ready ahead of time; None where memory is not enough for that, or where it
         is to be read in pieces.
         """
-        with UnlessMemoryIsFull():
-            return prepare(parcel) if self.pieces.count == 1 else None
+        with SuppressOutOfMemory():
+            return prepare(parcel) if self.splitter.num_pieces == 1 else None
         return None
 
     def _rows_of_shard(
         self, shard: int, rows_of: Callable[[int, int], Tensor], writer: ShardWriter
     ) -> Tensor:
         """Room for a shard's results; where there is none left, after those before are written."""
-        with UnlessMemoryIsFull():
+        with SuppressOutOfMemory():
             return rows_of(*self.plan.shards[shard])
         writer.finish()
         torch.cuda.empty_cache()
-        with UnlessMemoryIsFull():
+        with SuppressOutOfMemory():
             return rows_of(*self.plan.shards[shard])
         raise GraphFormersError(
             f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a "

@@ -2,20 +2,21 @@
 its result.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from graphformers.batching.two_pass import BatchLimits, TwoPass, check_joint_neighbors
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.embedding import vectors
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype
 from graphformers.errors import GraphFormersError, require_types
-from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
-from graphformers.model.passes import MOST_PLACES, Passes, check_together
+from graphformers.model.compute import Compute
+from graphformers.model.encoder import BATCH_TOKENS, GraphFormers
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
@@ -83,7 +84,7 @@ class Plan:
     shard_size: int
     batch_tokens: int
     row_multiple: int
-    most_places: int  # centres times neighbours of a batch
+    entries: int  # centres times neighbours of a batch
     compute: str  # the type in which the network computes
     compile: bool  # whether layers are compiled, which rounds otherwise
 
@@ -93,16 +94,16 @@ class Plan:
     ) -> "Plan":
         """`kind` is the device that will compute, where it is not the model's own."""
         kind = kind or model.device.type
-        passes = model.passes()
+        two_pass, limits = model.two_pass(), model.batch_limits()
         on_gpu = kind == "cuda"
         own = next(model.parameters()).dtype
-        compute = torch.bfloat16 if on_gpu and own == torch.float32 else own
+        compute = Compute.on(torch.device(kind)).dtype if own == torch.float32 else own
         usual = GPU_TOKENS if on_gpu else BATCH_TOKENS.get(kind, BATCH_TOKENS["cpu"])
         asked = (
             model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
         )
-        if passes.is_joint:
-            check_together(min(asked, int(graph.degrees().max(initial=0))))
+        if two_pass.is_joint:
+            check_joint_neighbors(min(asked, int(graph.degrees().max(initial=0))), limits)
         return Plan(
             key=StatesKey.of(model, settings.states_precision),
             graph=graph.fingerprint,
@@ -110,25 +111,25 @@ class Plan:
             method=model.config.method,
             similarity=model.config.similarity,
             hidden_size=model.config.hidden_size,
-            num_states=passes.num_states,
-            num_neighbors=asked if passes.is_joint or passes.num_states else 0,
+            num_states=two_pass.num_states,
+            num_neighbors=asked if two_pass.is_joint or two_pass.num_states else 0,
             seed=settings.seed,
             precision=settings.precision,
-            keep_states=settings.keep_states and passes.num_states > 0,
+            keep_states=settings.keep_states and two_pass.num_states > 0,
             shard_size=settings.shard_size or SHARD_SIZES.get(kind, USUAL_SHARD),
             batch_tokens=settings.batch_tokens or usual,
             row_multiple=GPU_ROWS if on_gpu else 1,
-            most_places=4 * MOST_PLACES if on_gpu else MOST_PLACES,
+            entries=4 * limits.entries if on_gpu else limits.entries,
             compute=str(compute).removeprefix("torch."),
             compile=on_gpu and graph.num_nodes >= COMPILE_FROM
             if settings.compile is None
             else settings.compile,
         )
 
-    def passes(self, model: GraphFormers) -> Passes:
+    def two_pass(self, model: GraphFormers) -> TwoPass:
         """How the model reads nodes, in the batches of this plan."""
-        passes = model.passes(self.row_multiple, self.batch_tokens, self.width_multiple)
-        return replace(passes, most_places=self.most_places)
+        limits = BatchLimits(tokens=self.batch_tokens, entries=self.entries)
+        return model.two_pass(self.row_multiple, self.width_multiple, limits)
 
     @property
     def width_multiple(self) -> int:

@@ -19,7 +19,7 @@ from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.shards import ShardedRows, load_rows
 from graphformers.errors import ArtifactError, GraphFormersError
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 
 FOLDER = "states"
 PRECISIONS = ("float16", "float32")

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from graphformers.artifact import check_place, find_parent, parent_of, sweep_drafts
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.data.arrays import Array
 from graphformers.data.problems import told_of_skipping
-from graphformers.data.sampling import Neighborhood
 from graphformers.data.settings import ImportSettings
-from graphformers.data.tokens import TokenCache, tokenize
 from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
 from graphformers.embedding.live import Link, LiveGraph
@@ -38,7 +38,7 @@ from graphformers.embedding.vectors import (
     to_precision,
 )
 from graphformers.errors import ArtifactError
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import say
 
 
@@ -175,9 +175,9 @@ class Updater:
         own.
         """
         store, model, live = self.store, self.model, effect.live
-        passes = model.passes()
+        two_pass = model.two_pass()
         drawn = live.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
-        needed = passes.needed(drawn)
+        needed = two_pass.needed(drawn)
         # not kept: those that are needed are computed again
         fresh = effect.reread if store.states is not None else needed
         everyone = np.unique(
@@ -190,9 +190,9 @@ class Updater:
         tokens = self._tokens(
             live,
             everyone,
-            np.concatenate([centers, fresh, drawn.neighbors if passes.is_joint else fresh]),
+            np.concatenate([centers, fresh, drawn.neighbors if two_pass.is_joint else fresh]),
         )
-        states_NSD = model.read_texts(tokens, local(fresh)).to(states_dtype(store.key.precision))
+        states_NSD = model.encode_states(tokens, local(fresh)).to(states_dtype(store.key.precision))
         known_NSD = states_NSD.new_empty(len(needed), *states_NSD.shape[1:])
         is_fresh = np.isin(needed, fresh)
         known_NSD[_index(is_fresh, model)] = states_NSD[
@@ -203,8 +203,8 @@ class Updater:
                 store.states_of(needed[~is_fresh])
             ).to(model.device)
         neighborhood = Neighborhood(local(centers), drawn.indptr, local(drawn.neighbors))
-        vectors = model.read_centers(tokens, neighborhood, known_NSD, local(needed))
-        return states_NSD.cpu().numpy(), vectors, len(fresh) if passes.num_states else 0
+        vectors = model.encode_centers(tokens, neighborhood, known_NSD, local(needed))
+        return states_NSD.cpu().numpy(), vectors, len(fresh) if two_pass.num_states else 0
 
     def _tokens(self, live: LiveGraph, everyone: Array, read: Array) -> TokenCache:
         """The tokens of the nodes that are read; the others, whose states are known, have none."""

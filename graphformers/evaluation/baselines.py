@@ -18,8 +18,8 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit
 from graphformers.evaluation.scores import Scorer, SparseScores
 from graphformers.model.backbones import find_backbone, pooling_of
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import POOLINGS
+from graphformers.model.config import POOLINGS
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import say
 
 WORD = re.compile(r"\w+")

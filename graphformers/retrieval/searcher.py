@@ -12,7 +12,7 @@ from graphformers.data.arrays import Array
 from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, fits
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index
 

@@ -22,8 +22,7 @@ from graphformers.embedding import compaction
 from graphformers.embedding.update import Updater, check_model, load_model
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.passes import FEW_NEIGHBORS
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import say
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index, load_index
@@ -132,7 +131,9 @@ class Engine:
         On a GPU a kernel is compiled for each power of two that a small number of neighbours is
         below.
         """
-        most = min(max(self.model.config.num_neighbors, 1), FEW_NEIGHBORS)
+        most = min(
+            max(self.model.config.num_neighbors, 1), self.model.batch_limits().one_pass_neighbors
+        )
         for power in range(1, 1 + most.bit_length()):
             self._read([Reading("warm", tuple(map(str, range(2**power - 1))))])
         nodes = self.view.store.live.nodes()

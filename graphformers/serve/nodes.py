@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.model.attention import attention_of
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.attention import attention_weights
+from graphformers.model.encoder import GraphFormers
 from graphformers.serve.engine import View, neighbors_of
 
 
@@ -56,11 +56,11 @@ def attention(view: View, model: GraphFormers, id: str) -> dict[str, Any]:
     drawn = live.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
     everyone = np.concatenate([[node], drawn]).astype(np.int64)
     ids, texts = live.ids_of(everyone), live.texts_of(everyone)
-    found = attention_of(model, texts[0], texts[1:])
-    has_weights = len(found.weights_AHN) > 0
+    found = attention_weights(model, texts[0], texts[1:])
+    has_weights = len(found.weights_AHG) > 0
     return {
         "nodes": [{"id": other, "text": text} for other, text in zip(ids, texts, strict=True)],
         "average": found.average().tolist() if has_weights else [],
-        "weights": found.weights_AHN.tolist(),
+        "weights": found.weights_AHG.tolist(),
         "method": model.config.method,
     }

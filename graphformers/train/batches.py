@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from graphformers.batching.packing import (
+    NeighborIndex,
+    PackedBatch,
+    PackedNeighborhoods,
+    Packer,
+    ragged_index,
+)
+from graphformers.batching.sampling import Neighborhood, NeighborSampler
+from graphformers.batching.tokens import TokenCache, graph_tokens
 from graphformers.data.arrays import Array, equal_parts, mix, ranges
-from graphformers.data.packing import PackedBatch, PackedNeighborhoods, Packer, ragged_index
-from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.split import LinkSplit
-from graphformers.data.tokens import TokenCache, graph_tokens
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.train.masking import PollutedTokens, SpanMasking
 from graphformers.train.objective import no_negatives
 from graphformers.train.settings import TrainConfig
@@ -50,8 +56,7 @@ class CenterChunk:
 
     centers: PackedBatch
     needed_m: "Tensor"  # int64: which of the M neighbours this chunk needs
-    index_BK: "Tensor"  # int64: into those
-    open_BK: "Tensor"
+    index: NeighborIndex  # into those
 
 
 @dataclass(frozen=True)
@@ -114,12 +119,11 @@ class BatchMaker:
         model: GraphFormers, split: LinkSplit, config: TrainConfig, rank: int = 0, world: int = 1
     ) -> "BatchMaker":
         """The batches that a model is trained on."""
+        reads_neighbors = model.network.reads_neighbors
         return BatchMaker(
             split,
             graph_tokens(split.graph, model.tokenizer),
-            split.sampler(
-                model.config.num_neighbors if model.config.reads_neighbors else 0, config.seed
-            ),
+            split.sampler(model.config.num_neighbors if reads_neighbors else 0, config.seed),
             # cuDNN plans attention anew for every number of rows, torch.compile layers for every
             # width
             model.packer(8, model.config.num_neighbors)
@@ -129,7 +133,7 @@ class BatchMaker:
             if config.two_stage
             else None,
             config,
-            not model.is_bidirectional,
+            model.packer().inputs.num_states > 0,
             rank,
             world,
         )
@@ -220,9 +224,11 @@ class BatchMaker:
             needed, index = np.unique(
                 np.searchsorted(distinct, entry.neighbors), return_inverse=True
             )
-            index_BK, open_BK = ragged_index(entry.indptr, index, self.packer.width_multiple)
-            centers = self.packer.pack(tokens, entry.centers, graph_tokens=self.packer.nested)
-            chunks.append(CenterChunk(centers, *map(torch.from_numpy, (needed, index_BK, open_BK))))
+            rectangle = ragged_index(entry.indptr, index, self.packer.width_multiple)
+            graph_tokens = self.packer.inputs.graph_tokens
+            centers = self.packer.pack(tokens, entry.centers, graph_tokens=graph_tokens)
+            links = NeighborIndex.from_numpy(*rectangle)
+            chunks.append(CenterChunk(centers, torch.from_numpy(needed), links))
         return chunks, [self.packer.pack(tokens, part) for part in parts]
 
     def _left_out(self, pairs: Array, own: Array, first: int) -> tuple[Array, Array]:

@@ -28,7 +28,7 @@ from graphformers.artifact import TRAINING, bring_back, open_artifact, write_art
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.places import refuse_links_out, shown
 from graphformers.train.batches import Counts
 from graphformers.train.settings import filled

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from graphformers.data.parcels import Parcel, Workers
+from graphformers.batching.prefetch import Parcel, Workers
 from graphformers.train.batches import BatchKey, BatchMaker
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphformers.batching.tokens import TokenCache, Tokenizer
 from graphformers.data.arrays import Array, mix, ranges
-from graphformers.data.tokens import TokenCache, Tokenizer
 from graphformers.errors import GraphFormersError
 
 

@@ -16,7 +16,7 @@ from graphformers.artifact import MANIFEST
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.model.backbones import backbone_of, own_random_numbers
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress
 from graphformers.train.checkpoint import bytes_of_run
 from graphformers.train.distributed import joined, own_device
@@ -130,7 +130,7 @@ def _measure(trainer: Trainer) -> dict[str, Any]:
         "checkpoint_gib": bytes_of_run(size) / 2**30,
         "settings": {
             "batch_size": config.batch_size,
-            "num_neighbors": model.config.num_neighbors if model.config.reads_neighbors else 0,
+            "num_neighbors": model.config.num_neighbors if model.network.reads_neighbors else 0,
             "neighbor_gradients": config.neighbor_gradients,
         },
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.errors import GraphFormersError, fits, kind_of, nearest, require
-from graphformers.model.modeling import METHODS, ModelConfig
+from graphformers.model.config import ModelConfig
+from graphformers.model.registry import methods
 from graphformers.train.objective import ObjectiveSettings
 
 DECAYS = ("none", "linear", "cosine")
@@ -195,8 +196,8 @@ def _check(name: str, value: Any, where: str) -> Any:
     """
     known = known_settings()
     method, dot, own = name.rpartition(".")
-    if dot and method not in METHODS:
-        raise GraphFormersError(f"{where}: no method {method!r}; {nearest(method, METHODS)}")
+    if dot and method not in methods():
+        raise GraphFormersError(f"{where}: no method {method!r}; {nearest(method, methods())}")
     name = own
     if name not in known:
         raise GraphFormersError(f"{where}: no setting {name!r}; {nearest(name, known)}")

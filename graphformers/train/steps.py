@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphformers.batching.packing import PackedNeighborhoods
 from graphformers.data.arrays import mix
-from graphformers.data.packing import PackedNeighborhoods
-from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
-from graphformers.model.encoding import GraphFormers
+from graphformers.errors import GraphFormersError
+from graphformers.memory import SuppressOutOfMemory
+from graphformers.model.encoder import GraphFormers
 from graphformers.train.batches import CenterChunk, TrainBatch
 from graphformers.train.distributed import World
 from graphformers.train.objective import link_loss
@@ -127,7 +128,7 @@ class Stepper:
     ) -> tuple[TrainBatch, Any]:
         """The batch in chunks for which the memory of the GPU is enough, and what the work gave."""
         while True:
-            with UnlessMemoryIsFull():
+            with SuppressOutOfMemory():
                 return batch, work(batch)
             batch = self._smaller(batch)
 
@@ -189,22 +190,19 @@ class Stepper:
         Few networks add anything.
         """
         torch.manual_seed(seed)
-        network: Any = self.model.network
+        network = self.model.network
         with self._precision():
-            if hasattr(network, "vectors_and_loss"):
-                vectors, added = network.vectors_and_loss(chunk.centers)
-                return vectors, added
             if isinstance(chunk, PackedNeighborhoods):
-                return (network(chunk),)
+                vectors, added = network.forward_with_loss(chunk)
+                return (vectors,) if added is None else (vectors, added)
             near = [layer[chunk.needed_m] for layer in states]
-            return (network.center_vectors(chunk.centers, near, chunk.index_BK, chunk.open_BK),)
+            return (network.center_vectors(chunk.centers, near, chunk.index),)
 
     def _precision(self) -> torch.autocast:
         """bfloat16 on a GPU, float32 elsewhere. A new context each time: autocast remembers weights
         cast without a graph.
         """
-        kind = self.model.device.type
-        return torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
+        return self.model.compute.autocast()
 
     def _loss(self, batch: TrainBatch, vectors: list[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
         """The loss over the pairs of all processes, and its gradient (B, 2, D) for the vectors of

@@ -25,17 +25,18 @@ from torch import Tensor
 
 from graphformers import __version__
 from graphformers.artifact import check_writable
+from graphformers.batching.prefetch import Parcel
+from graphformers.batching.tokens import cut_words
 from graphformers.data.arrays import equal_parts
-from graphformers.data.parcels import Parcel
 from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
-from graphformers.data.tokens import cut_words
 from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import asked_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.files import require_space
 from graphformers.model.backbones import own_random_numbers, save_pretrained
-from graphformers.model.encoding import GraphFormers, compile_network
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.fast import compile_network
 from graphformers.progress import clock, progress
 from graphformers.train.batches import BatchMaker, TrainBatch
 from graphformers.train.checkpoint import (
@@ -112,7 +113,7 @@ class Trainer:
             raise GraphFormersError(
                 f"{len(self.split.train)} pairs to train on, expected at least 2"
             )
-        if self.model.is_bidirectional and not self.config.neighbor_gradients:
+        if self.model.two_pass().is_joint and not self.config.neighbor_gradients:
             raise GraphFormersError(
                 "neighbor_gradients=false is not for bidirectional models: their neighbours read "
                 "each other"
@@ -194,10 +195,8 @@ class Trainer:
     def set_up(self) -> None:
         """All that is needed to make a step."""
         config, device = self.config, self.model.device
-        if self.model.config.is_classic:
-            self.model.know_nodes(
-                self.split.graph.id_hashes[np.unique(self.split.train)], config.seed
-            )
+        nodes = np.unique(self.split.train)
+        self.model.add_nodes(self.split.graph.id_hashes[nodes], config.seed)
         with self.world.first_then_others():
             self.maker = BatchMaker.of(
                 self.model, self.split, config, self.world.rank, self.world.size
@@ -218,7 +217,7 @@ class Trainer:
         self.journal = Journal(None, self.state, is_quiet=True)
         self._is_compiled = config.compile or (config.compile is None and device.type == "cuda")
         if self._is_compiled:
-            compile_network(self.model.network, trains=True)
+            compile_network(self.model.network, self.model.compute, trains=True)
 
     def clean_up(self) -> None:
         """Ends what `set_up` began."""

@@ -33,7 +33,7 @@ from graphformers.evaluation.metrics import Ranks
 from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.files import held
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.train.checkpoint import RunFolder
 from graphformers.train.settings import RECIPES, read_recipe
 from tests.train.conftest import make_model, make_topics

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.vectors import VectorStore
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from tests.conftest import make_graph
 from tests.model.conftest import make_model as make_random_model
 
@@ -29,9 +29,8 @@ MODELS: dict[str, dict[str, Any]] = {
 def make_model(**changes: Any) -> GraphFormers:
     """A small random model; one that has vectors of nodes has them for two nodes of three."""
     model = make_random_model(**changes)
-    if model.config.is_classic:
-        model.know_nodes(some_graph().id_hashes[::3])
-        model.know_nodes(some_graph().id_hashes[1::3])
+    model.add_nodes(some_graph().id_hashes[::3])
+    model.add_nodes(some_graph().id_hashes[1::3])
     return model
 
 

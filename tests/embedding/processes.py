@@ -25,7 +25,7 @@ from graphformers.embedding import compaction
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.errors import ArtifactError
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from tests.embedding.conftest import EXACT, bytes_of
 
 KILLS = 10

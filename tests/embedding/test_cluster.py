@@ -14,7 +14,7 @@ import torch
 from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from tests.embedding.conftest import EXACT, bytes_of, farthest, make_model, some_graph
 
 SCRIPT = """
@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.cluster import Cluster, embed_on_cluster
 from graphformers.embedding.plan import EmbedSettings
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 folder = Path(sys.argv[1])
 model = GraphFormers.from_pretrained(folder / "start.model", device="cpu")
 settings = EmbedSettings(states_precision="float32", shard_size=2, batch_tokens=200)

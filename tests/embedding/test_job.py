@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from graphformers.artifact import open_artifact
+from graphformers.batching.two_pass import BatchLimits, TwoPass
 from graphformers.cli import main
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
@@ -32,8 +33,7 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
-from graphformers.model import encoding, passes
-from graphformers.model.passes import Passes
+from graphformers.model import encoder
 from tests.conftest import make_graph
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
 
@@ -67,7 +67,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, module: Any, most: int) -> 
 
         return tried
 
-    for name in ("read_texts", "read_centers"):
+    for name in ("text_states", "center_vectors"):
         monkeypatch.setattr(module, name, limited(getattr(module, name)))
     return seen
 
@@ -79,15 +79,15 @@ def test_with_little_memory_batches_are_read_in_pieces(
     states: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, graph = make_model(**MODELS[name]), some_graph()
     seen = short_of_memory(monkeypatch, phases, 7)
     store = embed(model, graph, tmp_path / "some.vectors", states=states, **ROOMY)
     assert farthest(store, model, graph) <= 1e-5
     assert max(seen) <= 7
-    told = capsys.readouterr().err
-    assert told.count("the GPU's memory is full: batches are read in") == 1
+    told = caplog.text
+    assert told.count("out of GPU memory: batches are computed in") == 1
     assert "in 8 pieces" in told  # of 30 nodes each
 
 
@@ -97,7 +97,7 @@ def test_encoding_with_little_memory_is_the_same(
 ) -> None:
     model, graph = make_model(**MODELS[name]), some_graph()
     expected = model.encode_nodes(graph)
-    seen = short_of_memory(monkeypatch, encoding, 9)
+    seen = short_of_memory(monkeypatch, encoder, 9)
     assert np.abs(model.encode_nodes(graph) - expected).max() <= 1e-5
     assert max(seen) <= 9
 
@@ -139,14 +139,14 @@ def test_what_is_prepared_ahead_may_not_fit_either(
 def test_what_is_called_says_in_other_words_that_memory_is_full(
     error: str, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, graph, read_centers = make_model(), some_graph(), phases.read_centers
+    model, graph, center_vectors = make_model(), some_graph(), phases.center_vectors
 
     def short(network: Any, batch: Any, states: torch.Tensor) -> torch.Tensor:
-        if len(batch.index_BK) > 10:
+        if len(batch.index.rows_BK) > 10:
             raise RuntimeError(error)
-        return read_centers(network, batch, states)
+        return center_vectors(network, batch, states)
 
-    monkeypatch.setattr(phases, "read_centers", short)
+    monkeypatch.setattr(phases, "center_vectors", short)
     if is_full:
         assert (
             farthest(embed(model, graph, tmp_path / "some.vectors", **ROOMY), model, graph) <= 1e-5
@@ -164,7 +164,7 @@ def test_nobody_keeps_a_batch_that_was_let_go(
     """
     model, graph = make_model(), some_graph()
     whole: list[Any] = []
-    prepared, read_texts = Phases._prepared, phases.read_texts
+    prepared, text_states = Phases._prepared, phases.text_states
 
     def watched(self: Phases, *arguments: Any) -> Any:
         prepare = prepared(self, *arguments)
@@ -181,10 +181,10 @@ def test_nobody_keeps_a_batch_that_was_let_go(
         if batch.num_nodes > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         assert whole[0]() is None
-        return read_texts(network, batch)
+        return text_states(network, batch)
 
     monkeypatch.setattr(Phases, "_prepared", watched)
-    monkeypatch.setattr(phases, "read_texts", short)
+    monkeypatch.setattr(phases, "text_states", short)
     store = embed(
         model,
         graph,
@@ -226,17 +226,17 @@ def test_batches_are_hardly_wider_than_their_neighborhoods(
 ) -> None:
     """In the order of the file, these would be 1.45 times as wide."""
     seen = []
-    packed = Passes.pack_centers
+    packed = TwoPass.pack_centers
 
-    def watched(self: Passes, *arguments: Any) -> Any:
+    def watched(self: TwoPass, *arguments: Any) -> Any:
         batch = packed(self, *arguments)
-        seen.append(batch.open_BK)
+        seen.append(batch.index.exists_BK)
         return batch
 
-    monkeypatch.setattr(Passes, "pack_centers", watched)
+    monkeypatch.setattr(TwoPass, "pack_centers", watched)
     embed(make_model(), some_graph(), tmp_path / "some.vectors", num_neighbors=50, batch_tokens=40)
-    assert sum(open_BK.numel() for open_BK in seen) <= 1.2 * sum(
-        int(open_BK.sum()) for open_BK in seen
+    assert sum(exists_BK.numel() for exists_BK in seen) <= 1.2 * sum(
+        int(exists_BK.sum()) for exists_BK in seen
     )
 
 
@@ -254,7 +254,7 @@ def test_states_are_those_of_texts_read_alone(tmp_path: Path) -> None:
     states.check(graph)
     tokens = job.graph_tokens(graph, model.tokenizer)
     everyone = np.arange(graph.num_nodes)
-    with model.reading() as network:
+    with model.inference() as network:
         alone = network.neighbor_states(model.packer().pack(tokens, everyone))
     assert np.abs(states.take(everyone) - torch.stack(alone, 1).numpy()).max() <= 1e-5
     with pytest.raises(GraphFormersError, match="were made from other texts"):
@@ -460,10 +460,10 @@ def test_whoever_waited_for_another_does_not_work_in_a_folder_that_is_gone(
 
 
 def test_too_many_neighbours_for_a_bidirectional_model_are_said_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(passes, "MOST_TOGETHER", 4)
     model, graph = make_model(direction="bidirectional"), some_graph()
+    model.limits = BatchLimits(joint_neighbors=4)
     with pytest.raises(
         GraphFormersError, match="a node with 7 neighbours; a bidirectional model reads at most 4"
     ):

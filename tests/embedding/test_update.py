@@ -28,7 +28,7 @@ from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.printing import print_update
 from graphformers.retrieval.filters import allowed_nodes
 from tests import forked

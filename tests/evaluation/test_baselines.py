@@ -18,7 +18,7 @@ from graphformers.evaluation.baselines import (
 )
 from graphformers.evaluation.ranking import rank, rank_listed
 from graphformers.model.backbones import find_backbone, pooling_of
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from tests.conftest import make_graph
 
 

@@ -17,6 +17,11 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 import torch
+from graphformers.data.packing import to_device
+from graphformers.data.sampling import NeighborSampler
+from graphformers.data.tokens import Tokenizer, graph_tokens
+from graphformers.model.encoding import GraphFormers
+from graphformers.model.modeling import ModelConfig
 
 import graphformers.data.builder
 import graphformers.data.readers
@@ -24,10 +29,7 @@ from graphformers.cli import main
 from graphformers.compare.comparison import compare
 from graphformers.compare.runs import Plan
 from graphformers.data.graph import TextGraph
-from graphformers.data.packing import to_device
-from graphformers.data.sampling import NeighborSampler
 from graphformers.data.split import LinkQuestions, LinkSplit, split_links
-from graphformers.data.tokens import Tokenizer, graph_tokens
 from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
@@ -45,8 +47,6 @@ from graphformers.evaluation.ranking import in_batch, model_scores, rank, rank_l
 from graphformers.evaluation.slices import slices_of
 from graphformers.model import backbones
 from graphformers.model.attention import attention_of
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
 from graphformers.retrieval.searcher import Searcher
 from graphformers.serve.app import make_app
 from graphformers.serve.engine import Engine

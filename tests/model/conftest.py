@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from graphformers.data.tokens import Tokenizer
+from graphformers.batching.tokens import Tokenizer
 from graphformers.errors import GraphFormersError
 from graphformers.model.backbones import find_backbone
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
-from tests.data.test_tokens import make_tokenizer
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
+from tests.batching.test_tokens import make_tokenizer
 
 WORDS = ["graph", "text", "node", "link", "vector", "model", "layer", "7", "42", "unknown"]
 SMALL = {

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from graphformers.model.modeling import ModelConfig
+from graphformers.model.config import ModelConfig
 
 Weights = dict[str, Tensor]
 
@@ -62,8 +62,8 @@ def transformer_layer(
         config.hidden_size // config.num_heads,
     )
     weight, bias = (
-        weights[f"{name}.query_key_value.weight"],
-        weights[f"{name}.query_key_value.bias"],
+        torch.cat([weights[f"{name}.attention.{part}.{kind}"] for part in ("query", "key_value")])
+        for kind in ("weight", "bias")
     )
     augmented = hidden if graph_token is None else torch.cat([graph_token[None], hidden])
     heads = []
@@ -87,25 +87,17 @@ def transformer_layer(
                 scores.append(score)
             outputs.append(torch.softmax(torch.stack(scores), 0) @ value)
         heads.append(torch.stack(outputs))
-    attended = linear(weights, f"{name}.attended", torch.cat(heads, -1))
+    attended = linear(weights, f"{name}.attention.output", torch.cat(heads, -1))
     hidden = layer_norm(weights, f"{name}.attention_norm", hidden + attended, config.layer_norm_eps)
-    inner = linear(weights, f"{name}.down", gelu(linear(weights, f"{name}.up", hidden)))
-    return layer_norm(weights, f"{name}.norm", hidden + inner, config.layer_norm_eps)
+    inner = linear(weights, f"{name}.mlp.down", gelu(linear(weights, f"{name}.mlp.up", hidden)))
+    return layer_norm(weights, f"{name}.mlp_norm", hidden + inner, config.layer_norm_eps)
 
 
 def graph_attention(
     config: ModelConfig, weights: Weights, name: str, states: list[Tensor], who: int
 ) -> Tensor:
     """Eq. 1 for node `who` of a neighbourhood whose node 0 is the centre: ẑ (D,)."""
-    head, size = config.hidden_size // config.num_heads, config.hidden_size
-    for i, part in enumerate(("query", "key", "value")):  # the three projections, taken apart
-        for kind in ("weight", "bias"):
-            weights = {
-                **weights,
-                f"{name}.{part}.{kind}": weights[f"{name}.query_key_value.{kind}"][
-                    i * size : (i + 1) * size
-                ],
-            }
+    head = config.hidden_size // config.num_heads
     result = []
     for h in range(config.num_heads):
         rows = slice(h * head, (h + 1) * head)

@@ -16,14 +16,15 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from graphformers.batching.tokens import tokenize
 from graphformers.cli import app
-from graphformers.data.tokens import tokenize
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.backbones import convert, from_backbone, from_pretrained, read_tokenizer
-from graphformers.model.encoding import GraphFormers, chosen_device
-from graphformers.model.modeling import METHODS
+from graphformers.model.compute import choose_device
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.registry import methods
+from tests.batching.test_tokens import make_tokenizer
 from tests.conftest import make_graph
-from tests.data.test_tokens import make_tokenizer
 from tests.model import naive
 from tests.model.conftest import make_model, make_texts, sequences
 
@@ -125,7 +126,7 @@ def test_parity_with_real_weights(minilm: Path, graph: Any) -> None:
     assert np.abs(model.encode(texts) - hidden[-1][:, 0].numpy()).max() <= CLOSE
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", methods())
 def test_every_method_stands_on_real_weights(minilm: Path, method: str) -> None:
     model = from_backbone("minilm", method=method)
     vectors = model.encode(
@@ -188,27 +189,31 @@ def naive_weights(theirs: dict[str, torch.Tensor], num_layers: int) -> naive.Wei
     for i in range(num_layers):
         here, there = f"text.layers.{i}", f"encoder.layer.{i}"
         if f"{there}.attention.self.qkv_linear.weight" in bare:
-            ours[f"{here}.query_key_value.weight"] = bare[
-                f"{there}.attention.self.qkv_linear.weight"
-            ]
+            fused = bare[f"{there}.attention.self.qkv_linear.weight"]
+            size = fused.shape[1]
+            ours[f"{here}.attention.query.weight"] = fused[:size]
+            ours[f"{here}.attention.key_value.weight"] = fused[size:]
             query, value = (
                 bare[f"{there}.attention.self.q_bias"].flatten(),
                 bare[f"{there}.attention.self.v_bias"].flatten(),
             )
-            ours[f"{here}.query_key_value.bias"] = torch.cat([query, torch.zeros(24), value])
+            ours[f"{here}.attention.query.bias"] = query
+            ours[f"{here}.attention.key_value.bias"] = torch.cat([torch.zeros(24), value])
         else:
             for part in ("weight", "bias"):
                 three = [
                     bare[f"{there}.attention.self.{name}.{part}"]
                     for name in ("query", "key", "value")
                 ]
-                ours[f"{here}.query_key_value.{part}"] = torch.cat(three)
+                ours[f"{here}.attention.query.{part}"] = three[0]
+                ours[f"{here}.attention.key_value.{part}"] = torch.cat(three[1:])
         pairs = {
-            "attended": "attention.output.dense",
-            "up": "intermediate.dense",
-            "down": "output.dense",
+            "attention.output": "attention.output.dense",
+            "attention_norm": "attention.output.LayerNorm",
+            "mlp.up": "intermediate.dense",
+            "mlp.down": "output.dense",
+            "mlp_norm": "output.LayerNorm",
         }
-        pairs |= {"attention_norm": "attention.output.LayerNorm", "norm": "output.LayerNorm"}
         for mine, other in pairs.items():
             for part in ("weight", "bias"):
                 ours[f"{here}.{mine}.{part}"] = bare[f"{there}.{other}.{part}"]
@@ -272,11 +277,9 @@ def test_a_checkpoint_of_2021_gives_what_its_formula_gives(tmp_path: Path, wrapp
     # column 0: itself; bins + 1: a neighbour
     weights["gnn.0.bias"] = torch.stack([table[:, 0], table[:, 9], torch.zeros(3)])
     for kind in ("weight", "bias"):
-        three = [
-            theirs[f"bert.encoder.graph_attention.{part}.{kind}"]
-            for part in ("query", "key", "value")
-        ]
-        weights[f"gnn.0.query_key_value.{kind}"] = torch.cat(three)
+        for part in ("query", "key", "value"):
+            name = f"bert.encoder.graph_attention.{part}.{kind}"
+            weights[f"gnn.0.{part}.{kind}"] = theirs[name]
     texts = make_texts(5)
     neighbors = [texts[1:4], [], texts[:1], texts[:2], texts]
     for text, around, vector in zip(texts, neighbors, model.encode(texts, neighbors), strict=True):
@@ -428,7 +431,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(
         GraphFormersError,
         match=(
-            r"do not fit the configuration: text.layers.0.up.weight has "
+            r"do not fit the configuration: text.layers.0.mlp.up.weight has "
             r"shape \(40, 24\), expected shape \(41"
         ),
     ):
@@ -523,7 +526,7 @@ def test_loading_does_not_disturb_random_numbers(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", methods())
 def test_a_saved_model_is_the_same(tmp_path: Path, method: str) -> None:
     model = make_model(method=method)
     model.save_pretrained(tmp_path / "a.model")
@@ -539,7 +542,7 @@ def test_a_saved_model_is_the_same(tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize("name", ["foo", "cuda:99"])
 def test_a_device_that_is_not_there_is_said(name: str) -> None:
     with pytest.raises(GraphFormersError, match=rf"device='{name}' given, this machine has: cpu"):
-        chosen_device(name)
+        choose_device(name)
 
 
 def test_who_may_read_weights_is_for_the_umask_to_say(tmp_path: Path) -> None:
@@ -558,7 +561,7 @@ def test_an_unknown_setting_in_a_saved_model_is_refused(tmp_path: Path) -> None:
     model = make_model()
     model.save_pretrained(tmp_path / "a.model")
     config = json.loads((tmp_path / "a.model" / "config.json").read_text())
-    with write_artifact(tmp_path / "b.model", "model", 1) as draft:
+    with write_artifact(tmp_path / "b.model", "model", 2) as draft:
         for name in ("model.safetensors", "tokenizer.json"):
             draft.path(name).write_bytes((tmp_path / "a.model" / name).read_bytes())
         draft.path("config.json").write_text(json.dumps(config | {"share_gmm": True}))
@@ -574,4 +577,4 @@ def test_new_weights_are_drawn_by_the_seed(minilm: Path) -> None:
     )
     assert all(torch.equal(one[name], same[name]) for name in one)
     differing = {name for name in one if not torch.equal(one[name], other[name])}
-    assert differing == {"gnn.0.query_key_value.weight"}
+    assert differing == {"gnn.0.query.weight", "gnn.0.key.weight"}

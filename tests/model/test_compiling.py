@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from graphformers.data.sampling import Neighborhood
-from graphformers.data.tokens import tokenize
-from graphformers.model.encoding import compile_network
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import tokenize
+from graphformers.model.fast.compilation import compile_layers
 from tests.model.conftest import make_model, make_texts
 
 
@@ -29,7 +29,7 @@ from tests.model.conftest import make_model, make_texts
 def test_all_sizes_share_their_graphs(changes: dict[str, str], graphs: int) -> None:
     torch._dynamo.reset()
     model, compiled, counter = make_model(**changes), make_model(**changes), CompileCounter()
-    compile_network(compiled.network, counter)
+    compile_layers(compiled.network, counter)
     tokens, draw, first = tokenize(make_texts(400), model.tokenizer), np.random.default_rng(0), 0
     for centers, near in ((300, 3), (37, 2), (180, 3)):  # fewer neighbours make no narrower batch
         neighborhood = Neighborhood(
@@ -48,7 +48,7 @@ def test_every_width_has_graphs_of_its_own() -> None:
     """Not one for all widths: that is slower, and takes some compilers minutes."""
     torch._dynamo.reset()
     model, counter, counts = make_model(), CompileCounter(), []
-    compile_network(model.network, counter)
+    compile_layers(model.network, counter)
     tokens = tokenize(make_texts(60), model.tokenizer)
     for near in (2, 4, 6):
         neighborhood = Neighborhood(np.arange(20), np.arange(21) * near, np.arange(20 * near) % 60)

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from graphformers.data.packing import to_device
-from graphformers.data.sampling import Neighborhood
-from graphformers.data.tokens import tokenize
-from graphformers.model.encoding import GraphFormers, compile_network
-from graphformers.model.passes import Passes
+from graphformers.batching.packing import to_device
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import tokenize
+from graphformers.batching.two_pass import TwoPass
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.fast import compile_network
+from graphformers.model.fast.reading import FastGraphFormers
 from tests.model.conftest import make_model, make_texts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -75,10 +77,11 @@ def test_graph_tokens_written_by_one_kernel(
         expected = model.eval().network(batch).cpu().numpy()
         model.to(torch.bfloat16)
         # else the other way, which the next lines take again
-        assert model.network._can_write_at_once(batch) == (most < 64)
-        assert not model.train().network._can_write_at_once(batch)  # it knows no dropout
+        groups = batch.index.groups()
+        assert (model.network._graph_kernel(batch, groups) is not None) == (most < 64)
+        assert model.train().network._graph_kernel(batch, groups) is None  # it has no dropout
         found = model.eval().network(batch).cpu().numpy()
-        monkeypatch.setattr(type(model.network), "_can_write_at_once", lambda *_: False)
+        monkeypatch.setattr(FastGraphFormers, "_graph_kernel", lambda *_: None)
         other = model.network(batch).cpu().numpy()
     assert cosines(found, expected).min() > 0.9997
     assert np.abs(found - expected).mean() < 1.3 * np.abs(other - expected).mean()
@@ -88,7 +91,7 @@ def test_few_nodes_in_one_pass_equal_two(monkeypatch: pytest.MonkeyPatch) -> Non
     model, texts = calm_model(), make_texts(60)
     neighbors = [texts[i : i + i % 6] for i in range(50)]
     found = model.encode(texts[:50], neighbors)
-    monkeypatch.setattr(Passes, "fit_together", lambda *_: False)
+    monkeypatch.setattr(TwoPass, "fits_one_pass", lambda *_: False)
     two = model.encode(texts[:50], neighbors)
     assert cosines(found, two).min() > 0.999
     assert np.abs(found - two).max() > 0  # they were computed in different ways
@@ -99,7 +102,7 @@ def test_gradients_of_a_batch_large_enough_for_the_compiler_to_join_reductions()
     for is_compiled in (False, True):
         model = make_model(hidden_size=768, num_heads=12, num_layers=3, intermediate_size=64).cuda()
         if is_compiled:
-            compile_network(model.network)
+            compile_network(model.network, model.compute)
         # centres of eight tokens or so, more than 4,096 and twice the width in all
         for count in (2000, 1700):
             neighborhood = Neighborhood(
@@ -124,7 +127,7 @@ def dropped_and_normed(
     seed: int,
     dropout: float,
 ) -> Any:
-    import graphformers.model.norms  # noqa: F401  # needs a GPU
+    import graphformers.model.fast.norm_kernel  # noqa: F401  # needs a GPU
 
     given = (norm.weight, norm.bias, torch.tensor([seed], device="cuda"), dropout, norm.eps)
     return torch.ops.graphformers.add_norm(update, residual, *given)
@@ -201,8 +204,8 @@ def test_compiled_training_has_norm_kernels(dropout: float) -> None:
     for is_compiled in (False, True):
         model = calm_model(times=0.25, dropout=dropout, attention_dropout=0.0).train()
         if is_compiled:
-            compile_network(model.network, trains=True)
-            assert all(layer.has_norm_kernels for layer in model.network.text.layers)
+            compile_network(model.network, model.compute, trains=True)
+            assert all(layer.add_norm_kernel for layer in model.network.text.layers)
         neighborhood = Neighborhood(np.arange(300), np.arange(301) * 3, np.arange(900) % 500)
         batch = to_device(
             model.packer().pack_neighborhoods(

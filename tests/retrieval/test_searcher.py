@@ -21,7 +21,7 @@ from tests.embedding.conftest import make_model, some_graph
 def place(tmp_path: Path) -> Path:
     """Vectors and their model, as folders."""
     make_model().save_pretrained(tmp_path / "m.model")
-    from graphformers.model.encoding import GraphFormers
+    from graphformers.model.encoder import GraphFormers
 
     embed(
         GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu"),

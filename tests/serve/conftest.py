@@ -15,7 +15,7 @@ import pytest
 
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.job import embed
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from tests.embedding.conftest import EXACT, make_model, some_graph
 from tests.forked import Forked, command
 

@@ -23,7 +23,7 @@ from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Searcher
 from tests import forked
 from tests.embedding.conftest import EXACT, make_model, some_graph

@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from graphformers.batching.tokens import Tokenizer
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit, split_links
-from graphformers.data.tokens import Tokenizer
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import ModelConfig
-from tests.data.test_tokens import make_tokenizer
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
+from tests.batching.test_tokens import make_tokenizer
 
 SMALL = {
     "hidden_size": 16,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from graphformers.model.classic import ClassicNetwork, ClassicSettings
+from graphformers.model.node_id_baselines import NodeIdNetwork, NodeIdSettings
 from graphformers.train.batches import TrainBatch
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
@@ -59,8 +59,8 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None = None)
     )
     model = make_model(method=method)
     # what is drawn differs with the number of processes
-    if isinstance(model.network, ClassicNetwork):
-        model.network.settings = ClassicSettings(node_dropout=0.0, noise=0.0, bound_weight=0.05)
+    if isinstance(model.network, NodeIdNetwork):
+        model.network.settings = NodeIdSettings(node_dropout=0.0, noise=0.0, bound_weight=0.05)
     trainer = Recording(model, make_split(), config, fail_on=fail_on)
     result = trainer.train()
     weights = {

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphformers.data.packing import PackedNeighborhoods
-from graphformers.data.parcels import Parcel
+from graphformers.batching.packing import PackedNeighborhoods
+from graphformers.batching.prefetch import Parcel
 from graphformers.errors import GraphFormersError
 from graphformers.train.batches import BatchKey, BatchMaker, CenterChunk, shuffled
 from graphformers.train.loading import Loader
@@ -178,7 +178,7 @@ def test_what_workers_make_is_what_is_made_here(workers: int) -> None:
                 assert isinstance(one, CenterChunk)
                 assert isinstance(other, CenterChunk)
                 assert torch.equal(one.centers.tokens_RW, other.centers.tokens_RW)
-                assert torch.equal(one.open_BK, other.open_BK)
+                assert torch.equal(one.index.exists_BK, other.index.exists_BK)
             assert batch.counts == expected.counts
         assert number == maker.num_batches - 1 - start
     loader.close()
@@ -196,7 +196,7 @@ def test_a_parcel_keeps_every_tensor() -> None:
         "slots_RW",
         "cls_RC",
         "is_graph_RW",
-        "places_N",
+        "slot_N",
         "cls_N",
     ):
         assert torch.equal(getattr(first.nodes, name), getattr(other.nodes, name))

@@ -12,9 +12,8 @@ from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import split_links
 from graphformers.evaluation.ranking import evaluate
-from graphformers.model.classic import ClassicNetwork
-from graphformers.model.modeling import CLASSIC
-from graphformers.train.optimizer import CLASSIC_PACE, make_optimizer
+from graphformers.model.node_id_baselines import NodeIdNetwork
+from graphformers.train.optimizer import make_optimizer
 from graphformers.train.runs import forecast
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
@@ -30,6 +29,8 @@ QUICK = TrainConfig(
     workers=0,
 )
 CHANCE = 1 / 20
+NODE_ID = ("tnve", "iftn")
+FACTOR = NodeIdNetwork.learning_rate_factor
 
 
 def make_blind(num_nodes: int = 160) -> TextGraph:
@@ -47,7 +48,7 @@ def make_blind(num_nodes: int = 160) -> TextGraph:
     return build_graph(table, [f"n{a}" for a, _ in ends], [f"n{b}" for _, b in ends])
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_structure_alone_is_learnt_by_the_vectors_of_nodes(method: str) -> None:
     split = split_links(make_blind(), valid=30, test=60, candidates=20)
     model = make_model(method=method, similarity="cosine")
@@ -58,21 +59,21 @@ def test_structure_alone_is_learnt_by_the_vectors_of_nodes(method: str) -> None:
     assert evaluate(other, split).scores["P@1"].value < 3 * CHANCE
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_nodes_never_seen_are_found_by_their_texts(method: str) -> None:
     """They get no vectors of their own, and beat chance by far."""
     split = split_links(make_topics(), valid=20, test=20, candidates=20, held_out="nodes")
     model = make_model(method=method, similarity="cosine")
     Trainer(model, split, TrainConfig(**vars(QUICK) | {"temperature": 0.05})).train()
     assert evaluate(model, split).scores["P@1"].value > 5 * CHANCE
-    assert isinstance(model.network, ClassicNetwork)
+    assert isinstance(model.network, NodeIdNetwork)
     known = model.network.nodes.hashes_T.numpy().view(np.uint64)
     assert set(known) == set(split.graph.id_hashes[np.unique(split.train)])
     assert len(split.held_out_nodes) == 40
     assert not set(known) & set(split.graph.id_hashes[split.held_out_nodes])
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_both_stages_train_it(method: str) -> None:
     split, model = make_split(), make_model(method=method)
     result = Trainer(
@@ -91,12 +92,12 @@ def test_a_forecast_counts_the_vectors_of_nodes() -> None:
 
 def test_nodes_learn_fastest() -> None:
     model = make_model(method="tnve")
-    model.know_nodes(make_topics().id_hashes)
+    model.add_nodes(make_topics().id_hashes)
     groups = make_optimizer(model, QUICK).param_groups
     rates = {id(parameter): group["factor"] for group in groups for parameter in group["params"]}
     found = {name: rates[id(parameter)] for name, parameter in model.network.named_parameters()}
-    assert found.pop("nodes.vectors_TS") == CLASSIC_PACE * QUICK.graph_factor
-    assert set(found.values()) == {CLASSIC_PACE}
+    assert found.pop("nodes.vectors_TS") == FACTOR * QUICK.graph_factor
+    assert set(found.values()) == {FACTOR}
     assert {group["factor"] for group in make_optimizer(make_model(), QUICK).param_groups} == {
         1.0,
         QUICK.graph_factor,

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from graphformers.data.packing import PackedBatch
+from graphformers.batching.packing import PackedBatch
 from graphformers.errors import GraphFormersError
-from graphformers.model.classic import TnveNetwork
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.node_id_baselines import TnveNetwork
 from graphformers.train import steps
 from graphformers.train.batches import BatchKey, BatchMaker, TrainBatch
 from graphformers.train.distributed import World
@@ -55,7 +55,7 @@ def run(
 def classic_model(method: str) -> GraphFormers:
     """One whose nodes are known, and which hides and draws nothing."""
     model = make_model(method=method)
-    model.know_nodes(SPLIT.graph.id_hashes)
+    model.add_nodes(SPLIT.graph.id_hashes)
     return model.eval()
 
 
@@ -110,7 +110,7 @@ def naive_bound(network: TnveNetwork, pair: PackedBatch) -> torch.Tensor:
     """Of one linked pair, by torch's own distributions; half of all pairs are taken for unlinked
     ones.
     """
-    words = network.text["words"](pair.tokens_RW)
+    words = network.words(pair.tokens_RW)
     latent, mean, log_variance = network._latents(words, pair)
     s, t = (log_variance / 2).exp()
     strength = network.settings.correlation
@@ -124,9 +124,9 @@ def naive_bound(network: TnveNetwork, pair: PackedBatch) -> torch.Tensor:
     unlinked = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum()
     surprise = torch.zeros(())
     for node in range(2):
-        row, slot = divmod(int(pair.places_N[node]), pair.num_slots)
+        row, slot = divmod(int(pair.slot_N[node]), pair.num_slots)
         tokens = pair.tokens_RW[row][pair.slots_RW[row] == slot][1:]
-        logits = network.text["words"].weight @ network.decoder(latent[node]) + network.frequency_V
+        logits = network.words.weight @ network.decoder(latent[node]) + network.frequency_V
         surprise = surprise - logits.log_softmax(0)[tokens].sum()
     return network.settings.bound_weight * (surprise + (linked + unlinked) / 2)
 
@@ -187,7 +187,6 @@ def test_keys_that_look_for_their_anchors(leave_out: bool, popularity: bool) -> 
 def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> None:
     model = make_model(method=method)
     states, center_vectors = model.network.neighbor_states, model.network.center_vectors
-    assert callable(center_vectors)
     expected_loss, _ = naive(model)
     loss, whole = run(model, neighbor_gradients=False)
     _, chunked = run(model, chunk_size=7, neighbor_gradients=False)
@@ -199,9 +198,7 @@ def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> Non
     with torch.no_grad():
         near = states(batch.neighbors[0])
     chunk: Any = batch.chunks[0]
-    vectors = center_vectors(
-        chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index_BK, chunk.open_BK
-    )
+    vectors = center_vectors(chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index)
     scores = (vectors[:24] @ vectors[24:].T / 0.7).index_put(
         tuple(batch.left_out), torch.tensor(-math.inf)
     )
@@ -243,7 +240,7 @@ def test_the_gradient_with_dropout_is_that_of_the_loss_it_saw(method: str) -> No
     model = make_model(
         method=method, dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2
     )
-    model.know_nodes(SPLIT.graph.id_hashes)
+    model.add_nodes(SPLIT.graph.id_hashes)
     model.double().train()
     _, found = run(model, chunk_size=9)
     generator = torch.Generator().manual_seed(0)
@@ -282,18 +279,17 @@ def test_when_memory_runs_out_chunks_get_smaller(
     model = make_model()
     expected = run(model)
     memory = _SmallMemory(model.network, most=40, backward=backward)
-    forward, center_vectors = model.network.forward, model.network.center_vectors
+    read = model.network.read
 
     def limited_forward(batch: Any, near: Any = None) -> torch.Tensor:
         if not backward:
             memory.check(batch.nodes.num_nodes)
-        result: torch.Tensor = forward(batch, near)
+        result: torch.Tensor = read(batch, near)
         if backward:
             memory.check(batch.nodes.num_nodes, result)
         return result
 
-    monkeypatch.setattr(model.network, "forward", limited_forward)
-    assert callable(center_vectors)
+    monkeypatch.setattr(model.network, "read", limited_forward)
     stepper, maker = make_stepper(model)
     loss = stepper.run(maker.make(BatchKey(0, 0, False)), 3)
     assert memory.refused >= 1
@@ -324,8 +320,7 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
 
         return tried
 
-    monkeypatch.setattr(model.network, "forward", limited(model.network.forward))
-    monkeypatch.setattr(model.network, "center_vectors", limited(model.network.center_vectors))
+    monkeypatch.setattr(model.network, "read", limited(model.network.read))
     for _ in range(100):
         loss = stepper.run(maker.make(BatchKey(0, 0, False, stepper.chunk_size)), 3)
         used.append(stepper.used)
@@ -346,16 +341,16 @@ def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(steps, "PATIENCE", 3)
     model = make_model()
     stepper, maker = make_stepper(model)
-    forward, refused = model.network.forward, []
+    read, refused = model.network.read, []
 
     def limited(batch: Any, near: Any = None) -> torch.Tensor:
         if batch.nodes.num_nodes > most:
             refused.append(number)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        result: torch.Tensor = forward(batch, near)
+        result: torch.Tensor = read(batch, near)
         return result
 
-    monkeypatch.setattr(model.network, "forward", limited)
+    monkeypatch.setattr(model.network, "read", limited)
     rest = maker.num_batches - 1
     most = maker.make(BatchKey(0, rest, False)).chunks[0].nodes.num_nodes  # type: ignore[union-attr]
     assert len(maker.pairs(0, rest)) < 24
@@ -371,7 +366,7 @@ def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(model.network, "forward", refuse)
+    monkeypatch.setattr(model.network, "read", refuse)
     stepper, maker = make_stepper(model)
     with pytest.raises(GraphFormersError, match="too small even for one pair at a time"):
         stepper.run(maker.make(BatchKey(0, 0, False)), 3)

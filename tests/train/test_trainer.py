@@ -23,7 +23,7 @@ from graphformers.embedding.job import embed
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.backbones import training_of
-from graphformers.model.encoding import GraphFormers
+from graphformers.model.encoder import GraphFormers
 from graphformers.printing import print_forecast
 from graphformers.train import checkpoint as checkpoint_module
 from graphformers.train import steps as steps_module
@@ -309,7 +309,7 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
     trainer = Trainer(
         model, SPLIT, quick(two_stage=False, max_steps=40, workers=2, validate_start=False)
     )
-    forward = model.network.forward
+    forward = model.network.read
 
     def limited(batch: Any, near: Any = None) -> Tensor:
         if torch.is_grad_enabled():
@@ -319,7 +319,7 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
         result: Tensor = forward(batch, near)
         return result
 
-    monkeypatch.setattr(model.network, "forward", limited)
+    monkeypatch.setattr(model.network, "read", limited)
     trainer.train()
     told = [line for line in capsys.readouterr().err.splitlines() if "memory" in line]
     assert [line.partition(":")[0] for line in told] == [
@@ -361,7 +361,7 @@ def test_the_output_is_a_model_with_its_history(tmp_path: Path) -> None:
     assert [entry["step"] for entry in lines if entry["kind"] == "step"] == list(
         range(1, result.steps + 1)
     )
-    open_artifact(tmp_path / "a.model", "model", 1).verify()
+    open_artifact(tmp_path / "a.model", "model", 2).verify()
 
 
 def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
@@ -599,7 +599,7 @@ def test_biases_do_not_decay() -> None:
         for each in group["params"]
     }
     names = {name for name, each in model.network.named_parameters() if id(each) in decaying}
-    assert "gnn.0.query_key_value.weight" in names
+    assert "gnn.0.query.weight" in names
     assert not [name for name in names if "bias" in name or "norm" in name]
 
 
@@ -674,7 +674,7 @@ def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, batch, seed)
 
     monkeypatch.setattr(Stepper, "run", slow_at_first)
-    monkeypatch.setattr("graphformers.train.trainer.compile_network", lambda network, trains: None)
+    monkeypatch.setattr("graphformers.train.trainer.compile_network", lambda *_, trains: None)
     compiled.config = replace(compiled.config, compile=True)
     result = compiled.train()
     assert len(seconds) == 1 + 3

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphformers.data.packing import PackedBatch, Packer
-from graphformers.data.sampling import Neighborhood
-from graphformers.data.tokens import TokenCache
+from graphformers.batching.packing import NetworkInputs, PackedBatch, Packer
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import TokenCache
+
+NESTED = NetworkInputs(graph_tokens=True)
 
 
 def made(lengths: list[int]) -> TokenCache:
@@ -19,7 +21,7 @@ def made(lengths: list[int]) -> TokenCache:
 def texts_in(batch: PackedBatch) -> list[list[int]]:
     """What stands in the batch, node by node."""
     found = []
-    for place in batch.places_N.tolist():
+    for place in batch.slot_N.tolist():
         row, slot = divmod(place, batch.num_slots)
         own = (batch.slots_RW[row] == slot) & ~batch.is_graph_RW[row]
         found.append(batch.tokens_RW[row][own].tolist())
@@ -36,7 +38,7 @@ def test_every_text_is_there_once_in_one_piece(
     lengths: list[int], max_tokens: int, nested: bool
 ) -> None:
     cache = made(lengths)
-    batch = Packer(max_tokens, 0, nested=nested).pack(
+    batch = Packer(max_tokens, 0, NetworkInputs(graph_tokens=nested)).pack(
         cache, np.arange(len(lengths)), graph_tokens=nested
     )
     expected = [
@@ -54,14 +56,14 @@ def test_every_text_is_there_once_in_one_piece(
 @pytest.mark.parametrize("max_tokens", [32, 128, 512])
 @pytest.mark.parametrize("length", [1, 3, 12, 20])
 def test_rows_are_full_whatever_texts_may_hold(max_tokens: int, length: int) -> None:
-    batch = Packer(max_tokens, 0).pack(made([length] * 1000), np.arange(1000))
+    batch = Packer(max_tokens, 0, NESTED).pack(made([length] * 1000), np.arange(1000))
     assert batch.tokens_RW.shape[1] == 128
     assert batch.fullness() > 0.7
 
 
 def test_one_long_text_among_short_ones_leaves_rows_full() -> None:
     lengths = [500, *[8] * 2000]
-    batch = Packer(512, 0).pack(made(lengths), np.arange(len(lengths)))
+    batch = Packer(512, 0, NESTED).pack(made(lengths), np.arange(len(lengths)))
     assert batch.tokens_RW.shape[1] == 512
     assert batch.fullness() > 0.9
 
@@ -71,7 +73,8 @@ def test_centres_and_neighbours_share_one_kind_of_rows(distinct: bool) -> None:
     """Short centres, one long neighbour."""
     cache = made([1, 1, 1, 290, 2])
     drawn = Neighborhood(np.array([0, 1]), np.array([0, 2, 3]), np.array([3, 4, 3]))
-    packed = Packer(300, 0, distinct).pack_neighborhoods(cache, drawn)
+    inputs = NetworkInputs(joint=not distinct, graph_tokens=True)
+    packed = Packer(300, 0, inputs).pack_neighborhoods(cache, drawn)
     assert packed.nodes.tokens_RW.shape[1] == 256 + 48  # as wide as max_tokens and a graph token
     centers, others = texts_in(packed.nodes)[:2], texts_in(packed.nodes)[2:]
     assert list(map(len, centers)) == [3, 3]

@@ -12,21 +12,26 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from graphformers.batching.tokens import graph_tokens
 from graphformers.data.arrays import hash_strings
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.data.tokens import graph_tokens
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.ranking import evaluate
 from graphformers.model.backbones import from_backbone
-from graphformers.model.classic import ClassicNetwork, TnveNetwork, divergence, linked_divergence
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import CLASSIC
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.node_id_baselines import (
+    NodeIdNetwork,
+    TnveNetwork,
+    divergence,
+    linked_divergence,
+)
 from tests.conftest import make_graph
 from tests.model.conftest import make_model, make_texts, sequences
 from tests.train.conftest import make_split
 
 CLOSE = 1e-5
+NODE_ID = ("tnve", "iftn")
 GRAPH = make_graph(30, 60)
 Weights = dict[str, torch.Tensor]
 
@@ -34,7 +39,7 @@ Weights = dict[str, torch.Tensor]
 def known_model(method: str, nodes: Any = slice(0, 20), **changes: Any) -> GraphFormers:
     """A model that knows some nodes of GRAPH, all parameters random."""
     model = make_model(method=method, **changes)
-    model.know_nodes(GRAPH.id_hashes[nodes])
+    model.add_nodes(GRAPH.id_hashes[nodes])
     with torch.no_grad():
         network_of(model).nodes.vectors_TS.normal_(
             std=0.3, generator=torch.Generator().manual_seed(9)
@@ -42,8 +47,8 @@ def known_model(method: str, nodes: Any = slice(0, 20), **changes: Any) -> Graph
     return model
 
 
-def network_of(model: GraphFormers) -> ClassicNetwork:
-    assert isinstance(model.network, ClassicNetwork)
+def network_of(model: GraphFormers) -> NodeIdNetwork:
+    assert isinstance(model.network, NodeIdNetwork)
     return model.network
 
 
@@ -97,7 +102,7 @@ def naive_vector(
     return open_text * text + open_node * node
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_vectors_are_the_formula(method: str) -> None:
     """Of nodes with a vector of their own and without; rows of the table are found by id."""
     model = known_model(method).double()
@@ -114,7 +119,7 @@ def test_vectors_are_the_formula(method: str) -> None:
         )
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_a_node_is_the_same_whatever_else_is_in_the_batch(method: str) -> None:
     model = known_model(method)
     whole = model.encode_nodes(GRAPH)
@@ -124,7 +129,7 @@ def test_a_node_is_the_same_whatever_else_is_in_the_batch(method: str) -> None:
         assert np.abs(model.encode_nodes(GRAPH, np.array([node]))[0] - whole[node]).max() <= CLOSE
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_nodes_are_known_by_id_in_any_graph(method: str) -> None:
     """In another order, with others and without links; under another id a node is its text alone,
     as in `encode`.
@@ -142,7 +147,7 @@ def test_nodes_are_known_by_id_in_any_graph(method: str) -> None:
     assert not differs[20:].any()
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_a_saved_model_knows_its_nodes(method: str, tmp_path: Path) -> None:
     model = known_model(method)
     model.save_pretrained(tmp_path / "a.model")
@@ -157,26 +162,26 @@ def test_a_saved_model_knows_its_nodes(method: str, tmp_path: Path) -> None:
 def test_nodes_that_are_known_keep_their_vectors() -> None:
     model = known_model("iftn", slice(0, 20))
     before = model.encode_nodes(GRAPH)
-    model.know_nodes(GRAPH.id_hashes[10:])
+    model.add_nodes(GRAPH.id_hashes[10:])
     assert np.abs(model.encode_nodes(GRAPH)[:20] - before[:20]).max() <= CLOSE
     nodes = network_of(model).nodes
     assert len(nodes.hashes_T) == GRAPH.num_nodes
     assert (nodes.hashes_T.diff() > 0).all()
-    model.know_nodes(hash_strings(["a", "b"]), seed=1)
+    model.add_nodes(hash_strings(["a", "b"]), seed=1)
     twin = known_model("iftn", slice(0, 20))
-    twin.know_nodes(GRAPH.id_hashes[10:])
+    twin.add_nodes(GRAPH.id_hashes[10:])
     # new vectors do not depend on the order of ids
-    twin.know_nodes(hash_strings(["b", "a"]), seed=1)
+    twin.add_nodes(hash_strings(["b", "a"]), seed=1)
     assert torch.equal(network_of(twin).nodes.vectors_TS, network_of(model).nodes.vectors_TS)
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_gradients_reach_every_parameter(method: str) -> None:
     model = known_model(method).train()
     batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
     network = network_of(model)
     vectors, added = (
-        network.vectors_and_loss(batch)
+        network.vectors_and_bound(batch)
         if isinstance(network, TnveNetwork)
         else (network.vectors(batch), 0.0)
     )
@@ -253,20 +258,20 @@ def test_the_surprise_is_that_of_a_bag_of_words() -> None:
     graph = build_graph(pa.table({"id": [str(i) for i in range(7)], "text": texts}), [], [])
     batch = model.packer().pack(graph_tokens(graph, model.tokenizer), np.arange(7))
     latents = torch.randn(7, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = network._surprise(latents, network.text["words"](batch.tokens_RW), batch)
+    found = network._negative_log_likelihood(latents, network.words(batch.tokens_RW), batch)
     for i, sequence in enumerate(sequences(model, texts)):
-        logits = network.text["words"].weight @ network.decoder(latents[i]) + network.frequency_V
+        logits = network.words.weight @ network.decoder(latents[i]) + network.frequency_V
         expected = -sum(logits.log_softmax(0)[token] for token in sequence[1:])
         assert float((found[i] - expected).detach().abs()) < 1e-6
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 @pytest.mark.usefixtures("minilm")
 def test_words_start_as_the_backbones(method: str) -> None:
     """And a text as the average of its words; nothing of the Transformer is kept."""
     model, backbone = from_backbone("minilm", method), from_backbone("minilm", "plm")
     words = backbone.network.text.embedding.words.weight
-    assert torch.equal(network_of(model).text["words"].weight, words)
+    assert torch.equal(network_of(model).words.weight, words)
     assert not any("layers" in name for name in model.network.state_dict())
     vector = torch.from_numpy(model.encode(["graph neural networks"])[0])
     flat, _ = graph_tokens(one_text("graph neural networks"), model.tokenizer).read(
@@ -301,7 +306,7 @@ def test_an_unknown_method_is_refused() -> None:
         make_model(method="tvne")
 
 
-@pytest.mark.parametrize("method", CLASSIC)
+@pytest.mark.parametrize("method", NODE_ID)
 def test_half_precision(method: str) -> None:
     """As a GPU trains, under autocast, and as it encodes, with weights in bfloat16."""
     model = known_model(method)
@@ -309,7 +314,7 @@ def test_half_precision(method: str) -> None:
     batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
     with torch.autocast("cpu", torch.bfloat16):
         vectors = (
-            network.vectors_and_loss(batch)[0]
+            network.vectors_and_bound(batch)[0]
             if isinstance(network, TnveNetwork)
             else network.vectors(batch)
         )

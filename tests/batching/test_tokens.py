@@ -5,10 +5,10 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-import graphformers.data.tokens as tokens
+import graphformers.batching.tokens as tokens
 from graphformers.artifact import open_artifact
+from graphformers.batching.tokens import Tokenizer, graph_tokens, tokenize
 from graphformers.data.graph import TextGraph
-from graphformers.data.tokens import Tokenizer, graph_tokens, tokenize
 from graphformers.errors import ArtifactError, GraphFormersError
 from tests.conftest import make_graph
 

@@ -57,6 +57,16 @@ class Neighborhood:
         """The neighbours of the b-th centre."""
         return self.neighbors[self.indptr[b] : self.indptr[b + 1]]
 
+    def slice(self, part: slice) -> "Neighborhood":
+        """Consecutive centres, with their neighbours."""
+        indptr = self.indptr[part.start : part.stop + 1]
+        neighbors = self.neighbors[indptr[0] : indptr[-1]]
+        return Neighborhood(self.centers[part], indptr - indptr[0], neighbors)
+
+    def without_neighbors(self) -> "Neighborhood":
+        """The centres alone."""
+        return Neighborhood(self.centers, np.zeros_like(self.indptr), self.neighbors[:0])
+
 
 @dataclass(frozen=True)
 class NeighborSampler:

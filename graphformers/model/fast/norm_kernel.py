@@ -1,15 +1,14 @@
-"""What ends both halves of a Transformer layer, norm(residual + dropout(update)), as one GPU kernel
-there and one back.
+"""The end of both halves of a layer, norm(residual + dropout(update)), as Triton kernels.
 
-For compiled training in bfloat16. torch.compile's own way back reads tokens by rows, for their
-gradients, and adds them up by columns, for the gradients of the norm, in one kernel whose shape it
-finds by trying: 1.9 ms for 140,000 tokens of BERT-base on an H200 where it tried at a bad moment
-(docs/design.md, 69). Here a program walks over many rows and keeps the sums of its columns: 0.29 ms
-at any moment, where reading and writing alone take 0.21.
+One kernel forward and one backward, for compiled training in bfloat16 on a GPU. torch.compile's own
+backward reads tokens by rows, for their gradients, and sums them by columns, for the gradients of
+the norm, in one kernel whose shape it finds by trying: up to 1.9 ms for 140,000 tokens of BERT-base
+on an H200. Here a program goes over many rows and keeps the sums of its columns: 0.29 ms, where
+reading and writing alone take 0.21.
 
-What is dropped is a hash of (seed, row, column), made again on the way back. Written in Triton, as
-kernels.py is. The compiler is not shown what is inside: with `torch.library.triton_op` it had not
-compiled a layer after two minutes.
+What is dropped is a hash of (seed, row, column), computed again backward. The compiler does not
+look into these operators: with `torch.library.triton_op` it had not compiled a layer after two
+minutes.
 """
 
 from functools import cache
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 from torch.library import custom_op
 
 PROGRAMS = 1056  # that share the rows on the way back: eight for each processor of an H200
@@ -239,14 +238,14 @@ def _shape_of_gradients(
     return to_update, to_residual, to_weight, to_bias
 
 
-def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     _, _, weight, _, seed, dropout, _ = inputs
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(*output[1:], weight, seed)
     ctx.dropout = dropout
 
 
-def _walk_back(ctx, gradient, *_):  # type: ignore[no-untyped-def]
+def _backward_of_add_norm(ctx, gradient, *_):  # type: ignore[no-untyped-def]
     total, mean, scale, weight, seed = ctx.saved_tensors
     found = torch.ops.graphformers.add_norm_backward(
         gradient, total, mean, scale, weight, seed, ctx.dropout
@@ -263,7 +262,7 @@ def _walk_back(ctx, gradient, *_):  # type: ignore[no-untyped-def]
     )
 
 
-add_norm.register_autograd(_walk_back, setup_context=_keep)
+add_norm.register_autograd(_backward_of_add_norm, setup_context=_save_for_backward)
 
 
 def works_on(device: torch.device) -> bool:
@@ -295,3 +294,11 @@ def works_on(device: torch.device) -> bool:
         return False
     pairs = [(found, expected), *zip(*ways_back, strict=True)]
     return all(bool((one - other).norm() < 0.02 * other.norm()) for one, other in pairs)
+
+
+def fused_add_norm(update: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
+    """norm(residual + dropout(update)), with new random numbers for the dropout."""
+    seed = torch.randint(1 << 62, (1,), device=update.device)
+    arguments = update, residual, norm.weight, norm.bias, seed, dropout, norm.eps
+    result: Tensor = torch.ops.graphformers.add_norm(*arguments)[0]
+    return result

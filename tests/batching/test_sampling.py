@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-import graphformers.data.sampling as sampling
+import graphformers.batching.sampling as sampling
+from graphformers.batching.sampling import NeighborSampler
 from graphformers.data.arrays import hash_strings, mix
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.data.sampling import NeighborSampler
 from graphformers.errors import GraphFormersError
 from tests.conftest import make_graph
 

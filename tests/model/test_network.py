@@ -10,27 +10,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import graphformers.model.encoding as encoding
-import graphformers.model.passes as passes
-from graphformers.data.packing import Packer, pack_nodes
-from graphformers.data.sampling import Neighborhood
-from graphformers.data.tokens import tokenize
+from graphformers.batching.packing import NeighborIndex, Packer, pack_texts
+from graphformers.batching.sampling import Neighborhood, NeighborSampler
+from graphformers.batching.tokens import tokenize
+from graphformers.batching.two_pass import BatchLimits
 from graphformers.errors import GraphFormersError
-from graphformers.model.encoding import GraphFormers
-from graphformers.model.modeling import (
-    CLASSIC,
-    METHODS,
-    GraphAttention,
-    GraphFormersNetwork,
-    ModelConfig,
-    neighborhood_index,
-)
+from graphformers.model.config import ModelConfig
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.network import GraphAttention, GraphFormersNetwork
+from graphformers.model.registry import method_class, methods, network_inputs
 from tests.conftest import make_graph
 from tests.model import naive
 from tests.model.conftest import make_model, make_texts, sequences
 
 CLOSE = 1e-5
-CASCADED = [method for method in METHODS[1:] if method not in CLASSIC]
+METHODS = methods()
+CASCADED = [name for name in METHODS[1:] if method_class(name).has_transformer]
 
 
 def draw_neighbors(texts: list[str], seed: int, most: int = 5) -> list[list[str]]:
@@ -134,7 +129,8 @@ def test_packing_never_changes_a_vector(
     tokens = tokenize([*(texts[i] for i in order), *flat], model.tokenizer)
     indptr = np.concatenate([[0], np.cumsum([len(neighbors[i]) for i in order])]).astype(np.int64)
     neighborhood = Neighborhood(np.arange(len(texts)), indptr, np.arange(len(flat)) + len(texts))
-    packer = Packer(12, 0, direction == "unidirectional", row_width, slots, row_multiple, width)
+    inputs = network_inputs(model.config)
+    packer = Packer(12, 0, inputs, row_width, slots, row_multiple, width)
     with torch.inference_mode():
         packed = model.network(packer.pack_neighborhoods(tokens, neighborhood)).numpy()
     assert np.abs(packed - alone[order]).max() <= CLOSE
@@ -172,27 +168,21 @@ def test_the_states_of_a_neighbour_are_its_plain_encoding(texts: list[str], pool
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
-def test_encoding_nodes_equals_encoding_texts(
-    method: str, direction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encoding_nodes_equals_encoding_texts(method: str, direction: str) -> None:
     """Two passes over states, in many small batches, give what one joint forward gives."""
     model, graph = make_model(method=method, direction=direction), make_graph(60, 200)
     nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:40]
-    monkeypatch.setitem(encoding.BATCH_TOKENS, "cpu", 60)
-    monkeypatch.setattr(passes, "MOST_PLACES", 13)
+    model.limits = BatchLimits(tokens=60, entries=13)
     vectors = model.encode_nodes(graph, nodes)
-    monkeypatch.setattr(model, "_is_compiled", True)  # then neighbourhoods have one width
-    assert np.abs(vectors - model.encode_nodes(graph, nodes)).max() <= CLOSE
-    monkeypatch.undo()
-    sampler = encoding.NeighborSampler(
-        graph.indptr, graph.indices, graph.id_hashes, model.config.num_neighbors
-    )
+    model.limits = None
+    links = graph.indptr, graph.indices, graph.id_hashes
+    sampler = NeighborSampler(*links, model.config.num_neighbors)
     neighborhood = sampler.sample(nodes)
     around = [graph.texts_of(neighborhood.of(b)) for b in range(len(nodes))]
     assert np.abs(vectors - model.encode(graph.texts_of(nodes), around)).max() <= CLOSE
 
 
-def test_few_centres_and_neighbours_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_centres_and_neighbours_are_read_together() -> None:
     model = make_model()
     tokens = tokenize(make_texts(9), model.tokenizer)
     # 4 is asked for twice, read once
@@ -205,15 +195,12 @@ def test_few_centres_and_neighbours_are_read_together(monkeypatch: pytest.Monkey
         (size, 2, False),
         (7, 3, False),
     ]:
-        monkeypatch.setattr(passes, "FEW_TOKENS", few_tokens)
-        monkeypatch.setattr(passes, "FEW_NEIGHBORS", few_neighbors)
-        assert model.passes().fit_together(tokens, neighborhood) == expected
-    monkeypatch.undo()
-    assert not model.passes().fit_together(
-        tokens, Neighborhood(np.zeros(0, int), np.zeros(1, int), np.zeros(0, int))
-    )
+        limits = BatchLimits(one_pass_tokens=few_tokens, one_pass_neighbors=few_neighbors)
+        assert model.two_pass(limits=limits).fits_one_pass(tokens, neighborhood) == expected
+    nobody = Neighborhood(np.zeros(0, int), np.zeros(1, int), np.zeros(0, int))
+    assert not model.two_pass().fits_one_pass(tokens, nobody)
     for changes in ({"direction": "bidirectional"}, {"method": "max"}, {"method": "plm"}):
-        assert not make_model(**changes).passes().fit_together(tokens, neighborhood)
+        assert not make_model(**changes).two_pass().fits_one_pass(tokens, neighborhood)
 
 
 def test_each_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,17 +266,17 @@ def test_gradients_reach_every_parameter_that_can_matter(
     model.double()  # what is zero in theory is zero to 1e-12
     found = gradients(model, texts, draw_neighbors(texts, 5))
     dead = {name for name, size in found.items() if size < 1e-9}
-    expected: set[str] = set()
+    expected = {name for name in found if name.startswith(("gnn.", "gat.")) and ".key.bias" in name}
     if method != "graphformers":
         expected |= {name for name in found if name.endswith("relative_bias.graph_token")}
     assert dead == expected
     size = model.config.hidden_size
     for name, parameter in model.network.named_parameters():
         assert parameter.grad is not None or name in dead
-        if name.endswith("query_key_value.bias"):  # the middle third is the key's
+        if name.endswith("key_value.bias"):  # the first half is the keys'
             assert parameter.grad is not None
-            assert parameter.grad[size : 2 * size].abs().max() < 1e-9
-            assert parameter.grad[:size].abs().max() > 1e-6
+            assert parameter.grad[:size].abs().max() < 1e-9
+            assert parameter.grad[size:].abs().max() > 1e-6
         if name.endswith("gnn.0.bias"):
             assert parameter.grad is not None
             third = float(parameter.grad[2].abs().max())
@@ -402,9 +389,7 @@ def test_a_graph_token_starts_as_the_average() -> None:
         torch.tensor([[0, 1, 2], [3, 0, 0]]),
         torch.tensor([[True] * 3, [True, False, False]]),
     )
-    found = fresh(
-        torch.cat([center, neighbors]), neighborhood_index(index, is_open), fresh.mask(is_open, 1)
-    )[:, 0]
+    found = fresh(center, neighbors, NeighborIndex(index, is_open))
     expected = torch.stack(
         [
             torch.cat([center[:1], neighbors[:3]]).mean(0),
@@ -449,11 +434,11 @@ def test_rows_hold_every_token_once(
 ) -> None:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     flat = np.arange(indptr[-1]) + 100
-    batch = pack_nodes(flat, indptr, width, slots, 7, graph_tokens=graph, row_multiple=multiple)
+    batch = pack_texts(flat, indptr, width, slots, 7, graph_tokens=graph, row_multiple=multiple)
     assert batch.tokens_RW.shape[0] % multiple == 0
     rows, found = batch.cls_RC.shape[0], []
     for node, length in enumerate(lengths):
-        row, slot = divmod(int(batch.places_N[node]), slots)
+        row, slot = divmod(int(batch.slot_N[node]), slots)
         start = int(batch.cls_RC[row, slot])
         own = (batch.slots_RW[row] == slot) & ~batch.is_graph_RW[row]
         assert divmod(int(batch.cls_N[node]), width) == (row, start)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphformers.data.packing import map_tensors
+from graphformers.batching.packing import map_tensors
 from graphformers.errors import GraphFormersError
 
 ALIGN = 16  # bytes

@@ -1,0 +1,1 @@
+"""From a graph to batches of a network: sampling, tokens, packing, and batches made ahead."""

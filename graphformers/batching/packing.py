@@ -1,0 +1,379 @@
+"""PackedBatch: several texts in one row, under a block-diagonal mask, so that little is padding.
+
+A text lies in one piece in one row. The slot of a token says which of the row's texts it belongs
+to; C means padding. Every row takes the longest texts that still fit, so that rows are full but for
+the last ones. Rows are no wider than the longest text of a batch needs, since attention and its
+mask grow with their square. A node with a graph token has one place more, in front of its [CLS];
+the network writes there.
+
+Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), T tokens in
+one line, B centres, K neighbours of a centre at most, M neighbours in all, G = 1 + K.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import TokenCache
+from graphformers.data.arrays import Array, ranges
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
+ROW_WIDTH = 128  # tokens of a row, except for longer texts
+FULL_ROW = 0.8  # the share of a row that texts of usual length fill
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True)
+class NetworkInputs:
+    """What batches must hold for a network.
+
+    Attributes:
+        reads_neighbors: Whether the texts of neighbours change a vector.
+        num_states: How many states of a neighbour its centres read; 0 if none can be cached.
+        joint: Whether neighbours depend on their centre, so that both are read together.
+        graph_tokens: Whether centres, and in joint networks neighbours, have graph tokens.
+        centers_from_states: Whether centres, too, are computed from cached states alone.
+        node_ids: Whether batches hold the hashes of node ids.
+    """
+
+    reads_neighbors: bool = True
+    num_states: int = 0
+    joint: bool = False
+    graph_tokens: bool = False
+    centers_from_states: bool = False
+    node_ids: bool = False
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """N texts in R rows. Empty slots have [CLS] at 0; what is computed for them is never read."""
+
+    tokens_RW: "Tensor"  # int64
+    positions_RW: "Tensor"  # int64: the position of each token in its text, from 0
+    slots_RW: "Tensor"  # int64: 0 to C-1, C for padding
+    cls_RC: "Tensor"  # int64: where in its row the [CLS] of each slot is
+    is_graph_RW: "Tensor"  # bool: whether this is the place of a graph token
+    slot_N: "Tensor"  # int64: which of the R * C slots each node is in, in the order given
+    cls_N: "Tensor"  # int64: where among the R * W tokens its [CLS] is; a graph token is before it
+    ids_N: "Tensor | None" = None  # int64: hashes of the nodes' ids, for networks that need them
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.slot_N)
+
+    @property
+    def num_slots(self) -> int:
+        """C."""
+        return self.cls_RC.shape[1]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of texts; graph tokens do not count."""
+        return int(((self.slots_RW < self.num_slots) & ~self.is_graph_RW).sum())
+
+    def fullness(self) -> float:
+        """The share of places that hold tokens of a text."""
+        return self.num_tokens / max(self.slots_RW.numel(), 1)
+
+
+@dataclass(frozen=True)
+class NeighborIndex:
+    """Which of M neighbours each of B centres has."""
+
+    rows_BK: "Tensor"  # int64: rows of the M neighbours, 0 where there is none
+    exists_BK: "Tensor"  # bool
+
+    @staticmethod
+    def from_numpy(rows_BK: Array, exists_BK: Array) -> "NeighborIndex":
+        """From arrays."""
+        return NeighborIndex(torch.from_numpy(rows_BK), torch.from_numpy(exists_BK))
+
+    def groups(self) -> "Tensor":
+        """(B, G): rows of the states of B centres followed by M neighbours, the centre first.
+
+        Where there is no neighbour, the centre stands in.
+        """
+        count = len(self.rows_BK)
+        own_B1 = torch.arange(count, device=self.rows_BK.device)[:, None]
+        return torch.cat([own_B1, torch.where(self.exists_BK, self.rows_BK + count, own_B1)], 1)
+
+
+@dataclass(frozen=True)
+class PackedNeighborhoods:
+    """B centres and M neighbours, the centres' rows first, and which neighbours each centre has.
+
+    Every distinct neighbour once; in joint networks one copy for each group, in order.
+    """
+
+    nodes: PackedBatch  # B + M nodes
+    num_centers: int  # B
+    center_rows: int  # rows of the centres
+    index: NeighborIndex
+    first_use_M: "Tensor | None" = None  # int64: where among B * K each neighbour is first used
+
+    @property
+    def centers(self) -> PackedBatch:
+        """The centres alone."""
+        nodes, count = self.nodes, self.num_centers
+        rows = {name: getattr(nodes, name)[: self.center_rows] for name in ROW_FIELDS}
+        ids_N = None if nodes.ids_N is None else nodes.ids_N[:count]
+        return PackedBatch(
+            **rows, slot_N=nodes.slot_N[:count], cls_N=nodes.cls_N[:count], ids_N=ids_N
+        )
+
+    @property
+    def neighbors(self) -> PackedBatch:
+        """The neighbours alone."""
+        nodes, count, rows = self.nodes, self.num_centers, self.center_rows
+        kept = {name: getattr(nodes, name)[rows:] for name in ROW_FIELDS}
+        return PackedBatch(
+            **kept,
+            slot_N=nodes.slot_N[count:] - rows * nodes.num_slots,
+            cls_N=nodes.cls_N[count:] - rows * nodes.tokens_RW.shape[1],
+            ids_N=None if nodes.ids_N is None else nodes.ids_N[count:],
+        )
+
+    def each_node(self, values_BGD: "Tensor") -> "Tensor":
+        """(B + M, D): values of groups as values of nodes, the centres first."""
+        neighbor_MD = values_BGD[:, 1:].flatten(0, 1)[self.first_use_M]
+        return torch.cat([values_BGD[:, 0], neighbor_MD])
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with all its tensors on a device; from pinned memory the copy is asynchronous."""
+    moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    return moved
+
+
+def map_tensors(value: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
+    """A copy of nested dataclasses, lists and tuples, `function` applied to all of one type."""
+    if isinstance(value, kind):
+        return function(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        mapped = {
+            entry.name: map_tensors(getattr(value, entry.name), function, kind)
+            for entry in fields(value)
+        }
+        return replace(value, **mapped)
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(entry, function, kind) for entry in value)
+    return value
+
+
+def pack_texts(
+    flat: Array,
+    indptr: Array,
+    row_width: int,
+    slots: int,
+    pad_token: int,
+    *,
+    graph_tokens: bool = False,
+    row_multiple: int = 1,
+) -> PackedBatch:
+    """Packs sequences into rows.
+
+    Args:
+        flat: Tokens, sequence after sequence.
+        indptr: Where each sequence starts in `flat`, as `TokenCache.read` gives them.
+        row_width: Tokens of a row; no sequence may be longer.
+        slots: How many sequences may share a row.
+        pad_token: What fills a row.
+        graph_tokens: Whether each sequence has one place more, in front of its first token.
+        row_multiple: The number of rows is a multiple of this.
+    """
+    lengths, front = np.diff(indptr), int(graph_tokens)
+    assert len(lengths) == 0 or lengths.max() + front <= row_width, "no sequence exceeds a row"
+    order, rows_N, slots_N, starts_N = _fill_rows(lengths + front, row_width, slots)
+    num_rows = -(-(int(rows_N[-1]) + 1) // row_multiple) * row_multiple if len(order) else 0
+    # where among all rows each node begins, its graph token first
+    begins = rows_N * row_width + starts_N
+    ordered = lengths[order]
+    written_T = ranges(begins + front, ordered)
+    tokens = np.full(num_rows * row_width, pad_token, dtype=np.int64)
+    positions = np.zeros(num_rows * row_width, dtype=np.int64)
+    slot_of = np.full(num_rows * row_width, slots, dtype=np.int64)
+    is_graph = np.zeros(num_rows * row_width, dtype=bool)
+    cls = np.zeros(num_rows * slots, dtype=np.int64)
+    tokens[written_T] = flat[ranges(indptr[:-1][order], ordered)]
+    positions[written_T] = ranges(np.zeros(len(order), dtype=np.int64), ordered)
+    slot_of[ranges(begins, ordered + front)] = np.repeat(slots_N, ordered + front)
+    cls[rows_N * slots + slots_N] = starts_N + front
+    slot_N, cls_N = np.empty((2, len(order)), dtype=np.int64)
+    slot_N[order], cls_N[order] = rows_N * slots + slots_N, begins + front
+    is_graph[begins if graph_tokens else begins[:0]] = True
+    tables = [
+        (tokens, row_width),
+        (positions, row_width),
+        (slot_of, row_width),
+        (cls, slots),
+        (is_graph, row_width),
+    ]
+    rows = [array.reshape(num_rows, width) for array, width in tables]
+    return PackedBatch(*map(torch.from_numpy, [*rows, slot_N, cls_N]))
+
+
+def _fill_rows(lengths: Array, row_width: int, slots: int) -> tuple[Array, Array, Array, Array]:
+    """The nodes in the order in which rows hold them; and the row, slot and start of each.
+
+    Rows are filled one after the other with the longest nodes that still fit; the loop is over rows
+    and distinct lengths.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    distinct, counts = np.unique(-lengths, return_counts=True)
+    sizes, left = (-distinct).tolist(), counts.tolist()  # the longest first
+    # where in `order` the next node of each length is
+    nexts = (np.cumsum(counts) - counts).tolist()
+    pieces: list[tuple[int, int, int]] = []  # row, first of its nodes in `order`, how many
+    row, longest = 0, 0
+    while longest < len(sizes):
+        room, free = row_width, slots
+        for i in range(longest, len(sizes)):
+            taken = min(left[i], room // sizes[i], free)
+            if taken:
+                pieces.append((row, nexts[i], taken))
+                nexts[i] += taken
+                left[i] -= taken
+                room -= taken * sizes[i]
+                free -= taken
+                if not room or not free:
+                    break
+        while longest < len(sizes) and not left[longest]:
+            longest += 1
+        row += 1
+    rows_P, firsts_P, counts_P = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    order = order[ranges(firsts_P, counts_P)]
+    rows_N = np.repeat(rows_P, counts_P)
+    first_of_row = np.searchsorted(rows_N, rows_N)
+    ends = np.cumsum(lengths[order])
+    begins = ends - lengths[order]
+    return order, rows_N, np.arange(len(order)) - first_of_row, begins - begins[first_of_row]
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Packs texts and neighbourhoods into batches for one network.
+
+    Attributes:
+        max_tokens: Texts are cut here.
+        pad_token: What fills a row.
+        inputs: What the network needs.
+        row_width: Tokens of the widest rows; at least what one text needs.
+        slots: How many texts may share a row of ROW_WIDTH; wider rows have more.
+        row_multiple: The number of rows is a multiple of this.
+        width_multiple: K is a multiple of this: compiled layers are compiled for each width.
+    """
+
+    max_tokens: int
+    pad_token: int
+    inputs: NetworkInputs
+    row_width: int = ROW_WIDTH
+    slots: int = 16
+    row_multiple: int = 1
+    width_multiple: int = 1
+
+    def __post_init__(self) -> None:
+        needed = self.max_tokens + int(self.inputs.graph_tokens)
+        if needed > self.row_width:
+            # a multiple of 8, which GPUs compute faster
+            object.__setattr__(self, "row_width", -(-needed // 8) * 8)
+
+    def row_shape(self, lengths: Array) -> tuple[int, int]:
+        """The width and the slots of rows for texts of these lengths.
+
+        Few kinds of rows, since layers are compiled for each: no wider than the longest text needs,
+        with twice as many slots where texts are so short that they would leave rows empty.
+        """
+        width = ROW_WIDTH
+        while width < lengths.max(initial=0):
+            width *= 2
+        width = min(width, self.row_width)
+        slots = max(self.slots, self.slots * width // ROW_WIDTH)
+        are_short = lengths.sum() * slots < FULL_ROW * width * len(lengths)
+        return width, slots * 2 if are_short else slots
+
+    def pack(
+        self,
+        tokens: TokenCache,
+        nodes: Array,
+        *,
+        graph_tokens: bool = False,
+        row_shape: tuple[int, int] | None = None,
+    ) -> PackedBatch:
+        """The texts of some nodes, in rows of the given shape or of the best one."""
+        flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
+        width, slots = row_shape or self.row_shape(np.diff(indptr) + int(graph_tokens))
+        packed = pack_texts(
+            flat,
+            indptr,
+            width,
+            slots,
+            self.pad_token,
+            graph_tokens=graph_tokens,
+            row_multiple=self.row_multiple,
+        )
+        if not self.inputs.node_ids or tokens.id_hashes is None:
+            return packed
+        return replace(packed, ids_N=torch.from_numpy(tokens.id_hashes[nodes].view(np.int64)))
+
+    def pack_neighborhoods(
+        self, tokens: TokenCache, neighborhood: Neighborhood
+    ) -> PackedNeighborhoods:
+        """The texts of some centres and of their neighbours."""
+        if self.inputs.joint:
+            neighbors, index = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
+            first = index
+        else:
+            neighbors, first, index = np.unique(
+                neighborhood.neighbors, return_index=True, return_inverse=True
+            )
+        rows_BK, exists_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
+        everyone = np.concatenate([neighborhood.centers, neighbors])
+        graph_tokens = self.inputs.graph_tokens
+        lengths = tokens.lengths(everyone, self.max_tokens) + int(graph_tokens)
+        shape = self.row_shape(lengths)
+        centers = self.pack(
+            tokens, neighborhood.centers, graph_tokens=graph_tokens, row_shape=shape
+        )
+        others = self.pack(
+            tokens, neighbors, graph_tokens=graph_tokens and self.inputs.joint, row_shape=shape
+        )
+        return PackedNeighborhoods(
+            _stack(centers, others),
+            len(neighborhood),
+            len(centers.tokens_RW),
+            NeighborIndex.from_numpy(rows_BK, exists_BK),
+            torch.from_numpy(np.flatnonzero(exists_BK)[first]),
+        )
+
+
+def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
+    """The rows and nodes of two batches, one after the other."""
+    rows = {name: torch.cat([getattr(upper, name), getattr(lower, name)]) for name in ROW_FIELDS}
+    slot_N = torch.cat([upper.slot_N, lower.slot_N + upper.cls_RC.numel()])
+    cls_N = torch.cat([upper.cls_N, lower.cls_N + upper.tokens_RW.numel()])
+    ids_N = None
+    if upper.ids_N is not None and lower.ids_N is not None:
+        ids_N = torch.cat([upper.ids_N, lower.ids_N])
+    return PackedBatch(**rows, slot_N=slot_N, cls_N=cls_N, ids_N=ids_N)
+
+
+def ragged_index(indptr: Array, index: Array, multiple: int = 1) -> tuple[Array, Array]:
+    """Ragged rows as a rectangle whose width is a multiple.
+
+    Returns:
+        (B, K) indices, 0 beyond a row's end, and (B, K) whether there is an entry.
+    """
+    counts = np.diff(indptr)
+    widest = max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple
+    exists_BK = np.arange(widest) < counts[:, None]
+    index_BK = np.zeros(exists_BK.shape, dtype=np.int64)
+    index_BK[exists_BK] = index
+    return index_BK, exists_BK

@@ -1,0 +1,188 @@
+"""Two-pass encoding: which nodes make up the batches of each pass, and what a batch holds.
+
+The first pass reads every text alone and gives its states, which do not depend on who asks for
+them. The second pass reads every centre given its neighbours' states. Encoding in memory, embedding
+to disk and updates share these batches; they differ in where the states are between the passes.
+
+A network whose neighbours depend on their centre (`joint` inputs) has no states: centres and
+neighbours are read together. A network that does not read neighbours has no first pass.
+
+Shapes: B centres, K neighbours of a centre at most, M neighbours in all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphformers.batching.packing import (
+    NeighborIndex,
+    PackedBatch,
+    PackedNeighborhoods,
+    Packer,
+    ragged_index,
+)
+from graphformers.batching.sampling import Neighborhood
+from graphformers.batching.tokens import TokenCache
+from graphformers.data.arrays import Array
+from graphformers.errors import GraphFormersError
+from graphformers.settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class BatchLimits(Settings):
+    """How much a batch of an encoding may hold."""
+
+    tokens: int = setting(4096, "Tokens of a batch.", at_least=1)
+    entries: int = setting(
+        65_536,
+        "Centres times neighbours of a batch: a hub is read with few other centres.",
+        at_least=1,
+    )
+    joint_neighbors: int = setting(
+        4000,
+        "Neighbours of a centre in a bidirectional model, whose attention grows with their square.",
+        at_least=0,
+    )
+    one_pass_tokens: int = setting(
+        8192, "Tokens up to which a GPU reads centres and neighbours in one pass.", at_least=0
+    )
+    one_pass_neighbors: int = setting(
+        63, "Neighbours of a centre up to which a GPU reads them in the same pass.", at_least=0
+    )
+
+
+@dataclass(frozen=True)
+class CenterBatch:
+    """A batch of the second pass: some centres, and which states they need."""
+
+    centers: PackedBatch | None  # None for networks whose centres come from the states, too
+    needed_M: Tensor  # int64: rows of the states: the neighbours, then centres without texts
+    num_neighbors: int  # M; the rest of `needed_M` are centres
+    index: NeighborIndex  # into the first M
+
+
+@dataclass(frozen=True)
+class TwoPass:
+    """Divides an encoding into batches. It holds no weights: worker processes can pack with it."""
+
+    packer: Packer
+    limits: BatchLimits
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether centres and neighbours must be read together."""
+        return self.packer.inputs.joint
+
+    @property
+    def num_states(self) -> int:
+        """How many states of a node its neighbours read."""
+        return self.packer.inputs.num_states
+
+    def text_parts(self, tokens: TokenCache, nodes: Array) -> Iterator[slice]:
+        """The batches of the first pass."""
+        lengths = tokens.lengths(nodes, self.packer.max_tokens)
+        return self._parts(lengths, np.zeros(len(nodes), dtype=np.int64))
+
+    def center_parts(self, tokens: TokenCache, neighborhood: Neighborhood) -> Iterator[slice]:
+        """The batches of the second pass."""
+        counts = np.diff(neighborhood.indptr)
+        if not self.is_joint:
+            return self.center_parts_by_count(tokens, neighborhood.centers, counts)
+        check_joint_neighbors(counts.max(initial=0), self.limits)
+        sizes = tokens.lengths(neighborhood.centers, self.packer.max_tokens) + 1
+        around = tokens.lengths(neighborhood.neighbors, self.packer.max_tokens)
+        ends = np.concatenate([[0], np.cumsum(around)])
+        # Every node of a group attends to every other.
+        return self._parts(sizes + np.diff(ends[neighborhood.indptr]), (counts + 1) ** 2)
+
+    def center_parts_by_count(
+        self, tokens: TokenCache, centers: Array, counts: Array
+    ) -> Iterator[slice]:
+        """The same from the numbers of neighbours, for networks that are not joint."""
+        multiple = self.packer.width_multiple
+        wide = -(-counts // multiple) * multiple
+        lengths = tokens.lengths(centers, self.packer.max_tokens)
+        return self._parts(lengths + int(self.packer.inputs.graph_tokens), wide)
+
+    def pack_centers(
+        self, tokens: TokenCache, neighborhood: Neighborhood, known: Array | None = None
+    ) -> CenterBatch | PackedNeighborhoods:
+        """A batch of the second pass.
+
+        Args:
+            tokens: The texts.
+            neighborhood: Centres and their neighbours.
+            known: The nodes whose states are at hand, sorted; all nodes by default.
+        """
+        inputs = self.packer.inputs
+        if inputs.joint:
+            return self.packer.pack_neighborhoods(tokens, neighborhood)
+        if not inputs.num_states:
+            neighborhood = neighborhood.without_neighbors()
+        near, index = np.unique(neighborhood.neighbors, return_inverse=True)
+        needed, centers = near, None
+        if inputs.centers_from_states:
+            needed = np.concatenate([near, neighborhood.centers])
+        else:
+            centers = self.packer.pack(
+                tokens, neighborhood.centers, graph_tokens=inputs.graph_tokens
+            )
+        needed = needed.astype(np.int64)
+        if known is not None:
+            needed = np.searchsorted(known, needed)
+        rectangle = ragged_index(neighborhood.indptr, index, self.packer.width_multiple)
+        return CenterBatch(
+            centers, torch.from_numpy(needed), len(near), NeighborIndex.from_numpy(*rectangle)
+        )
+
+    def fits_one_pass(self, tokens: TokenCache, neighborhood: Neighborhood) -> bool:
+        """Whether a GPU had better read these centres and their neighbours in one pass.
+
+        That is so while launching takes most of the time, and with few neighbours: cached states
+        are cheaper to attend to when there are many.
+        """
+        inputs = self.packer.inputs
+        if inputs.joint or not inputs.graph_tokens or len(neighborhood) == 0:
+            return False
+        widest = int(np.diff(neighborhood.indptr).max())
+        most = self.limits.one_pass_tokens
+        if widest > self.limits.one_pass_neighbors or len(neighborhood) * (1 + widest) > most:
+            return False
+        nodes = np.concatenate([neighborhood.centers, np.unique(neighborhood.neighbors)])
+        lengths = tokens.lengths(nodes.astype(np.int64), self.packer.max_tokens)
+        return int(lengths.sum()) + len(neighborhood) <= most
+
+    def needed(self, neighborhood: Neighborhood) -> Array:
+        """The nodes whose states the second pass needs, sorted."""
+        if not self.num_states:
+            return np.zeros(0, dtype=np.int64)
+        nodes = neighborhood.neighbors
+        if self.packer.inputs.centers_from_states:
+            nodes = np.concatenate([nodes, neighborhood.centers])
+        return np.unique(nodes.astype(np.int64))
+
+    def _parts(self, lengths: Array, widths: Array) -> Iterator[slice]:
+        """Consecutive slices within the limits, of at least one node each."""
+        ends = np.cumsum(lengths)
+        start = 0
+        while start < len(lengths):
+            done = ends[start - 1] if start else 0
+            fitting = int(np.searchsorted(ends, done + self.limits.tokens, "right"))
+            stop = max(fitting, start + 1)
+            widest = np.maximum.accumulate(widths[start:stop] + 1)
+            entries = widest * np.arange(1, stop - start + 1)
+            stop = start + max(int(np.searchsorted(entries, self.limits.entries, "right")), 1)
+            yield slice(start, stop)
+            start = stop
+
+
+def check_joint_neighbors(most: int, limits: BatchLimits) -> None:
+    """Refuses a node with more neighbours than a bidirectional model can read together."""
+    if most > limits.joint_neighbors:
+        raise GraphFormersError(
+            f"a node with {most:,} neighbours; a bidirectional model reads at most "
+            f"{limits.joint_neighbors:,}, sample fewer"
+        )

@@ -1,0 +1,69 @@
+"""Compute: the device, the precision and the compilation of a network, chosen in one place."""
+
+from dataclasses import dataclass
+
+import torch
+
+from graphformers.errors import GraphFormersError
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DEVICE_PRECISION = {"cuda": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How a network computes.
+
+    Attributes:
+        device: Where weights and batches are.
+        precision: The type of hidden states, one of PRECISIONS. Weights in training, scores and
+            vectors are float32 in any case.
+        compiled: Whether layers are compiled with torch.compile.
+    """
+
+    device: torch.device
+    precision: str = "float32"
+    compiled: bool = False
+
+    @staticmethod
+    def on(device: torch.device, *, compiled: bool = False) -> "Compute":
+        """The fastest precision that suits a device."""
+        return Compute(device, DEVICE_PRECISION.get(device.type, "float32"), compiled)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as a type of torch."""
+        return PRECISIONS[self.precision]
+
+    def autocast(self) -> torch.autocast:
+        """A context in which float32 weights compute in this precision.
+
+        A new one each time: autocast caches casts of weights, also those made without gradients.
+        """
+        return torch.autocast(self.device.type, self.dtype, enabled=self.precision != "float32")
+
+
+def choose_device(name: str | None = None) -> torch.device:
+    """The device of this name; by default a GPU where there is one.
+
+    Raises:
+        GraphFormersError: This machine has no such device.
+    """
+    try:
+        device = torch.device(name or _best_device())
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        # torch's own message is about how it was built
+        available = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        if torch.backends.mps.is_available():
+            available.append("mps")
+        raise GraphFormersError(
+            f"device={name!r} given, this machine has: {', '.join(available)}"
+        ) from error
+    return device
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

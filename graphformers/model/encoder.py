@@ -1,0 +1,468 @@
+"""GraphFormers, the model as users hold it: a network with its tokenizer; texts in, vectors out.
+
+One class serves GraphFormers and every baseline; `config.method` says which network it holds.
+"""
+
+import copy
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphformers.batching.packing import PackedBatch, PackedNeighborhoods, Packer, to_device
+from graphformers.batching.sampling import Neighborhood, NeighborSampler
+from graphformers.batching.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
+from graphformers.batching.two_pass import BatchLimits, CenterBatch, TwoPass
+from graphformers.data.arrays import Array, is_unicode, unit_rows
+from graphformers.data.graph import TextGraph, loaded_graph
+from graphformers.errors import GraphFormersError
+from graphformers.memory import BatchSplitter, SuppressOutOfMemory
+from graphformers.model import fast
+from graphformers.model.compute import Compute, choose_device
+from graphformers.model.config import ModelConfig
+from graphformers.model.registry import Network, make_network, network_inputs
+from graphformers.progress import progress
+
+# held for the moment in which a model changes between training and inference
+_MODES = threading.Lock()
+BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
+
+
+class GraphFormers(nn.Module):
+    """A model of textual graphs: `encode` texts, with or without neighbours, or nodes of a graph.
+
+    Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`.
+
+    Example:
+        >>> model = GraphFormers.from_backbone("minilm", pooling="mean")
+        >>> model.encode("graph neural networks", neighbors=["attention", "citations"]).shape
+        (384,)
+
+    Attributes:
+        config: The architecture and how vectors are compared.
+        tokenizer: The tokenizer of the backbone.
+        network: From packed batches to vectors.
+        source: The folder this model was last read from or written to, if any.
+        limits: How much a batch of an encoding may hold; None for what suits the device.
+    """
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        if tokenizer.vocab_size > config.vocab_size:
+            raise GraphFormersError(
+                f"the tokenizer has {tokenizer.vocab_size:,} tokens, the weights "
+                f"{config.vocab_size:,}: they do not fit"
+            )
+        if not tokenizer.prefix:
+            raise GraphFormersError(
+                "this tokenizer puts no [CLS] before a text, the token whose state is the node's"
+            )
+        self.config = config
+        self.tokenizer = tokenizer
+        self.source: Path | None = None
+        self.limits: BatchLimits | None = None
+        self.network: Network = fast.install(make_network(config))
+        self._is_compiled = False
+        self._inference_copy: Network | None = None
+        self._num_encoding = 0
+        self._modes: list[tuple[nn.Module, bool]] = []
+
+    @staticmethod
+    def from_backbone(
+        source: str | Path,
+        method: str = "graphformers",
+        *,
+        seed: int = 42,
+        device: str | None = None,
+        **changes: Any,
+    ) -> "GraphFormers":
+        """A new model on a language model's weights.
+
+        Args:
+            source: A folder, "minilm", or the name of a model on the hub.
+            method: "graphformers" or one of the baselines.
+            seed: Of the weights that the language model does not have.
+            device: "cpu", "cuda", "cuda:1" or "mps"; by default the best there is.
+            changes: Settings of `ModelConfig`.
+
+        Returns:
+            The model; its graph part is untrained.
+
+        Raises:
+            GraphFormersError: There is no such backbone, or a setting does not fit it.
+
+        Example:
+            >>> model = GraphFormers.from_backbone("minilm", pooling="mean", num_neighbors=20)
+        """
+        # backbones makes models, so it imports this module
+        from graphformers.model.backbones import from_backbone
+
+        return from_backbone(source, method, seed=seed, **changes).to(choose_device(device))
+
+    @staticmethod
+    def from_pretrained(path: str | Path, *, device: str | None = None) -> "GraphFormers":
+        """A model from a folder that `save_pretrained` wrote.
+
+        Args:
+            path: The folder.
+            device: "cpu", "cuda", "cuda:1" or "mps"; by default the best there is.
+
+        Raises:
+            GraphFormersError: The folder is missing, damaged or of another kind.
+
+        Example:
+            >>> model = GraphFormers.from_pretrained("papers.model")
+        """
+        from graphformers.model.backbones import from_pretrained
+
+        return from_pretrained(path).to(choose_device(device))
+
+    def save_pretrained(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the model as a folder: config.json, model.safetensors and tokenizer.json.
+
+        Args:
+            path: The folder to write.
+            force: Replace a model folder that exists.
+
+        Raises:
+            GraphFormersError: The folder exists, or the disk is full.
+
+        Example:
+            >>> model.save_pretrained("papers.model")
+        """
+        from graphformers.model.backbones import save_pretrained
+
+        save_pretrained(self, path, force=force)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def compute(self) -> Compute:
+        """How this model computes vectors on its device."""
+        return Compute.on(self.device, compiled=self._is_compiled)
+
+    @property
+    def is_cosine(self) -> bool:
+        """Whether vectors are compared by their cosine, not by their inner product."""
+        return self.config.similarity == "cosine"
+
+    def compile_layers(self) -> "GraphFormers":
+        """Compiles the layers with torch.compile; worth its start-up for long work on a GPU.
+
+        Returns:
+            The model itself.
+
+        Example:
+            >>> model = GraphFormers.from_pretrained("papers.model").compile_layers()
+        """
+        if not self._is_compiled:
+            self._is_compiled, self._inference_copy = True, None
+            fast.compile_network(self.network, self.compute)
+        return self
+
+    def packer(self, row_multiple: int = 1, width_multiple: int = 1) -> Packer:
+        """Packs texts into batches of this model's network."""
+        inputs = network_inputs(self.config)
+        return Packer(
+            self.config.max_tokens,
+            self.config.pad_token,
+            inputs,
+            row_multiple=row_multiple,
+            width_multiple=max(width_multiple, 1) if inputs.reads_neighbors else 1,
+        )
+
+    def two_pass(
+        self,
+        row_multiple: int = 1,
+        width_multiple: int | None = None,
+        limits: BatchLimits | None = None,
+    ) -> TwoPass:
+        """Divides an encoding into batches that suit the model's device."""
+        if width_multiple is None:
+            width_multiple = self.config.num_neighbors if self._is_compiled else 1
+        return TwoPass(self.packer(row_multiple, width_multiple), limits or self.batch_limits())
+
+    def batch_limits(self) -> BatchLimits:
+        """How much a batch of an encoding may hold on the model's device."""
+        tokens = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
+        return self.limits or BatchLimits(tokens=tokens)
+
+    def add_nodes(self, id_hashes: Array, seed: int = 42) -> None:
+        """Creates trainable vectors for nodes, where the method has such; known nodes keep theirs.
+
+        Args:
+            id_hashes: The nodes, by the hashes of their ids (`TextGraph.id_hashes`).
+            seed: Of the new vectors.
+        """
+        self.network.add_nodes(id_hashes, seed)
+        self._inference_copy = None  # it has the size of before
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        neighbors: Sequence[Sequence[str]] | Sequence[str] | None = None,
+        *,
+        normalize: bool = False,
+    ) -> Array:
+        """Vectors of texts, each computed jointly with its neighbours' texts where there are some.
+
+        Equal texts among the neighbours are encoded once. An empty text counts as one without
+        words; a text longer than `max_tokens` is cut; a neighbour with the centre's own text is a
+        neighbour like any other.
+
+        Args:
+            texts: One text or a sequence of texts.
+            neighbors: A sequence of neighbours' texts for each text; for one text a single
+                sequence will do.
+            normalize: Scale vectors to length one.
+
+        Returns:
+            Float32 vectors: (len(texts), D), or (D,) for one text.
+
+        Raises:
+            GraphFormersError: Something else than texts is given, or not one sequence of
+                neighbours for each text.
+
+        Example:
+            >>> vectors = model.encode(["one text", "another"], neighbors=[["a neighbour"], []])
+        """
+        if isinstance(texts, str):
+            around: Any = neighbors
+            if neighbors is not None and all(isinstance(text, str) for text in neighbors):
+                around = [neighbors]
+            vector: Array = self.encode([texts], around, normalize=normalize)[0]
+            return vector
+        texts, neighbors = _checked_texts(texts, neighbors)
+        places: dict[str, int] = {}
+        flat = [places.setdefault(text, len(places)) for around in neighbors for text in around]
+        if not all(map(is_unicode, chain(places, texts))):
+            raise GraphFormersError(
+                "a text given that is no Unicode: it holds half of a character (a lone surrogate)"
+            )
+        tokens = tokenize([*places, *texts], self.tokenizer)
+        counts = np.array([len(around) for around in neighbors], dtype=np.int64)
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        centers = np.arange(len(texts)) + len(places)
+        neighborhood = Neighborhood(centers, indptr, np.array(flat, dtype=np.int64))
+        vectors = self._encode(tokens, neighborhood)
+        return unit_rows(vectors) if normalize else vectors
+
+    def similarity(self, one: Array, other: Array) -> Array:
+        """Scores of every pair of vectors, as this model compares them.
+
+        Args:
+            one: Vectors (A, D), or one vector (D,).
+            other: Vectors (B, D), or one vector (D,).
+
+        Returns:
+            (A, B) float32: inner products or cosines, as `config.similarity` says.
+
+        Example:
+            >>> model.similarity(model.encode("a query"), model.encode(["one", "other"]))
+        """
+        one, other = (
+            np.atleast_2d(np.asarray(vectors, dtype=np.float32)) for vectors in (one, other)
+        )
+        if self.is_cosine:
+            one, other = unit_rows(one), unit_rows(other)
+        scores: Array = one @ other.T
+        return scores
+
+    def encode_nodes(
+        self,
+        graph: TextGraph | str | Path,
+        nodes: Array | None = None,
+        *,
+        sampler: NeighborSampler | None = None,
+        tokens: TokenCache | None = None,
+    ) -> Array:
+        """Vectors of a graph's nodes, each computed jointly with sampled neighbours.
+
+        Args:
+            graph: A graph, or its folder.
+            nodes: Row numbers of nodes; by default all.
+            sampler: Draws the neighbours; by default `config.num_neighbors` of the graph's links.
+            tokens: The graph's tokens, if they are at hand.
+
+        Returns:
+            (len(nodes), D) float32.
+
+        Raises:
+            GraphFormersError: The folder is no graph, or a row number is out of range.
+
+        Example:
+            >>> vectors = model.encode_nodes("papers.graph")
+        """
+        graph = loaded_graph(graph)
+        nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
+        if sampler is None:
+            links = graph.indptr, graph.indices, graph.id_hashes
+            sampler = NeighborSampler(*links, self.config.num_neighbors)
+        return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
+
+    def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
+        """The states of every distinct neighbour once, then the centres.
+
+        A few nodes on a GPU are read in one pass: most of their time is launching kernels, and one
+        pass launches half as many. Compiled layers would have to be compiled once more for it.
+        """
+        two_pass = self.two_pass()
+        is_eager_gpu = self.device.type == "cuda" and not self._is_compiled
+        if is_eager_gpu and two_pass.fits_one_pass(tokens, neighborhood):
+            # Out of memory: in two passes, which can be divided.
+            with SuppressOutOfMemory(), self.inference() as network:
+                batch = two_pass.packer.pack_neighborhoods(tokens, neighborhood)
+                vectors_BD: Tensor = network(to_device(batch, self.device))
+                return vectors_BD.cpu().numpy()
+        known = two_pass.needed(neighborhood)
+        return self.encode_centers(tokens, neighborhood, self.encode_states(tokens, known), known)
+
+    def encode_states(self, tokens: TokenCache, nodes: Array) -> Tensor:
+        """(len(nodes), S, D) on the model's device: S states of nodes, each text read alone."""
+        two_pass, splitter = self.two_pass(), BatchSplitter()
+        shape = len(nodes), two_pass.num_states, self.config.hidden_size
+        with self.inference() as network, progress("Reading texts", len(nodes), "texts") as task:
+            dtype = next(network.parameters()).dtype
+            result = torch.empty(shape, dtype=dtype, device=self.device)
+
+            def compute(part: slice) -> None:
+                texts = to_device(two_pass.packer.pack(tokens, nodes[part]), self.device)
+                result[part] = text_states(network, texts)
+
+            for part in two_pass.text_parts(tokens, nodes) if two_pass.num_states else ():
+                splitter.run(part, compute)
+                task.advance(part.stop - part.start)
+        return result
+
+    def encode_centers(
+        self,
+        tokens: TokenCache,
+        neighborhood: Neighborhood,
+        states_NSD: Tensor,
+        known: Array | None = None,
+    ) -> Array:
+        """(B, D) float32: centres, given the states of their neighbours.
+
+        Args:
+            tokens: The texts.
+            neighborhood: Centres and their neighbours.
+            states_NSD: States as `encode_states` returns them.
+            known: The nodes these are the states of, sorted; by default all nodes.
+        """
+        two_pass, splitter = self.two_pass(), BatchSplitter()
+        result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
+        with self.inference() as network, progress("Encoding", len(neighborhood), "nodes") as task:
+
+            def compute(part: slice) -> None:
+                batch = two_pass.pack_centers(tokens, neighborhood.slice(part), known)
+                batch = to_device(batch, self.device)
+                states_MSD = states_NSD
+                if isinstance(batch, CenterBatch):
+                    states_MSD = states_NSD[batch.needed_M]
+                result[part] = center_vectors(network, batch, states_MSD).cpu().numpy()
+
+            for part in two_pass.center_parts(tokens, neighborhood):
+                splitter.run(part, compute)
+                task.advance(part.stop - part.start)
+        return result
+
+    @contextmanager
+    def inference(self) -> Iterator[Network]:
+        """The network for the length of a `with` block, without dropout and without gradients."""
+        with torch.inference_mode(), self._evaluating():
+            yield self._inference_network()
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Without dropout while any thread encodes; then every module is back in its own mode."""
+        with _MODES:
+            if not self._num_encoding:
+                self._modes = [(module, module.training) for module in self.modules()]
+                self.eval()
+            self._num_encoding += 1
+        try:
+            yield
+        finally:
+            with _MODES:
+                self._num_encoding -= 1
+                for module, mode in self._modes if not self._num_encoding else []:
+                    module.training = mode
+
+    @torch.inference_mode()
+    def _inference_network(self) -> Network:
+        """The network itself, or a copy in the precision of the device.
+
+        The copy takes the present weights at every call: optimizers do not always report that they
+        changed them.
+        """
+        own, dtype = next(self.parameters()).dtype, self.compute.dtype
+        if own != torch.float32 or own == dtype:
+            return self.network
+        if self._inference_copy is None:
+            self._inference_copy = copy.deepcopy(self.network).to(dtype).eval()
+            if self._is_compiled:
+                fast.compile_network(self._inference_copy, self.compute)
+        originals: list[Tensor] = list(self.network.parameters())
+        copies: list[Tensor] = list(self._inference_copy.parameters())
+        torch._foreach_copy_(copies, originals)
+        return self._inference_copy
+
+
+def _checked_texts(
+    texts: Iterable[str], neighbors: Sequence[Any] | None
+) -> tuple[list[str], list[list[str]]]:
+    """Texts and their neighbours as lists.
+
+    Raises:
+        GraphFormersError: Something else than texts is given, or not a list for each text.
+    """
+    if not isinstance(texts, Iterable):
+        raise GraphFormersError(
+            f"a {type(texts).__name__} given, expected a text or a list of texts"
+        )
+    texts = list(texts)
+    for around in neighbors or ():
+        if not isinstance(around, list | tuple | np.ndarray):
+            given = "a single text" if isinstance(around, str) else f"a {type(around).__name__}"
+            raise GraphFormersError(
+                f"neighbors takes a list of texts for each text, {given} was given: "
+                "neighbors=[[text]]"
+            )
+    lists = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
+    if len(lists) != len(texts):
+        raise GraphFormersError(
+            f"{len(lists)} lists of neighbours for {len(texts)} texts, expected one each"
+        )
+    kinds = {type(text).__name__ for text in chain(texts, *lists) if not isinstance(text, str)}
+    if kinds:
+        raise GraphFormersError(f"a {min(kinds)} given, expected texts: strings")
+    return texts, lists
+
+
+def text_states(network: Network, texts: PackedBatch) -> Tensor:
+    """(N, S, D): the first pass of a two-pass encoding."""
+    return torch.stack(network.neighbor_states(texts), 1)
+
+
+def center_vectors(
+    network: Network, batch: CenterBatch | PackedNeighborhoods, states_MSD: Tensor
+) -> Tensor:
+    """(B, D) float32: the second pass. `states_MSD` are those the batch needs, in its order."""
+    if isinstance(batch, PackedNeighborhoods):
+        vectors_BD: Tensor = network(batch)
+        return vectors_BD
+    states_MSD = states_MSD.to(next(network.parameters()).dtype)
+    states = list(states_MSD[: batch.num_neighbors].unbind(1))
+    if batch.centers is None:
+        own_BD = states_MSD[batch.num_neighbors :, 0]
+        return network.vectors_from_states(own_BD, states, batch.index)
+    return network.center_vectors(batch.centers, states, batch.index)

@@ -1,0 +1,183 @@
+"""The interface of networks, and the registries of methods and of layer parts.
+
+A method is a name ("graphformers", "gat", …) and the network class behind it. The rest of the
+package works with `Network` and asks it what it needs; no other module compares names of methods.
+A new method is a subclass of `Network` under a new name::
+
+    @register_method("first")
+    class FirstNeighbor(CascadedNetwork):
+        ...
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from torch import Tensor, nn
+
+from graphformers.batching.packing import (
+    NeighborIndex,
+    NetworkInputs,
+    PackedBatch,
+    PackedNeighborhoods,
+)
+from graphformers.data.arrays import Array
+from graphformers.errors import GraphFormersError, nearest
+
+if TYPE_CHECKING:
+    from graphformers.model.config import ModelConfig
+
+
+class Network(nn.Module):
+    """A network from packed texts to vectors of nodes: GraphFormers or a baseline.
+
+    Shapes: N nodes of a batch, B centres, K neighbours of a centre at most, M neighbours in all,
+    D hidden size.
+    """
+
+    reads_neighbors: ClassVar[bool] = True
+    """Whether the texts of neighbours change a vector."""
+    has_transformer: ClassVar[bool] = True
+    """Whether texts go through the backbone's Transformer layers."""
+    learning_rate_factor: ClassVar[float] = 1.0
+    """Times the learning rate of a run, for networks that need larger steps than Transformers."""
+
+    def __init__(self, config: "ModelConfig") -> None:
+        super().__init__()
+        self.config = config
+
+    @classmethod
+    def variant(cls, config: "ModelConfig") -> type["Network"]:
+        """The class that implements a configuration of this method."""
+        return cls
+
+    @classmethod
+    @abstractmethod
+    def inputs(cls, config: "ModelConfig") -> NetworkInputs:
+        """What batches must hold for this network; known without its weights."""
+
+    @abstractmethod
+    def neighbor_states(self, texts: PackedBatch) -> list[Tensor]:
+        """What N texts, read alone, contribute as neighbours: tensors (N, D), may be cached."""
+
+    @abstractmethod
+    def center_vectors(
+        self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
+    ) -> Tensor:
+        """(B, D) float32: vectors of centres, given the states (M, D) of their neighbours."""
+
+    def vectors_from_states(
+        self, center_BD: Tensor, states: list[Tensor], index: NeighborIndex
+    ) -> Tensor:
+        """(B, D) float32: the same for networks whose inputs say `centers_from_states`."""
+        raise NotImplementedError
+
+    def forward(self, batch: PackedNeighborhoods) -> Tensor:
+        """(B, D) float32: vectors of centres, everything read from scratch."""
+        states = self.neighbor_states(batch.neighbors)
+        return self.center_vectors(batch.centers, states, batch.index)
+
+    def forward_with_loss(self, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor | None]:
+        """Vectors, and what the network adds to the link loss, summed over the pairs; or None.
+
+        The centres are anchors followed by their positives.
+        """
+        return self(batch), None
+
+    def add_nodes(self, id_hashes: Array, seed: int) -> None:
+        """Creates trainable vectors for nodes, where the method has such; known nodes keep theirs.
+
+        Nodes are named by the hashes of their ids.
+        """
+
+    @classmethod
+    def backbone_weights(cls, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A backbone's weights under the names that this network gives them."""
+        return {f"text.{name}": tensor for name, tensor in weights.items()}
+
+    def is_pretrained(self, name: str) -> bool:
+        """Whether a parameter starts with weights of the backbone."""
+        return name.startswith("text.") and name != "text.relative_bias.graph_token"
+
+    def learns_faster(self, name: str) -> bool:
+        """Whether a parameter learns `graph_factor` times as fast as the backbone."""
+        return not self.is_pretrained(name)
+
+
+AnyNetwork = TypeVar("AnyNetwork", bound=type[Network])
+AnyPart = TypeVar("AnyPart", bound=Callable[..., nn.Module])
+_METHODS: dict[str, type[Network]] = {}
+_PARTS: dict[str, dict[str, Callable[..., nn.Module]]] = {"norm": {}, "mlp": {}}
+
+
+def register_method(name: str) -> Callable[[AnyNetwork], AnyNetwork]:
+    """Class decorator: makes a network available as `method=name`."""
+
+    def decorate(network: AnyNetwork) -> AnyNetwork:
+        _METHODS[name] = network
+        return network
+
+    return decorate
+
+
+def register_part(kind: str, name: str) -> Callable[[AnyPart], AnyPart]:
+    """Decorator: makes a layer part available, such as `norm="rms_norm"`.
+
+    Args:
+        kind: "norm", called with (size, eps), or "mlp", called with the configuration.
+        name: The value of the setting of that name in `ModelConfig`.
+    """
+
+    def decorate(part: AnyPart) -> AnyPart:
+        _PARTS[kind][name] = part
+        return part
+
+    return decorate
+
+
+def methods() -> tuple[str, ...]:
+    """The names of all methods."""
+    return tuple(_METHODS)
+
+
+def method_class(name: str) -> type[Network]:
+    """The network class of a method.
+
+    Raises:
+        GraphFormersError: There is no such method.
+    """
+    check_method(name)
+    return _METHODS[name]
+
+
+def network_class(config: "ModelConfig") -> type[Network]:
+    """The network class that implements a configuration."""
+    return method_class(config.method).variant(config)
+
+
+def network_inputs(config: "ModelConfig") -> NetworkInputs:
+    """What batches must hold for the network of a configuration."""
+    return network_class(config).inputs(config)
+
+
+def make_network(config: "ModelConfig") -> Network:
+    """The network of a configuration, with new weights."""
+    return network_class(config)(config)
+
+
+def layer_part(kind: str, name: str) -> Callable[..., nn.Module]:
+    """The constructor of a registered layer part."""
+    check_part(kind, name)
+    return _PARTS[kind][name]
+
+
+def check_method(name: str) -> None:
+    """Raises an error that lists the methods unless `name` is one."""
+    if name not in _METHODS:
+        raise GraphFormersError(f"method={name!r} given, expected one of {', '.join(_METHODS)}")
+
+
+def check_part(kind: str, name: str) -> None:
+    """Raises an error that names the nearest part unless `name` is one."""
+    if name not in _PARTS[kind]:
+        raise GraphFormersError(f"{kind}={name!r} given; {nearest(name, _PARTS[kind])}")
