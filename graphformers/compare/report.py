@@ -355,9 +355,10 @@ function draw() {{
     legend: {{orientation: "h", yanchor: "bottom", y: 1.02, x: 0}}, autosize: true,
     template: {{layout: {{xaxis: grid, yaxis: grid}}}},
   }};
-  for (const [id, figure] of Object.entries(figures))
+  for (const [id, figure] of Object.entries(figures)) {{
     const layout = {{...common, ...figure.layout}};
-  Plotly.react(id, figure.data, layout, {{responsive: true, displayModeBar: false}});
+    Plotly.react(id, figure.data, layout, {{responsive: true, displayModeBar: false}});
+  }}
 }}
 draw();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

@@ -1,8 +1,11 @@
 """The report in a real browser, without a network."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from playwright._impl._driver import compute_driver_executable
 
 from graphformers.compare.comparison import compare
 from graphformers.compare.report import render_report
@@ -41,6 +44,17 @@ def test_the_report_opens_without_a_network(report: Path, width: int, dark: bool
         assert overflow <= 0, "the page is wider than the window"
         assert found.complaints == []
         assert found.strangers == []
+
+
+def test_the_script_of_the_report_is_valid(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Checked by the node that playwright brings, so that it runs where no browser is installed."""
+    page = render_report(fake_results(folder, {"plm": [1.0] * 30}), "title", {}, [])
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[-1]
+    assert "Plotly.react" in script
+    (tmp_path / "script.js").write_text(script, encoding="utf-8")
+    node, _ = compute_driver_executable()
+    done = subprocess.run([node, "--check", tmp_path / "script.js"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_names_from_outside_are_shown_not_obeyed(folder: Path, tmp_path: Path) -> None:  # noqa: F811
