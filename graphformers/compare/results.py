@@ -12,14 +12,13 @@ from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, UNTRAINED, Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
 from graphformers.data.split import LinkSplit
-from graphformers.evaluation.metrics import (
-    METRICS,
+from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
+from graphformers.evaluation.significance import (
     Difference,
-    Ranks,
     Score,
-    bootstrap_together,
+    bootstrap_jointly,
     paired_difference,
-    paired_over_seeds,
+    paired_difference_over_seeds,
 )
 from graphformers.evaluation.slices import Slices, slices_of
 
@@ -40,26 +39,26 @@ class System:
     seconds_per_step: float = 0.0
     _scores: dict[tuple[str, str], Score] = field(default_factory=dict, compare=False, repr=False)
 
-    def values(self, metric: str = "P@1", condition: str = ASKED) -> Array:
+    def values(self, metric: str = PRIMARY, condition: str = ASKED) -> Array:
         """(Q,) what each question scored, on average over the seeds."""
         values: Array = np.mean([METRICS[metric](ranks) for ranks in self.ranks[condition]], axis=0)
         return values
 
-    def by_seed(self, metric: str = "P@1", condition: str = ASKED) -> list[float]:
+    def by_seed(self, metric: str = PRIMARY, condition: str = ASKED) -> list[float]:
         return [float(METRICS[metric](ranks).mean()) for ranks in self.ranks[condition]]
 
-    def score(self, metric: str = "P@1", condition: str = ASKED) -> Score:
+    def score(self, metric: str = PRIMARY, condition: str = ASKED) -> Score:
         """The mean over seeds and questions; the interval is over questions."""
         if not self._scores:
             asked = [(name, place) for place in self.ranks for name in METRICS]
             values_KQ = np.stack([self.values(*each) for each in asked])
-            self._scores.update(zip(asked, bootstrap_together(values_KQ), strict=True))
+            self._scores.update(zip(asked, bootstrap_jointly(values_KQ), strict=True))
         return self._scores[metric, condition]
 
-    def mean(self, metric: str = "P@1", condition: str = ASKED) -> float:
+    def mean(self, metric: str = PRIMARY, condition: str = ASKED) -> float:
         return float(np.mean(self.by_seed(metric, condition)))
 
-    def spread(self, metric: str = "P@1", condition: str = ASKED) -> float | None:
+    def spread(self, metric: str = PRIMARY, condition: str = ASKED) -> float | None:
         """The standard deviation over seeds, where there are several."""
         values = self.by_seed(metric, condition)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -205,12 +204,12 @@ def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
     Between two conditions of one system each seed is compared with itself.
     """
     sides = (one.ranks[ASKED], other.ranks[condition])
-    one_SQ, other_TQ = (np.array([METRICS["P@1"](ranks) for ranks in side]) for side in sides)
+    one_SQ, other_TQ = (np.array([METRICS[PRIMARY](ranks) for ranks in side]) for side in sides)
     if one is other:
         one_SQ, other_TQ = one_SQ - other_TQ, np.zeros_like(other_TQ[:1])
     if len(one_SQ) == len(other_TQ) == 1:
         return paired_difference(one_SQ[0], other_TQ[0])
-    return paired_over_seeds(one_SQ, other_TQ)
+    return paired_difference_over_seeds(one_SQ, other_TQ)
 
 
 def caution(one: System, other: System) -> str:

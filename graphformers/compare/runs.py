@@ -26,7 +26,7 @@ from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors, simple_scores
-from graphformers.evaluation.metrics import METRICS, Ranks
+from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.files import checksum, held, write_whole
@@ -194,7 +194,7 @@ def _finish(plan: Plan, variant: Variant, seed: int, conditions: Sequence[str]) 
             facts |= {"nodes_per_second": speed, "device": device_name(trained.device)}
             say(
                 f"{variant.title}, seed {seed}: P@1 "
-                f"{float(METRICS['P@1'](ranks[ASKED]).mean()):.4f}"
+                f"{float(METRICS[PRIMARY](ranks[ASKED]).mean()):.4f}"
             )
     save_ranks(place, ranks, facts)
     if not plan.keep_models:

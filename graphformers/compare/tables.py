@@ -10,8 +10,7 @@ from typing import Any
 from graphformers.compare.results import Results, System
 from graphformers.compare.runs import ASKED
 from graphformers.compare.variants import TITLES, ablations, variants
-
-METRIC_NAMES = ("P@1", "NDCG", "MRR")
+from graphformers.evaluation.metrics import headline_metrics
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def _escaped(cell: str) -> str:
 def metric_cells(system: System, condition: str = ASKED) -> list[str]:
     """P@1, NDCG and MRR: means over seeds, ± their standard deviation where there are several."""
     cells = []
-    for metric in METRIC_NAMES:
+    for metric in headline_metrics():
         spread = system.spread(metric, condition)
         value = f"{system.mean(metric, condition):.4f}"
         cells.append(value if spread is None else f"{value} ± {spread:.4f}")
@@ -65,7 +64,7 @@ def with_best(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) 
     has it.
     """
     bold = set()
-    for column in range(1, 1 + len(METRIC_NAMES)):
+    for column in range(1, 1 + len(headline_metrics())):
         values = [row[column].split(" ")[0] for row in rows]
         bold |= {(i, column) for i, value in enumerate(values) if value and value == max(values)}
     return Table(title, header, rows, frozenset(bold))
@@ -79,7 +78,7 @@ def dataset_table(results: Results) -> Table:
 
 def system_table(title: str, systems: Sequence[System]) -> Table:
     rows = [[system.title, *metric_cells(system), _steps(system)] for system in systems]
-    return with_best(title, ["", *METRIC_NAMES, "steps"], rows)
+    return with_best(title, ["", *headline_metrics(), "steps"], rows)
 
 
 def _steps(system: System) -> str:
@@ -104,7 +103,7 @@ def ablation_table(results: Results) -> Table:
         system = results.find(each.name)
         if system is not None:
             rows.append([title, *metric_cells(system)])
-    return with_best("Ablation", ["", *METRIC_NAMES], rows)
+    return with_best("Ablation", ["", *headline_metrics()], rows)
 
 
 def neighbor_table(results: Results, most: int, *, retrain: bool) -> Table:
@@ -119,13 +118,13 @@ def neighbor_table(results: Results, most: int, *, retrain: bool) -> Table:
             row += (
                 metric_cells(system, condition)
                 if system is not None and condition in system.ranks
-                else [""] * 3
+                else [""] * len(headline_metrics())
             )
         rows.append(row)
     titles = [
         f"{TITLES[method]} {metric}"
         for method in ("graphformers", "max")
-        for metric in METRIC_NAMES
+        for metric in headline_metrics()
     ]
     return Table(
         f"Neighbours {'in training and at test' if retrain else 'at test'}", ["#N", *titles], rows

@@ -13,14 +13,7 @@ from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors, simple_scores
 from graphformers.evaluation.foreign import foreign_scores
-from graphformers.evaluation.metrics import (
-    METRICS,
-    Difference,
-    Ranks,
-    Score,
-    paired_difference,
-    summarize,
-)
+from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.ranking import (
     Evaluation,
     asked_nodes,
@@ -29,6 +22,12 @@ from graphformers.evaluation.ranking import (
     rank,
 )
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.evaluation.significance import (
+    Difference,
+    Score,
+    paired_difference,
+    summarize,
+)
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
 from graphformers.model.encoding import GraphFormers
@@ -50,7 +49,7 @@ class Overview:
         protocol.
         """
         systems = next(iter(self.evaluations.values()))
-        ranks = {name: METRICS["P@1"](evaluation.ranks) for name, evaluation in systems.items()}
+        ranks = {name: METRICS[PRIMARY](evaluation.ranks) for name, evaluation in systems.items()}
         first = next(iter(ranks))
         return {
             name: paired_difference(ranks[first], values)
@@ -99,10 +98,7 @@ def overview(
 def slice_scores(ranks: Ranks, split: LinkSplit, questions: LinkQuestions) -> SliceScores:
     """Every metric in every slice."""
     return {
-        group: {
-            name: (int(mark.sum()), summarize(Ranks(ranks.better[mark], ranks.tied[mark])))
-            for name, mark in names.items()
-        }
+        group: {name: (int(mark.sum()), summarize(ranks[mark])) for name, mark in names.items()}
         for group, names in slices_of(split, questions).items()
     }
 

@@ -20,8 +20,9 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
 from graphformers.errors import GraphFormersError, nearest
-from graphformers.evaluation.metrics import Ranks, Score, rank_positives, summarize
+from graphformers.evaluation.metrics import Ranks, rank_positives
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.evaluation.significance import Score, summarize
 from graphformers.model.backbones import training_of
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import progress, say
