@@ -25,7 +25,7 @@ from graphformers.data.arrays import Array, load_array, mix, save_array
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import sentence_vectors, simple_scores
+from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
@@ -330,7 +330,7 @@ def _untrained(plan: Plan) -> dict[str, Ranks]:
     if (place / MANIFEST).is_file():
         return load_ranks(place)[0]
     nodes = asked_nodes(split.test)
-    systems: dict[str, Scorer] = dict(simple_scores(split, count))
+    systems: dict[str, Scorer] = dict(baseline_scores(split, count))
     vectors = sentence_vectors(plan.source, split.graph, nodes, max_tokens, plan.device)
     systems[f"{Path(plan.source).name}{UNTRAINED}"] = VectorScores(vectors, nodes, cosine=True)
     ranks = {name: rank_listed(scorer, split.test) for name, scorer in systems.items()}

@@ -11,8 +11,8 @@ import numpy as np
 
 from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import sentence_vectors, simple_scores
-from graphformers.evaluation.foreign import foreign_scores
+from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
+from graphformers.evaluation.external import external_scores
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.ranking import (
     Evaluation,
@@ -133,11 +133,11 @@ def evaluate_beside_baselines(
         backbone = backbone or backbone_of(model)
     everyone = np.arange(split.graph.num_nodes) if nodes is None else nodes
     for file, cosine in (vectors or {}).items():
-        systems[file] = foreign_scores(file, split.graph, everyone, questions.pairs, cosine=cosine)
+        systems[file] = external_scores(file, split.graph, everyone, questions.pairs, cosine=cosine)
     if not systems:
         raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
     if backbone:
         own = sentence_vectors(backbone, split.graph, everyone, max_tokens, device)
         systems[f"{Path(backbone).name}, untrained"] = VectorScores(own, nodes, cosine=True)
     around = usual if num_neighbors is None else num_neighbors
-    return overview(systems | simple_scores(split, around), split, questions, protocols)
+    return overview(systems | baseline_scores(split, around), split, questions, protocols)

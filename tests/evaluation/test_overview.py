@@ -7,7 +7,7 @@ import pytest
 from graphformers.cli import app
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import NAMES, sentence_vectors
+from graphformers.evaluation.baselines import TITLES, sentence_vectors
 from graphformers.evaluation.overview import evaluate_beside_baselines
 from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
 from graphformers.evaluation.scores import VectorScores
@@ -41,7 +41,7 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
         assert list(systems) == [
             own,
             "minilm, untrained",
-            *(name.format(5) for name in NAMES.values()),
+            *(name.format(5) for name in TITLES.values()),
         ]
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
     nodes = asked_nodes(split.test)
@@ -52,7 +52,7 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
     assert untrained.better.tolist() == rank_listed(plain, split.test).better.tolist()
     assert set(found.differences()) == {
         "minilm, untrained",
-        *(name.format(5) for name in NAMES.values()),
+        *(name.format(5) for name in TITLES.values()),
     }
     total = sum(count for count, _ in found.slices["neighbours of the anchor"].values())
     assert total == len(split.test)

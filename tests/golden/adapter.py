@@ -32,7 +32,7 @@ from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
 from graphformers.embedding.vectors import VectorStore, locked
-from graphformers.evaluation.baselines import NAMES, sentence_vectors, simple_scores
+from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import evaluate as evaluate_model
 from graphformers.evaluation.ranking import in_batch, model_scores, rank, rank_listed
@@ -393,8 +393,8 @@ def listed_scores(model: Any, split: Any) -> np.ndarray:
 
 def baselines(split: Any, num_neighbors: int) -> dict[str, Facts]:
     """Rankings that need no training, by the names degree, common, adamic, tfidf and tfidf_near."""
-    found, asked = simple_scores(split, num_neighbors), split.test
-    scorers = {key: found[name.format(num_neighbors)] for key, name in NAMES.items()}
+    found, asked = baseline_scores(split, num_neighbors), split.test
+    scorers = {key: found[name.format(num_neighbors)] for key, name in TITLES.items()}
     return {
         key: {"scores": scorer.listed(asked.pairs[:, 0], asked.candidates)}
         | _ranks(rank_listed(scorer, asked))
