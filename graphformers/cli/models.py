@@ -1,5 +1,6 @@
 """Commands on models: train, evaluate, compare, convert."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -87,11 +88,10 @@ def evaluate_command(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of any system: a folder as `embed` makes it, .npz with ids "
-            "and vectors, .npy with .ids.txt beside it, "
-            ".parquet with id and vector, or word2vec's .txt. Repeatable. If they were made from "
-            "the whole graph, as `embed` "
-            "does, they know the links that are asked for.",
+            help="Vectors of any system: a folder that `embed` wrote, .npz with ids and vectors, "
+            ".npy with .ids.txt beside it, .parquet with id and vector, or word2vec's .txt. "
+            "Repeatable. Vectors computed from the whole graph, as by `embed`, have seen the "
+            "held-out links, and score too well.",
         ),
     ] = None,
     cosine: Annotated[
@@ -101,37 +101,35 @@ def evaluate_command(
         str,
         typer.Option(
             metavar="NAME",
-            help="saved: among the saved candidates; in-batch: among 300 consecutive "
-            "positives, as the 2021 code asks; full: "
-            "among all nodes, known links left out; all: these three.",
+            help="saved: among the saved candidates; in-batch: among 300 consecutive positives, "
+            "as in the 2021 code; full: among all nodes, without known links; all: these three.",
         ),
     ] = "saved",
     valid: Annotated[
-        bool, typer.Option("--valid", help="Ask the valid questions instead of the test questions.")
+        bool,
+        typer.Option("--valid", help="Rank the valid questions instead of the test questions."),
     ] = False,
     backbone: Annotated[
         str | None,
         typer.Option(
             metavar="BACKBONE",
-            help="The language model to show untrained; by default the model's own.",
+            help="The backbone to evaluate untrained; by default the model's own.",
         ),
     ] = None,
     neighbors: Neighbors = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the true link of every question: P@1, NDCG, MRR with 95 % intervals, in all and in
-    slices.
+    """Rank held-out links: P@1, NDCG and MRR with 95 % intervals, in total and by slices.
 
-    Beside the model stand rankings that need no training: by degree, common neighbours, words, and
-    the untrained backbone.
+    The model is compared with rankings that need no training: degree, common neighbours, TF-IDF,
+    and the untrained backbone.
 
     graphformers evaluate papers.model papers.split
     """
     from graphformers.data.split import LinkSplit
-    from graphformers.evaluation.overview import evaluate_beside_baselines
+    from graphformers.evaluation.overview import evaluate_with_baselines
     from graphformers.evaluation.ranking import PROTOCOLS, check_protocol
-    from graphformers.printing import print_overview
 
     expected = (1, 2) if vectors else (2,)
     if len(paths) not in expected:
@@ -145,7 +143,7 @@ def evaluate_command(
             "is for --vectors; a model knows how its vectors are compared", param_hint="--cosine"
         )
     loaded = LinkSplit.load(paths[-1])
-    found = evaluate_beside_baselines(
+    found = evaluate_with_baselines(
         paths[0] if len(paths) == 2 else None,
         loaded,
         loaded.valid if valid else loaded.test,
@@ -155,7 +153,10 @@ def evaluate_command(
         num_neighbors=neighbors,
         device=device,
     )
-    print_overview(found, as_json)
+    if as_json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        found.print()
 
 
 @app.command("compare")
