@@ -22,7 +22,8 @@ import graphformers.data.builder
 import graphformers.data.readers
 from graphformers.cli import main
 from graphformers.compare.comparison import compare
-from graphformers.compare.runs import Plan
+from graphformers.compare.settings import ComparisonSettings
+from graphformers.compare.verdict import verdict
 from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import NeighborSampler
@@ -448,17 +449,17 @@ def compare_methods(
     seeds: tuple[int, ...],
 ) -> Facts:
     """The numbers of a comparison, and the ranks of each of its runs by method and condition."""
-    plan = Plan(split, folder, str(backbone), settings, seeds, device="cpu")
+    given = ComparisonSettings(split, folder, str(backbone), settings, seeds, device="cpu")
     with contextlib.redirect_stderr(io.StringIO()):
-        results = compare(plan, methods=methods).results
+        results = compare(given, methods=methods).results
     ranks: dict[str, Any] = {}
     for system in (*results.trained, *results.untrained):
         title = system.variant.name if system.variant else system.title
         for condition, found in system.ranks.items():
             ranks |= {f"{title}/{condition}/{i}": _ranks(each) for i, each in enumerate(found)}
-    table = results.table()
+    table = results.to_dict()
     table["verdict"] = [
-        line for line in table["verdict"] if not line.startswith(("Take ", "What it costs"))
+        line for line in verdict(results) if not line.startswith(("Choose ", "Cost: "))
     ]
     return {"table": table, "ranks": ranks}
 
