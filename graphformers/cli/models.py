@@ -163,7 +163,10 @@ def evaluate_command(
 def compare_command(
     split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where report and runs go.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder for the report and the runs."
+        ),
     ],
     table: Annotated[
         str | None,
@@ -176,11 +179,9 @@ def compare_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A method to compare, trained in two stages; NAME.one-stage on "
-            "clean text alone; graphformers.simplified, "
-            ".shared or .position: without that part, as in the paper's ablation. Repeatable. By "
-            "default plm, max and "
-            "graphformers, both ways.",
+            help="A method to compare, trained in two stages; NAME.one-stage: on unmasked text "
+            "alone; graphformers.simplified, .shared or .position: the paper's ablations. "
+            "Repeatable. By default plm, max and graphformers, in two stages and in one.",
         ),
     ] = None,
     source: Annotated[
@@ -198,37 +199,39 @@ def compare_command(
     ] = None,
     seeds: Annotated[
         str,
-        typer.Option(metavar="NUMBERS", help="Every method is trained with each, as in 42,43,44."),
+        typer.Option(
+            metavar="NUMBERS", help="Every method is trained with each seed, as in 42,43,44."
+        ),
     ] = "42",
     retrain: Annotated[
         bool,
         typer.Option(
-            "--retrain", help="neighbours: fewer neighbours in training as well, not only at test."
+            "--retrain",
+            help="With --table neighbours: train with fewer neighbours, too, not only test.",
         ),
     ] = False,
     keep_models: Annotated[
-        bool, typer.Option(help="Whether trained models are kept once they are scored.")
+        bool, typer.Option(help="Keep trained models once they are scored.")
     ] = True,
     device: Device = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Train anew what was made with other settings.")
+        bool, typer.Option("--force", help="Train runs again that were made with other settings.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several methods under one budget and report whether the graph helps, which to take, and
-    what it costs.
+    """Train several methods under one budget, and report whether the graph helps, which method to
+    choose, and what it costs.
 
-    Every run makes the same number of steps: max_steps, or the epochs of both stages; nobody stops
-    early. With max_seconds every run has the same time instead.
+    Every run has the same number of steps: max_steps, or the epochs of both stages, without early
+    stopping. With max_seconds every run has the same time instead.
 
-    The same command continues a comparison that was stopped, and uses the runs that are finished.
+    The same command continues a comparison that was interrupted, and reuses finished runs.
 
     graphformers compare papers.split --config minilm -o report
     """
     from graphformers.compare.comparison import compare
-    from graphformers.compare.runs import Plan
+    from graphformers.compare.settings import ComparisonSettings
     from graphformers.data.split import LinkSplit
-    from graphformers.printing import print_comparison
     from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
@@ -241,10 +244,14 @@ def compare_command(
     settings = merge_settings(
         {} if config is None else read_recipe(config), parse_settings(set or [])
     )
-    plan = Plan(
+    comparison = ComparisonSettings(
         LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models
     )
-    print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
+    found = compare(comparison, table=table, methods=method, retrain=retrain)
+    if as_json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False, indent=1))
+    else:
+        found.print()
 
 
 @app.command("convert")
