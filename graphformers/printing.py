@@ -12,14 +12,12 @@ from graphformers.data.times import moment
 from graphformers.progress import amount, clock
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from graphformers.compare.comparison import Comparison
     from graphformers.demo import Demo, Searched
     from graphformers.embedding.update import UpdateReport
     from graphformers.embedding.vectors import VectorStore
-    from graphformers.evaluation.overview import Overview
-    from graphformers.evaluation.ranking import Evaluation
     from graphformers.retrieval.searcher import Match
     from graphformers.train.trainer import TrainResult
 
@@ -336,62 +334,6 @@ def print_update(report: "UpdateReport", vectors: Path, as_json: bool) -> None:
             f"not kept of the edges: {', '.join(report.edge_columns_not_kept)}; links that an "
             f"update adds have a type at most"
         )
-
-
-def print_evaluations(found: "Mapping[str, Evaluation]", as_json: bool) -> None:
-    """What models scored, one line each."""
-    if as_json:
-        print(json.dumps({name: evaluation.table() for name, evaluation in found.items()}))
-        return
-    first = next(iter(found.values()))
-    rows = [
-        (name, *(str(score) for score in evaluation.scores.values()))
-        for name, evaluation in found.items()
-    ]
-    print_rows(rows, ["", *first.scores])
-    print(
-        f"{first.num_questions:,} questions, {first.num_candidates} candidates each; 95 % intervals"
-    )
-
-
-def print_overview(found: "Overview", as_json: bool) -> None:
-    """What systems scored under each protocol, how far the first one is ahead, and how it does in
-    slices.
-    """
-    if as_json:
-        print(json.dumps(found.table(), ensure_ascii=False))
-        return
-    several = len(found.evaluations) > 1
-    for protocol, systems in found.evaluations.items():
-        print(f"\n{PROTOCOL_TITLES[protocol]}" if several else "", end="\n" if several else "")
-        print_evaluations(systems, as_json)
-    first = next(iter(next(iter(found.evaluations.values()))))
-    print(f"\n{first}, ahead in P@1 of")
-    print_rows([(name, str(difference)) for name, difference in found.differences().items()])
-    for group, slices in found.slices.items():
-        if len(slices) > 1:
-            print()
-            print_rows(
-                [_slice_row(name, *slices[name]) for name in slices],
-                [group, "questions", "P@1", "NDCG", "MRR"],
-            )
-
-
-def _slice_row(name: str, count: int, scores: "Mapping[str, Any]") -> tuple[str, ...]:
-    return (
-        name,
-        f"{count:,}",
-        str(scores["P@1"]),
-        f"{scores['NDCG'].value:.4f}",
-        f"{scores['MRR'].value:.4f}",
-    )
-
-
-PROTOCOL_TITLES = {
-    "saved": "Among the saved candidates:",
-    "in-batch": "Among the positives of consecutive questions (the 2021 code's way):",
-    "full": "Among all nodes, known links left out:",
-}
 
 
 def print_comparison(found: "Comparison", as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """Commands on models: train, evaluate, compare, convert."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -87,11 +88,10 @@ def evaluate_command(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Vectors of any system: a folder as `embed` makes it, .npz with ids "
-            "and vectors, .npy with .ids.txt beside it, "
-            ".parquet with id and vector, or word2vec's .txt. Repeatable. If they were made from "
-            "the whole graph, as `embed` "
-            "does, they know the links that are asked for.",
+            help="Vectors of any system: a folder that `embed` wrote, .npz with ids and vectors, "
+            ".npy with .ids.txt beside it, .parquet with id and vector, or word2vec's .txt. "
+            "Repeatable. Vectors computed from the whole graph, as by `embed`, have seen the "
+            "held-out links, and score too well.",
         ),
     ] = None,
     cosine: Annotated[
@@ -101,37 +101,35 @@ def evaluate_command(
         str,
         typer.Option(
             metavar="NAME",
-            help="saved: among the saved candidates; in-batch: among 300 consecutive "
-            "positives, as the 2021 code asks; full: "
-            "among all nodes, known links left out; all: these three.",
+            help="saved: among the saved candidates; in-batch: among 300 consecutive positives, "
+            "as in the 2021 code; full: among all nodes, without known links; all: these three.",
         ),
     ] = "saved",
     valid: Annotated[
-        bool, typer.Option("--valid", help="Ask the valid questions instead of the test questions.")
+        bool,
+        typer.Option("--valid", help="Rank the valid questions instead of the test questions."),
     ] = False,
     backbone: Annotated[
         str | None,
         typer.Option(
             metavar="BACKBONE",
-            help="The language model to show untrained; by default the model's own.",
+            help="The backbone to evaluate untrained; by default the model's own.",
         ),
     ] = None,
     neighbors: Neighbors = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the true link of every question: P@1, NDCG, MRR with 95 % intervals, in all and in
-    slices.
+    """Rank held-out links: P@1, NDCG and MRR with 95 % intervals, in total and by slices.
 
-    Beside the model stand rankings that need no training: by degree, common neighbours, words, and
-    the untrained backbone.
+    The model is compared with rankings that need no training: degree, common neighbours, TF-IDF,
+    and the untrained backbone.
 
     graphformers evaluate papers.model papers.split
     """
     from graphformers.data.split import LinkSplit
-    from graphformers.evaluation.overview import evaluate_beside_baselines
+    from graphformers.evaluation.overview import evaluate_with_baselines
     from graphformers.evaluation.ranking import PROTOCOLS, check_protocol
-    from graphformers.printing import print_overview
 
     expected = (1, 2) if vectors else (2,)
     if len(paths) not in expected:
@@ -145,7 +143,7 @@ def evaluate_command(
             "is for --vectors; a model knows how its vectors are compared", param_hint="--cosine"
         )
     loaded = LinkSplit.load(paths[-1])
-    found = evaluate_beside_baselines(
+    found = evaluate_with_baselines(
         paths[0] if len(paths) == 2 else None,
         loaded,
         loaded.valid if valid else loaded.test,
@@ -155,14 +153,20 @@ def evaluate_command(
         num_neighbors=neighbors,
         device=device,
     )
-    print_overview(found, as_json)
+    if as_json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        found.print()
 
 
 @app.command("compare")
 def compare_command(
     split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where report and runs go.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder for the report and the runs."
+        ),
     ],
     table: Annotated[
         str | None,
@@ -175,11 +179,9 @@ def compare_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A method to compare, trained in two stages; NAME.one-stage on "
-            "clean text alone; graphformers.simplified, "
-            ".shared or .position: without that part, as in the paper's ablation. Repeatable. By "
-            "default plm, max and "
-            "graphformers, both ways.",
+            help="A method to compare, trained in two stages; NAME.one-stage: on unmasked text "
+            "alone; graphformers.simplified, .shared or .position: the paper's ablations. "
+            "Repeatable. By default plm, max and graphformers, in two stages and in one.",
         ),
     ] = None,
     source: Annotated[
@@ -197,37 +199,39 @@ def compare_command(
     ] = None,
     seeds: Annotated[
         str,
-        typer.Option(metavar="NUMBERS", help="Every method is trained with each, as in 42,43,44."),
+        typer.Option(
+            metavar="NUMBERS", help="Every method is trained with each seed, as in 42,43,44."
+        ),
     ] = "42",
     retrain: Annotated[
         bool,
         typer.Option(
-            "--retrain", help="neighbours: fewer neighbours in training as well, not only at test."
+            "--retrain",
+            help="With --table neighbours: train with fewer neighbours, too, not only test.",
         ),
     ] = False,
     keep_models: Annotated[
-        bool, typer.Option(help="Whether trained models are kept once they are scored.")
+        bool, typer.Option(help="Keep trained models once they are scored.")
     ] = True,
     device: Device = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Train anew what was made with other settings.")
+        bool, typer.Option("--force", help="Train runs again that were made with other settings.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several methods under one budget and report whether the graph helps, which to take, and
-    what it costs.
+    """Train several methods under one budget, and report whether the graph helps, which method to
+    choose, and what it costs.
 
-    Every run makes the same number of steps: max_steps, or the epochs of both stages; nobody stops
-    early. With max_seconds every run has the same time instead.
+    Every run has the same number of steps: max_steps, or the epochs of both stages, without early
+    stopping. With max_seconds every run has the same time instead.
 
-    The same command continues a comparison that was stopped, and uses the runs that are finished.
+    The same command continues a comparison that was interrupted, and reuses finished runs.
 
     graphformers compare papers.split --config minilm -o report
     """
     from graphformers.compare.comparison import compare
-    from graphformers.compare.runs import Plan
+    from graphformers.compare.settings import ComparisonSettings
     from graphformers.data.split import LinkSplit
-    from graphformers.printing import print_comparison
     from graphformers.train.settings import merge_settings, parse_settings, read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
@@ -240,10 +244,14 @@ def compare_command(
     settings = merge_settings(
         {} if config is None else read_recipe(config), parse_settings(set or [])
     )
-    plan = Plan(
+    comparison = ComparisonSettings(
         LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models
     )
-    print_comparison(compare(plan, table=table, methods=method, retrain=retrain), as_json)
+    found = compare(comparison, table=table, methods=method, retrain=retrain)
+    if as_json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False, indent=1))
+    else:
+        found.print()
 
 
 @app.command("convert")

@@ -1,3 +1,1 @@
-"""Comparison: several methods under one budget, the paper's tables, and a report that says whether
-the graph helps.
-"""
+"""Comparisons of methods under one training budget, with a report and the tables of the paper."""

@@ -1,219 +1,251 @@
-"""compare: trains methods under one budget, and writes report.html, tables.md and results.json
-beside the runs.
-"""
+"""Comparisons of methods under one training budget, with a report and the tables of the paper."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from graphformers import __version__
 from graphformers.artifact import COMPARISON, check_place
-from graphformers.compare import tables as tables_of
+from graphformers.compare import tables as paper
+from graphformers.compare.conditions import conditions_of
 from graphformers.compare.efficiency import measure_efficiency
 from graphformers.compare.report import render_report
 from graphformers.compare.results import Results
-from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, Plan, finish_run, untrained
+from graphformers.compare.runs import finish_run, rank_untrained
+from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
-from graphformers.errors import GraphFormersError
+from graphformers.compare.verdict import verdict
+from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import foreign_entry, write_whole
-from graphformers.model.config import ModelConfig
 from graphformers.places import refuse_links_out
-from graphformers.progress import say
+from graphformers.table import Table, tables_html
 from graphformers.train.settings import divide_settings, settings_for
+
+logger = logging.getLogger(__name__)
+
+# what the budget replaces, and what the report states elsewhere
+HIDDEN_SETTINGS = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, and where it lies."""
+    """The results of a comparison and the files that hold them.
+
+    Args:
+        results: The results of all systems.
+        verdict: Sentences that say what the results show.
+        details: How the comparison was made, by name.
+        tables: The tables of the paper that were asked for.
+        report: report.html, or tables.md where nothing was trained or plotly is missing.
+        numbers: results.json.
+    """
 
     results: Results
-    tables: list[tables_of.Table]
-    report: Path  # report.html, or tables.md where plotly is missing
+    verdict: list[str]
+    details: dict[str, object]
+    tables: list[Table]
+    report: Path
     numbers: Path
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, for JSON; the content of results.json."""
+        return {
+            "made by": self.details,
+            **self.results.to_dict(),
+            "verdict": self.verdict,
+            "tables": [table.to_dict() for table in self.tables],
+        }
+
+    def as_tables(self) -> list[Table]:
+        """The tables, the last one followed by the verdict."""
+        *others, last = self.tables
+        notes = [f"- {line}" for line in self.verdict]
+        return [*others, Table(last.header, last.rows, last.title, notes, last.bold)]
+
+    def print(self) -> None:
+        """Prints tables, verdict, and where the report is."""
+        for table in self.tables:
+            table.print(gap=True)
+            print()
+        for line in self.verdict:
+            print(f"- {line}")
+        print(f"\n{self.report}: the report; numbers in {self.numbers.name}")
+
+    def _repr_html_(self) -> str:
+        return tables_html(self.as_tables())
 
 
 def compare(
-    plan: Plan,
+    settings: ComparisonSettings,
     *,
     table: str | None = None,
     methods: Sequence[str] | None = None,
     retrain: bool = False,
 ) -> Comparison:
-    """Runs what is missing of a comparison and writes its report.
+    """Trains and scores methods under one budget, and writes a report.
 
-    `table` is one of the paper's tables, by name; `methods` are names such as max or max.one-stage.
-    What an interrupted comparison finished is used.
+    Finished runs are reused, so that an interrupted comparison continues.
+
+    Args:
+        settings: What all runs share.
+        table: A table of the paper: datasets, overall, neighbours, ablation or efficiency.
+        methods: Methods such as max or max.one-stage, instead of a table; by default plm, max and
+            graphformers, each in two stages and in one.
+        retrain: For the table neighbours: train with each number of neighbours, too.
+
+    Returns:
+        Results, verdict and tables, and where the files are.
+
+    Raises:
+        GraphFormersError: The arguments contradict each other, the folder holds other files, or
+            runs in it were made with other settings.
+
+    Example:
+        >>> settings = ComparisonSettings(LinkSplit.load("papers.split"), Path("report"))
+        >>> compare(settings, methods=["plm", "graphformers"]).verdict[0]
+        'The graph helps: P@1 of PLM 0.480, of GraphFormers 0.521 …
     """
     if retrain and table != "neighbours":
         raise GraphFormersError(
-            "--retrain is for --table neighbours, which it has trained for each number of "
-            "neighbours"
+            "--retrain is for --table neighbours, which it trains for each number of neighbours"
         )
-    check_folder(plan.folder)
-    _check_table(plan, table)
-    most = num_neighbors(plan)
+    check_folder(settings.folder)
+    own_count = next((name for name in settings.given if name.endswith(".num_neighbors")), None)
+    if table == "neighbours" and own_count is not None:
+        raise GraphFormersError(
+            f"{own_count} given, but this table gives all methods the same neighbours: set "
+            f"num_neighbors"
+        )
     if table is not None and methods:
         raise GraphFormersError(
-            "a table by name and methods given, expected one of them: a table knows its methods"
+            "a table by name and methods given, expected one of them: a table defines its methods"
         )
-    chosen = (
-        variants_of(table, retrain=retrain, most_neighbors=most)
-        if table
-        else variants(methods or DEFAULT)
-    )
-    _tell_unused(plan, chosen)
-    # before hours of training: what can fail should fail now
-    simple = untrained(plan) if chosen else {}
-    runs = []
-    for seed in plan.seeds:
-        for each in chosen:
-            runs.append(finish_run(plan, each, seed, conditions_of(each, table, most)))
-    results = Results.of(plan.split, runs, simple)
-    found = _tables(plan, results, table, most, retrain=retrain)
-    return Comparison(results, found, *write_files(plan, results, found, table))
+    count = settings.num_neighbors
+    if table is None:
+        chosen = variants(methods or DEFAULT)
+    else:
+        chosen = variants_of(table, retrain=retrain, most_neighbors=count)
+    _warn_of_unused_settings(settings, chosen)
+    # first what takes seconds: it fails before hours of training
+    untrained = rank_untrained(settings) if chosen else {}
+    runs = [
+        finish_run(settings, each, seed, conditions_of(each, table, count))
+        for seed in settings.seeds
+        for each in chosen
+    ]
+    results = Results.from_runs(settings.split, runs, untrained)
+    tables = _tables(settings, results, table, retrain=retrain)
+    return _write_files(settings, results, tables, table)
 
 
 def check_folder(folder: Path) -> None:
-    """A report goes into a new folder, or into one that a comparison made."""
+    """Prepares a folder for a comparison: a new one, or one that a comparison made.
+
+    Raises:
+        GraphFormersError: It is a file, or a folder with other files.
+    """
     if folder.is_file():
         raise GraphFormersError(f"{folder}: a file, expected a folder for the report")
-    strange = foreign_entry(folder, COMPARISON)
-    if strange is not None:
+    entry = foreign_entry(folder, COMPARISON)
+    if entry is not None:
         raise GraphFormersError(
-            f"{folder}: holds {strange!r} and no report of ours; choose another folder"
+            f"{folder}: holds {entry!r}, which no comparison wrote; choose another folder"
         )
-    # reports and runs would be written elsewhere
+    # a link could make us write elsewhere
     refuse_links_out(folder)
     if not (folder / COMPARISON).is_file():
         check_place(folder / COMPARISON)
         write_whole(folder / COMPARISON, b"made by graphformers compare\n")
 
 
-def _check_table(plan: Plan, table: str | None) -> None:
-    own = next((name for name in plan.settings or {} if name.endswith(".num_neighbors")), None)
-    if table == "neighbours" and own is not None:
-        raise GraphFormersError(
-            f"{own} given, but this table gives all methods the same neighbours: set num_neighbors"
-        )
-
-
-def _tell_unused(plan: Plan, chosen: Sequence[Variant]) -> None:
-    """Says which settings are for methods that are not compared: perhaps another name was meant."""
+def _warn_of_unused_settings(settings: ComparisonSettings, chosen: Sequence[Variant]) -> None:
+    """Settings of methods that are not compared may be typing errors."""
     methods = {each.method for each in chosen}
     unused = [
-        name
-        for name in plan.settings or {}
-        if "." in name and name.partition(".")[0] not in methods
+        name for name in settings.given if "." in name and name.partition(".")[0] not in methods
     ]
     if chosen and unused:
-        say(
+        logger.warning(
             f"without effect: {', '.join(unused)}; the methods compared are "
             f"{', '.join(sorted(methods))}"
         )
 
 
-def num_neighbors(plan: Plan) -> int:
-    """As many as all methods read, where a table counts them."""
-    _, changes = divide_settings(settings_for("graphformers", plan.settings or {}))
-    return int(changes.get("num_neighbors", ModelConfig.num_neighbors))
-
-
-def conditions_of(variant: Variant, table: str | None, most: int) -> list[str]:
-    """Under which conditions a variant is scored: as asked, and where it reads neighbours with
-    wrong ones and with none.
-    """
-    if not variant.reads_neighbors:
-        return [ASKED]
-    fewer = (
-        [f"#N = {count}" for count in range(1, most)]
-        if table == "neighbours" and "." not in variant.name
-        else []
-    )
-    return [ASKED, SHUFFLED, ALONE, *fewer]
-
-
 def _tables(
-    plan: Plan, results: Results, table: str | None, most: int, *, retrain: bool
-) -> list[tables_of.Table]:
-    found = [tables_of.dataset_table(results)]
-    if table == "overall":
-        found += [tables_of.overall_table(results), tables_of.untrained_table(results)]
+    settings: ComparisonSettings, results: Results, table: str | None, *, retrain: bool
+) -> list[Table]:
+    found = [paper.dataset_table(results)]
+    if table is None:
+        found.append(paper.system_table("Compared", results.systems))
+    elif table == "overall":
+        found += [paper.overall_table(results), paper.untrained_table(results)]
     elif table == "neighbours":
-        found.append(tables_of.neighbor_table(results, most, retrain=retrain))
+        found.append(paper.neighbor_table(results, settings.num_neighbors, retrain=retrain))
     elif table == "ablation":
-        found.append(tables_of.ablation_table(results))
+        found.append(paper.ablation_table(results))
     elif table == "efficiency":
-        found.append(
-            tables_of.efficiency_table(
-                *measure_efficiency(plan.source, plan.settings or {}, plan.device)
-            )
-        )
-    elif table is None:
-        found.append(tables_of.system_table("Compared", (*results.trained, *results.untrained)))
+        measured = measure_efficiency(settings.source, settings.given, settings.device)
+        found.append(paper.efficiency_table(*measured))
     return found
 
 
-def write_files(
-    plan: Plan, results: Results, tables: Sequence[tables_of.Table], table: str | None
-) -> tuple[Path, Path]:
-    """results.json, tables.md, and report.html where plotly is installed; overall.json and so on
-    for a table of the paper's.
-
-    Gives the report and the numbers.
-    """
-    details = _details(plan, results)
-    numbers, written, report = (
-        plan.folder / (name if table is None else f"{table}{Path(name).suffix}")
+def _write_files(
+    settings: ComparisonSettings, results: Results, tables: list[Table], table: str | None
+) -> Comparison:
+    """Writes results.json, tables.md and report.html; for a table overall.json and so on."""
+    numbers, markdown, report = (
+        settings.folder / (name if table is None else f"{table}{Path(name).suffix}")
         for name in ("results.json", "tables.md", "report.html")
     )
-    told: dict[str, Any] = {
-        "made by": details,
-        **results.table(),
-        "tables": [each.table() for each in tables],
-    }
-    write_whole(numbers, json.dumps(told, ensure_ascii=False, indent=1).encode() + b"\n")
-    shown = "".join(f"## {each.title}\n\n{each.markdown()}\n" for each in tables)
-    write_whole(written, f"{shown}{_verdict_lines(told['verdict'])}".encode())
-    report.unlink(missing_ok=True)  # an old one would stand beside new numbers
+    lines = verdict(results)
+    found = Comparison(results, lines, _details(settings, results), tables, report, numbers)
+    encoded = json.dumps(found.to_dict(), ensure_ascii=False, indent=1).encode()
+    write_whole(numbers, encoded + b"\n")
+    text = "".join(f"## {each.title}\n\n{each.markdown()}\n" for each in tables)
+    if lines:
+        text += "## Conclusions\n\n" + "".join(f"- {line}\n" for line in lines)
+    write_whole(markdown, text.encode())
+    # an old report would contradict the new numbers
+    report.unlink(missing_ok=True)
+    without_report = Comparison(results, lines, found.details, tables, markdown, numbers)
     if not results.trained:
-        return written, numbers
-    name = plan.split.artifact.path.name if plan.split.artifact else "a split"
+        return without_report
+    name = settings.split.artifact.path.name if settings.split.artifact else "a split"
     title = f"{name}: {table}" if table else f"{name}: does the graph help?"
     try:
-        write_whole(report, render_report(results, title, details, tables).encode())
-    except GraphFormersError as error:
-        say(f"no {report.name}: {error}")
-        return written, numbers
-    return report, numbers
+        page = render_report(results, title, lines, found.details, tables)
+    except MissingExtraError as error:
+        logger.warning(f"no {report.name}: {error}")
+        return without_report
+    write_whole(report, page.encode())
+    return found
 
 
-def _verdict_lines(lines: Sequence[str]) -> str:
-    return "## In words\n\n" + "".join(f"- {line}\n" for line in lines) if lines else ""
-
-
-def _details(plan: Plan, results: Results) -> dict[str, Any]:
-    """What a reader needs to repeat it."""
-    table = results.split.table()
-    config, _ = divide_settings(settings_for("graphformers", plan.settings or {}))
-    # said otherwise, or without effect here
-    hidden = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")
-    told = {name: value for name, value in (plan.settings or {}).items() if name not in hidden}
+def _details(settings: ComparisonSettings, results: Results) -> dict[str, object]:
+    """How to repeat the comparison."""
+    split = settings.split
+    config, _ = divide_settings(settings_for("graphformers", settings.given))
+    shown = {name: value for name, value in settings.given.items() if name not in HIDDEN_SETTINGS}
     steps = sorted({run.facts["steps"] for system in results.trained for run in system.runs})
-    seconds = (plan.settings or {}).get("max_seconds")
-    budget = (
-        f"{seconds:.0f} s of training"
-        if seconds
-        else ", ".join(f"{count:,} steps" for count in steps)
-    )
+    seconds = settings.given.get("max_seconds")
+    if isinstance(seconds, int | float) and seconds:
+        budget = f"{seconds:.0f} s of training"
+    else:
+        budget = ", ".join(f"{count:,} steps" for count in steps)
     return {
-        "split": str(plan.split.artifact.path) if plan.split.artifact else "",
-        "pairs": ", ".join(f"{name} {value:,}" for name, value in table.items()),
-        "backbone": plan.source,
+        "split": str(split.artifact.path) if split.artifact else "",
+        "pairs": ", ".join(f"{name} {value:,}" for name, value in split.table().items()),
+        "backbone": settings.source,
         "budget of every run": budget,
         "batch size": config.batch_size,
-        "seeds": ", ".join(map(str, plan.seeds)),
-        "settings": ", ".join(f"{name}={value}" for name, value in told.items()) or "defaults",
+        "seeds": ", ".join(map(str, settings.seeds)),
+        "settings": ", ".join(f"{name}={value}" for name, value in shown.items()) or "defaults",
         "graphformers": __version__,
     }
+
+
+def num_neighbors(settings: ComparisonSettings) -> int:
+    """The former place of `ComparisonSettings.num_neighbors`, for callers that still use it."""
+    return settings.num_neighbors

@@ -1,81 +1,118 @@
-"""Results: the runs of a comparison brought together, and what they say in words."""
+"""Results of a comparison: the runs of each method brought together.
+
+Shapes: Q questions, S and T seeds of two methods, K scores.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from graphformers.compare.runs import ALONE, ASKED, SHUFFLED, UNTRAINED, Run
+from graphformers.compare.conditions import OWN_NEIGHBORS
+from graphformers.compare.runs import Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
 from graphformers.data.split import LinkSplit
-from graphformers.evaluation.metrics import (
-    METRICS,
+from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
+from graphformers.evaluation.significance import (
     Difference,
-    Ranks,
     Score,
-    bootstrap_together,
+    bootstrap_jointly,
     paired_difference,
-    paired_over_seeds,
+    paired_difference_over_seeds,
 )
 from graphformers.evaluation.slices import Slices, slices_of
-
-SURE = 0.05  # p-values below this are taken for a difference
-SAME = 0.01  # of P@1: an interval inside this is taken for no difference
 
 
 @dataclass(frozen=True)
 class System:
-    """A variant over all its seeds, or something that needs no training."""
+    """A variant with the runs of all its seeds, or a system that needs no training.
+
+    Args:
+        title: Names it in tables and reports.
+        ranks: condition -> the ranks of each seed.
+        variant: What was trained; None for a system that needs no training.
+        runs: One run per seed.
+        nodes_per_second: How fast its network encodes, at best of all runs of that network.
+        seconds_per_step: How long a training step takes, at best of all runs of that network.
+            Other processes on the machine can only slow runs down, so the best is the least
+            disturbed.
+    """
 
     title: str
-    ranks: dict[str, list[Ranks]]  # condition -> one for each seed
+    ranks: dict[str, list[Ranks]]
     variant: Variant | None = None
     runs: tuple[Run, ...] = ()
-    nodes_per_second: float = 0.0  # that its network reads, and
-    # of training, at best of all runs of that network: others on the machine only slow them down
+    nodes_per_second: float = 0.0
     seconds_per_step: float = 0.0
-    _scores: dict[tuple[str, str], Score] = field(default_factory=dict, compare=False, repr=False)
 
-    def values(self, metric: str = "P@1", condition: str = ASKED) -> Array:
-        """(Q,) what each question scored, on average over the seeds."""
+    @property
+    def name(self) -> str:
+        """The name of the variant, or the title."""
+        return self.title if self.variant is None else self.variant.name
+
+    @property
+    def reads_neighbors(self) -> bool:
+        return self.variant is not None and self.variant.reads_neighbors
+
+    def values(self, metric: str = PRIMARY, condition: str = OWN_NEIGHBORS) -> Array:
+        """(Q,) the metric of each question, averaged over the seeds."""
         values: Array = np.mean([METRICS[metric](ranks) for ranks in self.ranks[condition]], axis=0)
         return values
 
-    def by_seed(self, metric: str = "P@1", condition: str = ASKED) -> list[float]:
+    def by_seed(self, metric: str = PRIMARY, condition: str = OWN_NEIGHBORS) -> list[float]:
+        """The mean over the questions for each seed."""
         return [float(METRICS[metric](ranks).mean()) for ranks in self.ranks[condition]]
 
-    def score(self, metric: str = "P@1", condition: str = ASKED) -> Score:
-        """The mean over seeds and questions; the interval is over questions."""
-        if not self._scores:
-            asked = [(name, place) for place in self.ranks for name in METRICS]
-            values_KQ = np.stack([self.values(*each) for each in asked])
-            self._scores.update(zip(asked, bootstrap_together(values_KQ), strict=True))
-        return self._scores[metric, condition]
-
-    def mean(self, metric: str = "P@1", condition: str = ASKED) -> float:
+    def mean(self, metric: str = PRIMARY, condition: str = OWN_NEIGHBORS) -> float:
+        """The mean over seeds and questions."""
         return float(np.mean(self.by_seed(metric, condition)))
 
-    def spread(self, metric: str = "P@1", condition: str = ASKED) -> float | None:
-        """The standard deviation over seeds, where there are several."""
+    def deviation(self, metric: str = PRIMARY, condition: str = OWN_NEIGHBORS) -> float | None:
+        """The standard deviation over seeds; None for a single seed."""
         values = self.by_seed(metric, condition)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
+    def score(self, metric: str = PRIMARY, condition: str = OWN_NEIGHBORS) -> Score:
+        """The mean over seeds and questions, with its interval over questions."""
+        return self._scores[metric, condition]
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, str], Score]:
+        keys = [(metric, condition) for condition in self.ranks for metric in METRICS]
+        values_KQ = np.stack([self.values(*key) for key in keys])
+        return dict(zip(keys, bootstrap_jointly(values_KQ), strict=True))
+
     @property
     def valid(self) -> float:
-        return self.mean_fact("valid")
+        """The primary metric on the valid questions, averaged over the seeds."""
+        return float(np.mean([run.facts["valid"] for run in self.runs]))
 
-    def mean_fact(self, name: str) -> float:
-        return float(np.mean([run.facts[name] for run in self.runs]))
+    @property
+    def steps(self) -> float:
+        """Training steps, averaged over the seeds."""
+        return float(np.mean([run.facts["steps"] for run in self.runs]))
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, averaged over the seeds."""
+        return float(np.mean([run.facts["seconds"] for run in self.runs]))
 
-def _network(run: Run) -> str:
-    """What tells the network of a run from others: how it was trained does not."""
-    changes = {name: value for name, value in run.variant.settings.items() if name != "two_stage"}
-    return f"{run.variant.method} {sorted(changes.items())}"
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, for JSON."""
+        found: dict[str, object] = {"title": self.title}
+        for condition in self.ranks:
+            found[condition] = {
+                metric: self.score(metric, condition).to_dict()
+                | {"by_seed": self.by_seed(metric, condition)}
+                for metric in METRICS
+            }
+        if self.runs:
+            found["seeds"] = [run.seed for run in self.runs]
+            found["runs"] = [run.facts for run in self.runs]
+        return found
 
 
 @dataclass(frozen=True)
@@ -87,310 +124,124 @@ class Results:
     untrained: tuple[System, ...]
 
     @staticmethod
-    def of(split: LinkSplit, runs: Sequence[Run], untrained: Mapping[str, Ranks]) -> "Results":
+    def from_runs(
+        split: LinkSplit, runs: Sequence[Run], untrained: Mapping[str, Ranks]
+    ) -> "Results":
+        """Brings runs together.
+
+        Args:
+            split: The split of all runs.
+            runs: Runs of any variants and seeds.
+            untrained: The ranks of systems that need no training, by title.
+        """
         by_name: dict[str, list[Run]] = {}
+        speeds: dict[str, tuple[float, float]] = {}
         for run in runs:
             by_name.setdefault(run.variant.name, []).append(run)
-        best: dict[str, tuple[float, float]] = {}
-        for run in runs:
-            pace, step = best.get(_network(run), (0.0, math.inf))
+            nodes_per_second, seconds_per_step = speeds.get(_network(run.variant), (0.0, math.inf))
             seconds = run.facts["seconds"] / max(run.facts["steps"], 1)
-            best[_network(run)] = max(pace, run.facts["nodes_per_second"]), min(step, seconds)
-        trained = []
-        for own in by_name.values():
-            shared = [name for name in own[0].ranks if all(name in run.ranks for run in own)]
-            ranks = {name: [run.ranks[name] for run in own] for name in shared}
-            trained.append(
-                System(
-                    own[0].variant.title, ranks, own[0].variant, tuple(own), *best[_network(own[0])]
-                )
+            speeds[_network(run.variant)] = (
+                max(nodes_per_second, run.facts["nodes_per_second"]),
+                min(seconds_per_step, seconds),
             )
-        return Results(
-            split,
-            tuple(trained),
-            tuple(System(name, {ASKED: [ranks]}) for name, ranks in untrained.items()),
-        )
+        trained = []
+        for group in by_name.values():
+            variant = group[0].variant
+            shared = [name for name in group[0].ranks if all(name in run.ranks for run in group)]
+            ranks = {name: [run.ranks[name] for run in group] for name in shared}
+            trained.append(
+                System(variant.title, ranks, variant, tuple(group), *speeds[_network(variant)])
+            )
+        others = (System(title, {OWN_NEIGHBORS: [ranks]}) for title, ranks in untrained.items())
+        return Results(split, tuple(trained), tuple(others))
+
+    @property
+    def systems(self) -> tuple[System, ...]:
+        """Trained and untrained systems."""
+        return (*self.trained, *self.untrained)
 
     @cached_property
     def slices(self) -> Slices:
+        """The slices of the test questions."""
         return slices_of(self.split, self.split.test)
-
-    @cached_property
-    def words(self) -> list[str]:
-        """The verdict."""
-        return verdict(self)
 
     @property
     def is_one_device(self) -> bool:
-        """Whether all runs were timed on the same kind of device. (Older ones do not tell.)"""
+        """Whether all runs were timed on the same kind of device."""
+        # older versions did not write the device
         return len({run.facts.get("device") for each in self.trained for run in each.runs}) <= 1
 
     def find(self, name: str) -> System | None:
-        return next(
-            (
-                each
-                for each in self.trained
-                if each.variant is not None and each.variant.name == name
-            ),
-            None,
-        )
-
-    def best_reader(self) -> System | None:
-        """The variant that reads neighbours and did best on the valid questions."""
-        readers = [
-            each
-            for each in self.trained
-            if each.variant is not None and each.variant.reads_neighbors
-        ]
-        return max(readers, key=lambda each: each.valid, default=None)
+        """The trained variant of a name."""
+        return next((each for each in self.trained if each.name == name), None)
 
     def best(self) -> System | None:
-        return max(self.trained, key=lambda each: each.valid, default=None)
+        """The trained variant that is best on the valid questions."""
+        return _best(self.trained)
+
+    def best_reader(self) -> System | None:
+        """The same among variants that read neighbours."""
+        return _best([each for each in self.trained if each.reads_neighbors])
 
     def text_only(self) -> System | None:
-        """PLM, in the better of its schedules."""
-        found = [
-            each
-            for each in self.trained
-            if each.variant is not None and each.variant.method == "plm"
-        ]
-        return max(found, key=lambda each: each.valid, default=None)
+        """The same among the variants of PLM."""
+        return _best(
+            [each for each in self.trained if each.variant and each.variant.method == "plm"]
+        )
 
-    def table(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, for JSON."""
         return {
             "split": self.split.table(),
-            "trained": {
-                (each.variant.name if each.variant else each.title): _numbers(each)
-                for each in self.trained
-            },
-            "untrained": {each.title: _numbers(each) for each in self.untrained},
+            "trained": {each.name: each.to_dict() for each in self.trained},
+            "untrained": {each.title: each.to_dict() for each in self.untrained},
             "slices": {
                 group: {
-                    name: {"questions": int(mark.sum())}
-                    | {
-                        each.title: float(each.values()[mark].mean())
-                        for each in (*self.trained, *self.untrained)
-                    }
-                    for name, mark in names.items()
+                    name: {"questions": int(mask.sum())}
+                    | {each.title: float(each.values()[mask].mean()) for each in self.systems}
+                    for name, mask in names.items()
                 }
                 for group, names in self.slices.items()
             },
-            "verdict": self.words,
         }
 
+    @property
+    def words(self) -> list[str]:
+        """The former place of the verdict, for callers that still use it."""
+        from graphformers.compare.verdict import verdict
 
-def _numbers(system: System) -> dict[str, Any]:
-    found: dict[str, Any] = {"title": system.title}
-    for condition in system.ranks:
-        scores = {}
-        for metric in METRICS:
-            score = system.score(metric, condition)
-            scores[metric] = {
-                "value": score.value,
-                "interval": [score.low, score.high],
-                "by_seed": system.by_seed(metric, condition),
-            }
-        found[condition] = scores
-    if system.runs:
-        found["seeds"] = [run.seed for run in system.runs]
-        found["runs"] = [run.facts for run in system.runs]
-    return found
+        return verdict(self)
+
+    def table(self) -> dict[str, object]:
+        """The former `to_dict`, with the verdict, for callers that still use it."""
+        return self.to_dict() | {"verdict": self.words}
 
 
-def ahead(one: System, other: System, condition: str = ASKED) -> Difference:
-    """By how much one system's P@1 is ahead of another's (under a condition) on the same questions.
+def difference(one: System, other: System, condition: str = OWN_NEIGHBORS) -> Difference:
+    """The P@1 of one system minus that of another, under a condition, on the same questions.
 
-    Where one was trained with several seeds, the interval and the test are over seeds as well.
-    Between two conditions of one system each seed is compared with itself.
+    Interval and test are over questions, and over seeds where there are several. Two conditions of
+    one system are compared seed by seed.
+
+    Args:
+        one: Under the regular condition.
+        other: Under the given condition.
+        condition: One that the other was scored under.
     """
-    sides = (one.ranks[ASKED], other.ranks[condition])
-    one_SQ, other_TQ = (np.array([METRICS["P@1"](ranks) for ranks in side]) for side in sides)
+    one_SQ = np.array([METRICS[PRIMARY](ranks) for ranks in one.ranks[OWN_NEIGHBORS]])
+    other_TQ = np.array([METRICS[PRIMARY](ranks) for ranks in other.ranks[condition]])
     if one is other:
         one_SQ, other_TQ = one_SQ - other_TQ, np.zeros_like(other_TQ[:1])
     if len(one_SQ) == len(other_TQ) == 1:
         return paired_difference(one_SQ[0], other_TQ[0])
-    return paired_over_seeds(one_SQ, other_TQ)
+    return paired_difference_over_seeds(one_SQ, other_TQ)
 
 
-def caution(one: System, other: System) -> str:
-    """What stands between a difference and its reason: unequal numbers of steps in equal time, and
-    single runs.
-    """
-    steps = [each.mean_fact("steps") for each in (one, other)]
-    words = (
-        [f"{steps[0]:,.0f} steps against {steps[1]:,.0f} in the same time"]
-        if steps[0] != steps[1]
-        else []
-    )
-    if len(one.runs) == len(other.runs) == 1:
-        words.append("one seed each: training again may change this")
-    return f" ({'; '.join(words)})" if words else ""
+def _network(variant: Variant) -> str:
+    """Identifies the network of a variant, however it was trained."""
+    own = {name: value for name, value in variant.settings.items() if name != "two_stage"}
+    return f"{variant.method} {sorted(own.items())}"
 
 
-def verdict(results: Results) -> list[str]:
-    """What the numbers say, one sentence each. Which method is best is decided on the valid
-    questions, not on the asked ones.
-    """
-    reader, text, best = results.best_reader(), results.text_only(), results.best()
-    found = _learned_nothing(results)
-    if reader and text:
-        found.append(_does_the_graph_help(reader, text))
-    if reader:
-        found += _counterfactuals(reader)
-    if best and len(results.trained) > 1:
-        found.append(_which_to_take(results, best))
-    found += _schedules(results) + _without_training(results, best)
-    if reader and text and results.is_one_device:
-        found.append(_cost(reader, text))
-    return found
-
-
-def _learned_nothing(results: Results) -> list[str]:
-    """Where all methods are behind the backbone that they began with, their differences say nothing
-    of them.
-    """
-    start = next((each for each in results.untrained if each.title.endswith(UNTRAINED)), None)
-    if start is None or not results.trained:
-        return []
-    behind = [ahead(each, start) for each in results.trained]
-    if not all(difference.value < 0 and difference.p_value < SURE for difference in behind):
-        return []
-    best = max(each.mean() for each in results.trained)
-    return [
-        f"Nothing is learned yet: every method finds fewer links than {start.title} "
-        f"({start.mean():.3f}; the best {best:.3f}). "
-        "Train longer, or otherwise, before you believe what follows."
-    ]
-
-
-def _does_the_graph_help(reader: System, text: System) -> str:
-    difference = ahead(reader, text)
-    numbers = (
-        f"{text.title} {text.mean():.3f}, {reader.title} {reader.mean():.3f} "
-        f"P@1 ({difference}){caution(text, reader)}"
-    )
-    if difference.p_value >= SURE:
-        count = len(text.values())
-        asked = "one question" if count == 1 else f"these {count:,} questions"
-        return f"Whether the graph helps cannot be told from {asked}: {numbers}."
-    if difference.value < 0:
-        return f"The graph does not help here, it hurts: {numbers}."
-    relative = (
-        f"; {100 * difference.value / text.mean():.0f} % more links found at first sight"
-        if text.mean()
-        else ""
-    )
-    return f"The graph helps: {numbers}{relative}."
-
-
-def _counterfactuals(reader: System) -> list[str]:
-    own, found = reader.mean(), []
-    same = min(SAME, own / 10)  # what is no difference, where little is found at all, is smaller
-    conditions = (
-        (SHUFFLED, "the neighbours of other nodes", "use"),
-        (ALONE, "no neighbours at all", "need"),
-    )
-    for condition, name, verb in conditions:
-        if condition in reader.ranks:
-            difference = ahead(reader, reader, condition)
-            value = reader.mean(condition=condition)
-            # what may differ, 19 times of 20, where none of these questions does
-            unseen = 3 / len(reader.values())
-            is_sure = difference.p_value < SURE and f"{value:.3f}" != f"{own:.3f}"
-            if max(own, value) == 0:
-                found.append(
-                    f"With {name}, {reader.title} finds none of the links, as with its own."
-                )
-            elif max(-difference.low, difference.high, unseen) <= same and not is_sure:
-                words = f"does as well ({value:.3f} against {own:.3f}): it does not {verb} them"
-                found.append(f"With {name}, {reader.title} {words}.")
-            elif difference.p_value >= SURE:
-                found.append(
-                    f"With {name}, {reader.title} has {value:.3f} instead of {own:.3f}; too few "
-                    f"questions to tell."
-                )
-            else:
-                word = "falls" if value < own else "rises"
-                found.append(f"With {name}, {reader.title} {word} from {own:.3f} to {value:.3f}.")
-    return found
-
-
-def _which_to_take(results: Results, best: System) -> str:
-    """The best on valid, or a cheaper one that cannot be told from it; and who is surely better on
-    the asked questions.
-    """
-    level = [each.title for each in results.trained if each.valid == best.valid]
-    if len(level) > 1:
-        names = f"{', '.join(level[:-1])} and {level[-1]}"
-        return (
-            f"The valid questions do not tell which to take: {names} do "
-            f"equally well on them ({best.valid:.3f} P@1)."
-        )
-    others = {each.title: (each, ahead(best, each)) for each in results.trained if each is not best}
-    equals = [
-        each
-        for each, difference in others.values()
-        if difference.p_value >= SURE
-        and each.nodes_per_second > 1.2 * best.nodes_per_second
-        and results.is_one_device
-    ]
-    better = [
-        each
-        for each, difference in others.values()
-        if difference.p_value < SURE and difference.value < 0
-    ]
-    words = (
-        f"Take {best.title}: it is the best on the valid questions "
-        f"({best.valid:.3f} P@1), {best.mean():.3f} here."
-    )
-    if better:
-        first = max(better, key=lambda each: each.mean())
-        words += (
-            f" {first.title} finds more of the links asked for here "
-            f"({first.mean():.3f}; {first.valid:.3f} on valid)."
-        )
-    if equals:
-        cheaper = max(equals, key=lambda each: each.nodes_per_second)
-        times = cheaper.nodes_per_second / best.nodes_per_second
-        words += (
-            f" {cheaper.title} cannot be told from it ({cheaper.mean():.3f}) "
-            f"and encodes {times:.1f} times as fast."
-        )
-    return words
-
-
-def _schedules(results: Results) -> list[str]:
-    """How much the two stages bring, apart from how much the architecture brings."""
-    found = []
-    for each in results.trained:
-        other = results.find(f"{each.variant.name}.one-stage") if each.variant is not None else None
-        if other is not None:
-            found.append(f"Two stages instead of one bring {each.title} {ahead(each, other)} P@1.")
-    return found
-
-
-def _without_training(results: Results, best: System | None) -> list[str]:
-    """Where a ranking that costs nothing is not beaten, that should be said."""
-    simple = max(results.untrained, key=lambda each: each.mean(), default=None)
-    if best is None or simple is None:
-        return []
-    difference = ahead(best, simple)
-    if difference.value > 0 and difference.p_value < SURE:
-        return []
-    is_behind = difference.value < 0 and difference.p_value < SURE
-    words = "finds more links than" if is_behind else "cannot be told from"
-    values = f"{simple.mean():.3f} against {best.mean():.3f}"
-    advice = ": train longer, or take that" if is_behind or best.mean() < 1 else ""
-    return [f"Without any training, {simple.title} {words} {best.title} ({values}){advice}."]
-
-
-def _cost(reader: System, text: System) -> str:
-    training = reader.seconds_per_step / max(text.seconds_per_step, 1e-9)
-    encoding = text.nodes_per_second / reader.nodes_per_second
-    return (
-        f"What it costs: a training step of {reader.title} takes {training:.1f} times as long as "
-        f"one of {text.title}, "
-        f"reading a node {encoding:.1f} times as long ({reader.nodes_per_second:,.0f} nodes/s "
-        f"here)."
-    )
+def _best(systems: Sequence[System]) -> System | None:
+    return max(systems, key=lambda each: each.valid, default=None)

@@ -1,89 +1,18 @@
-"""The tables of a comparison: the paper's own, by name, and what was compared.
-
-A table is its cells; tables.md, report.html and the terminal each write it in their own way.
-"""
+"""The tables of the paper, made from the results of a comparison."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
+from graphformers.compare.conditions import OWN_NEIGHBORS, fewer_neighbors
 from graphformers.compare.results import Results, System
-from graphformers.compare.runs import ASKED
-from graphformers.compare.variants import TITLES, ablations, variants
-
-METRIC_NAMES = ("P@1", "NDCG", "MRR")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells under a header; `bold` are places (row, column) of the best."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    bold: frozenset[tuple[int, int]] = frozenset()
-
-    def markdown(self) -> str:
-        """As tables.md has it."""
-        lines = [
-            "| " + " | ".join(_escaped(cell) for cell in self.header) + " |",
-            "|" + "---|" * len(self.header),
-        ]
-        for i, row in enumerate(self.rows):
-            cells = [
-                f"**{_escaped(cell)}**" if (i, k) in self.bold else _escaped(cell)
-                for k, cell in enumerate(row)
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        return "\n".join(lines) + "\n"
-
-    def table(self) -> dict[str, Any]:
-        """As results.json has it."""
-        return {
-            "title": self.title,
-            "header": list(self.header),
-            "rows": [list(row) for row in self.rows],
-        }
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
-
-
-def metric_cells(system: System, condition: str = ASKED) -> list[str]:
-    """P@1, NDCG and MRR: means over seeds, ± their standard deviation where there are several."""
-    cells = []
-    for metric in METRIC_NAMES:
-        spread = system.spread(metric, condition)
-        value = f"{system.mean(metric, condition):.4f}"
-        cells.append(value if spread is None else f"{value} ± {spread:.4f}")
-    return cells
-
-
-def with_best(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose second to fourth columns are metrics; the best of each is bold, as the paper
-    has it.
-    """
-    bold = set()
-    for column in range(1, 1 + len(METRIC_NAMES)):
-        values = [row[column].split(" ")[0] for row in rows]
-        bold |= {(i, column) for i, value in enumerate(values) if value and value == max(values)}
-    return Table(title, header, rows, frozenset(bold))
+from graphformers.compare.variants import NEIGHBOR_METHODS, TITLES, ablations, variants
+from graphformers.evaluation.metrics import headline_metrics
+from graphformers.table import Table
 
 
 def dataset_table(results: Results) -> Table:
-    """Table 1."""
-    table = results.split.table()
-    return Table("Data", list(table), [[f"{value:,}" for value in table.values()]])
-
-
-def system_table(title: str, systems: Sequence[System]) -> Table:
-    rows = [[system.title, *metric_cells(system), _steps(system)] for system in systems]
-    return with_best(title, ["", *METRIC_NAMES, "steps"], rows)
-
-
-def _steps(system: System) -> str:
-    return ", ".join(f"{steps:,}" for steps in sorted({run.facts["steps"] for run in system.runs}))
+    """Table 1: the sizes of the split."""
+    sizes = results.split.table()
+    return Table(list(sizes), [[f"{size:,}" for size in sizes.values()]], "Data")
 
 
 def overall_table(results: Results) -> Table:
@@ -93,65 +22,92 @@ def overall_table(results: Results) -> Table:
 
 
 def untrained_table(results: Results) -> Table:
-    """What needs no training, on the same questions."""
+    """Systems that need no training."""
     return system_table("Without training", results.untrained)
 
 
+def system_table(title: str, systems: Sequence[System]) -> Table:
+    """Headline metrics and training steps of some systems."""
+    rows = []
+    for system in systems:
+        steps = sorted({run.facts["steps"] for run in system.runs})
+        rows.append([system.title, *metric_cells(system), ", ".join(f"{each:,}" for each in steps)])
+    return mark_best(Table(["", *headline_metrics(), "steps"], rows, title))
+
+
+def neighbor_table(results: Results, num_neighbors: int, *, retrain: bool) -> Table:
+    """Table 3: scores by number of neighbours.
+
+    Args:
+        results: The results.
+        num_neighbors: The regular number, which is the largest.
+        retrain: Whether models were trained with each number; otherwise only tested with it.
+    """
+    metrics = headline_metrics()
+    rows = []
+    for count in range(1, num_neighbors + 1):
+        is_regular = count == num_neighbors
+        row = [str(count)]
+        for method in NEIGHBOR_METHODS:
+            retrained = results.find(f"{method}.n{count}") if retrain and not is_regular else None
+            system = retrained or results.find(method)
+            condition = OWN_NEIGHBORS if retrained or is_regular else fewer_neighbors(count)
+            if system is not None and condition in system.ranks:
+                row += metric_cells(system, condition)
+            else:
+                row += [""] * len(metrics)
+        rows.append(row)
+    names = [f"{TITLES[method]} {metric}" for method in NEIGHBOR_METHODS for metric in metrics]
+    title = f"Neighbours {'in training and at test' if retrain else 'at test'}"
+    return Table(["#N", *names], rows, title)
+
+
 def ablation_table(results: Results) -> Table:
-    """Table 4."""
+    """Table 4: GraphFormers without some of its parts."""
     rows = []
     for title, each in ablations().items():
         system = results.find(each.name)
         if system is not None:
             rows.append([title, *metric_cells(system)])
-    return with_best("Ablation", ["", *METRIC_NAMES], rows)
+    return mark_best(Table(["", *headline_metrics()], rows, "Ablation"))
 
 
-def neighbor_table(results: Results, most: int, *, retrain: bool) -> Table:
-    """Table 3: #N neighbours at test, or in training as well."""
-    rows = []
-    for count in range(1, most + 1):
-        row = [str(count)]
-        for method in ("graphformers", "max"):
-            retrained = results.find(f"{method}.n{count}") if retrain and count < most else None
-            system = retrained or results.find(method)
-            condition = ASKED if retrained or count == most else f"#N = {count}"
-            row += (
-                metric_cells(system, condition)
-                if system is not None and condition in system.ranks
-                else [""] * 3
-            )
-        rows.append(row)
-    titles = [
-        f"{TITLES[method]} {metric}"
-        for method in ("graphformers", "max")
-        for metric in METRIC_NAMES
-    ]
-    return Table(
-        f"Neighbours {'in training and at test' if retrain else 'at test'}", ["#N", *titles], rows
-    )
+def efficiency_table(measured: Sequence[Mapping[str, float]], device: str) -> Table:
+    """Table 5: milliseconds and memory of a mini-batch by number of neighbours.
 
-
-def efficiency_table(found: Sequence[Mapping[str, Any]], device: str) -> Table:
-    """Table 5: milliseconds and memory of a mini-batch, by number of neighbours.
-
-    On a GPU also without what launching kernels takes, which is most of the time where there is
-    little to do.
+    On a GPU also the time of a CUDA graph, which has no overhead for launching kernels.
     """
     rows = []
-    for words, name, unit in (
+    for quantity, name, unit in (
         ("Time", "ms", "ms"),
         ("Time of the GPU", "graph_ms", "ms"),
         ("Memory", "gib", "GiB"),
     ):
         for method in ("max", "graphformers"):
-            if all(f"{method}_{name}" in entry for entry in found):
-                rows.append(
-                    [
-                        f"{words}: {TITLES[method]}",
-                        *(f"{entry[f'{method}_{name}']:.2f} {unit}" for entry in found),
-                    ]
-                )
-    return Table(
-        f"Efficiency on {device}", ["#N", *(str(entry["neighbours"]) for entry in found)], rows
-    )
+            key = f"{method}_{name}"
+            if all(key in entry for entry in measured):
+                cells = [f"{entry[key]:.2f} {unit}" for entry in measured]
+                rows.append([f"{quantity}: {TITLES[method]}", *cells])
+    counts = [str(entry["neighbours"]) for entry in measured]
+    return Table(["#N", *counts], rows, f"Efficiency on {device}")
+
+
+def metric_cells(system: System, condition: str = OWN_NEIGHBORS) -> list[str]:
+    """The headline metrics: means over seeds, ± the standard deviation if there are several."""
+    cells = []
+    for metric in headline_metrics():
+        mean, deviation = system.mean(metric, condition), system.deviation(metric, condition)
+        cells.append(f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}")
+    return cells
+
+
+def mark_best(table: Table) -> Table:
+    """The table with the largest value of each headline metric in bold, as in the paper.
+
+    Metrics start in the second column.
+    """
+    bold = set()
+    for column in range(1, 1 + len(headline_metrics())):
+        values = [row[column].split(" ")[0] for row in table.rows]
+        bold |= {(i, column) for i, value in enumerate(values) if value and value == max(values)}
+    return Table(table.header, table.rows, table.title, bold=frozenset(bold))

@@ -1,14 +1,14 @@
-"""Variant: a method with the settings that set it apart; and which variants each of the paper's
-tables compares.
-"""
+"""Variants of methods, and which variants each table of the paper compares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.registry import method_class
 
+SettingValue = int | float | str | bool | None
+
+# the methods in the order of the paper's Table 2
 TITLES = {
     "plm": "PLM",
     "tnve": "TNVE",
@@ -19,68 +19,101 @@ TITLES = {
     "att": "PLM+Att",
     "graphformers": "GraphFormers",
 }
+TABLES = ("datasets", "overall", "neighbours", "ablation", "efficiency")
 ONE_STAGE = "one-stage"
-# to take from GraphFormers: in words, in Table 4, as a setting
-LESS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    ONE_STAGE: ("one stage", "- Progressive", {"two_stage": False}),  # from other methods, too
-    "simplified": ("bidirectional", "- Simplified", {"direction": "bidirectional"}),
-    "shared": ("a GNN for every layer", "- Shared GNNs", {"share_gnn": False}),
-    "position": ("without position bias", "- Position", {"position_bias": False}),
+DEFAULT = ("plm", "max", "graphformers", "plm.one-stage", "max.one-stage", "graphformers.one-stage")
+# the methods of Table 3
+NEIGHBOR_METHODS = ("graphformers", "max")
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A method without one of its parts."""
+
+    title: str
+    table_title: str  # in the paper's Table 4
+    settings: Mapping[str, SettingValue]
+
+
+# the first one applies to all methods, the others to graphformers alone
+ABLATIONS = {
+    ONE_STAGE: Ablation("one stage", "- Progressive", {"two_stage": False}),
+    "simplified": Ablation("bidirectional", "- Simplified", {"direction": "bidirectional"}),
+    "shared": Ablation("a GNN for every layer", "- Shared GNNs", {"share_gnn": False}),
+    "position": Ablation("without position bias", "- Position", {"position_bias": False}),
 }
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is trained. `name` is that of its folders, `title` that in tables."""
+    """A method with certain settings.
+
+    Args:
+        name: Names the folders of its runs.
+        title: Names it in tables and reports.
+        method: The method.
+        settings: The settings in which it differs from the other variants of a comparison.
+    """
 
     name: str
     title: str
     method: str
-    # what differs from the common settings
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, SettingValue] = field(default_factory=dict)
 
     @property
     def reads_neighbors(self) -> bool:
         return method_class(self.method).reads_neighbors
 
     @property
-    def is_two_stage(self) -> bool:
-        return bool(self.settings.get("two_stage", True))
+    def is_modified(self) -> bool:
+        """Whether it is not the plain method."""
+        return self.name != self.method
 
 
 def variant(name: str) -> Variant:
-    """A method by its name, such as max, trained in two stages; max.one-stage is trained on clean
-    text alone.
+    """The variant of a name.
 
-    graphformers.simplified, .shared and .position are the paper's ablations.
+    Args:
+        name: A method such as max, trained in two stages; max.one-stage, trained in one;
+            graphformers.simplified, .shared or .position, the ablations of the paper.
+
+    Raises:
+        GraphFormersError: There is no such method, or no such variant of it.
+
+    Example:
+        >>> variant("max.one-stage").title
+        'PLM+Max (one stage)'
     """
-    method, dot, less = name.partition(".")
+    method, dot, ablation = name.partition(".")
     if method not in TITLES:
         raise GraphFormersError(f"no method {method!r}; {nearest(method, TITLES)}")
     if not dot:
         return Variant(name, TITLES[method], method, {"two_stage": True})
-    known = list(LESS) if method == "graphformers" else [ONE_STAGE]
-    if less not in known:
-        raise GraphFormersError(
-            f"{name!r} given, expected {method} or "
-            + " or ".join(f"{method}.{each}" for each in known)
-        )
-    words, _, changes = LESS[less]
-    return Variant(name, f"{TITLES[method]} ({words})", method, {"two_stage": True} | changes)
+    known = list(ABLATIONS) if method == "graphformers" else [ONE_STAGE]
+    if ablation not in known:
+        expected = " or ".join([method, *(f"{method}.{each}" for each in known)])
+        raise GraphFormersError(f"{name!r} given, expected {expected}")
+    found = ABLATIONS[ablation]
+    title = f"{TITLES[method]} ({found.title})"
+    return Variant(name, title, method, {"two_stage": True, **found.settings})
 
 
 def variants(names: Sequence[str]) -> list[Variant]:
+    """The variants of some names, without repetitions."""
     return [variant(name) for name in dict.fromkeys(names)]
 
 
 def ablations() -> dict[str, Variant]:
-    """Table 4: GraphFormers with one thing less each, beside PLM+Max; by their titles there."""
-    whole = {each.title: each for each in variants(["graphformers", "max"])}
-    return whole | {title: variant(f"graphformers.{less}") for less, (_, title, _) in LESS.items()}
+    """The variants of Table 4 by their titles there."""
+    complete = {each.title: each for each in variants(["graphformers", "max"])}
+    return complete | {
+        ablation.table_title: variant(f"graphformers.{name}")
+        for name, ablation in ABLATIONS.items()
+    }
 
 
 def with_neighbors(count: int) -> list[Variant]:
-    """Table 3, retrained: both methods with so many neighbours in training as well."""
+    """The variants of Table 3 that are trained with `count` neighbours, too."""
     return [
         Variant(
             f"{method}.n{count}",
@@ -88,27 +121,30 @@ def with_neighbors(count: int) -> list[Variant]:
             method,
             {"two_stage": True, "num_neighbors": count},
         )
-        for method in ("graphformers", "max")
+        for method in NEIGHBOR_METHODS
     ]
 
 
-DEFAULT = ("plm", "max", "graphformers", "plm.one-stage", "max.one-stage", "graphformers.one-stage")
-TABLES = ("datasets", "overall", "neighbours", "ablation", "efficiency")
-
-
 def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -> list[Variant]:
-    """What has to be trained for one of the paper's tables."""
+    """The variants that a table of the paper compares.
+
+    Args:
+        table: datasets, overall, neighbours, ablation or efficiency.
+        retrain: neighbours: whether models are trained for every number of neighbours.
+        most_neighbors: neighbours: the largest number.
+
+    Raises:
+        GraphFormersError: There is no such table.
+    """
+    if table not in TABLES:
+        raise GraphFormersError(f"no table {table!r}; {nearest(table, TABLES)}")
     if table == "overall":
         return variants(list(TITLES))
     if table == "ablation":
         return list(ablations().values())
     if table == "neighbours":
-        own = variants(["graphformers", "max"])
-        return (
-            own + [each for count in range(1, most_neighbors) for each in with_neighbors(count)]
-            if retrain
-            else own
-        )
-    if table in TABLES:
-        return []
-    raise GraphFormersError(f"no table {table!r}; {nearest(table, TABLES)}")
+        fewer = range(1, most_neighbors) if retrain else ()
+        return variants(NEIGHBOR_METHODS) + [
+            each for count in fewer for each in with_neighbors(count)
+        ]
+    return []

@@ -1,1 +1,4 @@
-"""Evaluation: how well vectors find links."""
+"""Evaluation of link prediction: rankings, metrics, slices, baselines.
+
+Modules that register metrics are imported here.
+"""

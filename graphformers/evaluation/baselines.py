@@ -1,29 +1,36 @@
-"""What is known without training: words, links, and a language model's own sentence vectors. They
-stand beside every model.
+"""Rankings without training: degrees, common neighbours, TF-IDF, untrained sentence embeddings.
 
-All of them see what models see: the texts, and the links that are left for training.
+They see the same data as models: the texts, and the links that are left for training.
+
+Shapes: N nodes, V words of the vocabulary.
 """
 
+import logging
 import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkSplit
-from graphformers.evaluation.scores import Scorer, SparseScores
+from graphformers.evaluation.scores import SparseScores
 from graphformers.model.backbones import find_backbone, pooling_of
 from graphformers.model.config import POOLINGS
 from graphformers.model.encoder import GraphFormers
-from graphformers.progress import say
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+logger = logging.getLogger(__name__)
 
 WORD = re.compile(r"\w+")
-NAMES = {
+# titles in tables and JSON; {} is the number of neighbours
+TITLES = {
     "degree": "degree alone",
     "common": "common neighbours",
     "adamic": "Adamic–Adar",
@@ -32,91 +39,96 @@ NAMES = {
 }
 
 
-def simple_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Scorer]:
-    """The rankings that cost nothing, by the names people know them under."""
-    features = word_features(text.as_py() for text in split.graph.texts)
-    links, degrees = link_matrix(split), np.diff(split.indptr)
-    # who has one neighbour is nobody's common neighbour
+def baseline_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, SparseScores]:
+    """Scorers that need neither training nor a language model.
+
+    Args:
+        split: The links for training define degrees and common neighbours.
+        num_neighbors: How many neighbours TF-IDF vectors are averaged with.
+
+    Returns:
+        The scorers by their titles in tables.
+    """
+    features = tfidf_features(text.as_py() for text in split.graph.texts)
+    links, degrees = adjacency_matrix(split), np.diff(split.indptr)
+    # A node of degree 1 is no common neighbour of two others, so the weight of 1 / log(1) is never
+    # used.
     weights = 1 / np.log(np.maximum(degrees, 2))
-    rows: dict[str, Scorer] = {
+    scorers = {
         "degree": SparseScores(_column(np.ones(len(degrees))), _column(degrees)),
         "common": SparseScores(links),
         "adamic": SparseScores((links @ _diagonal(np.sqrt(weights))).tocsr()),
         "tfidf": SparseScores(features),
-        "tfidf_near": SparseScores(with_neighbors(features, split, num_neighbors)),
+        "tfidf_near": SparseScores(add_neighbor_means(features, split, num_neighbors)),
     }
-    return {NAMES[key].format(num_neighbors): scorer for key, scorer in rows.items()}
+    return {TITLES[key].format(num_neighbors): scorer for key, scorer in scorers.items()}
 
 
-def word_features(texts: Iterable[str]) -> Any:
-    """(N, V) CSR of unit rows: how often a word occurs in a text, times ln((1 + N) / (1 + texts
-    with it)) + 1.
-    """
+def tfidf_features(texts: Iterable[str]) -> "csr_matrix":
+    """(N, V) CSR of unit rows: term frequency times ln((1 + N) / (1 + document frequency)) + 1."""
     from scipy.sparse import csr_matrix
 
-    places: dict[str, int] = {}
-    # millions of texts: lists of numbers would fill the memory
+    vocabulary: dict[str, int] = {}
+    # typed arrays: for millions of texts, lists of numbers do not fit in memory
     columns, counts, indptr = array("i"), array("f"), array("q", [0])
     for text in texts:
         found = Counter(WORD.findall(text.lower()))
-        columns.extend(places.setdefault(word, len(places)) for word in found)
+        columns.extend(vocabulary.setdefault(word, len(vocabulary)) for word in found)
         counts.extend(found.values())
         indptr.append(len(columns))
-    flat = (
+    entries = (
         np.frombuffer(counts, dtype=np.float32).copy(),
         np.frombuffer(columns, dtype=np.int32).copy(),
+        np.frombuffer(indptr, dtype=np.int64),
     )
-    matrix = csr_matrix(
-        (*flat, np.frombuffer(indptr, dtype=np.int64)), shape=(len(indptr) - 1, max(len(places), 1))
-    )
+    matrix = csr_matrix(entries, shape=(len(indptr) - 1, max(len(vocabulary), 1)))
     matrix.sort_indices()
-    spread = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    matrix.data *= (np.log((1 + matrix.shape[0]) / (1 + spread)) + 1).astype(np.float32)[
-        matrix.indices
-    ]
-    return _unit_rows(matrix)
+    frequencies_V = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    weights_V = (np.log((1 + matrix.shape[0]) / (1 + frequencies_V)) + 1).astype(np.float32)
+    matrix.data *= weights_V[matrix.indices]
+    return _normalize_rows(matrix)
 
 
-def with_neighbors(features: Any, split: LinkSplit, num_neighbors: int) -> Any:
-    """Each row plus the mean of the rows of the neighbours that a model would see, of length one
-    again.
+def add_neighbor_means(
+    features: "csr_matrix", split: LinkSplit, num_neighbors: int
+) -> "csr_matrix":
+    """Each row plus the mean row of its sampled neighbours, normalized.
+
+    The neighbours are those that a model with `num_neighbors` sees.
     """
     from scipy.sparse import csr_matrix
 
-    around = split.sampler(num_neighbors).sample(np.arange(split.graph.num_nodes))
-    counts = np.diff(around.indptr)
+    sampled = split.sampler(num_neighbors).sample(np.arange(split.graph.num_nodes))
+    counts = np.diff(sampled.indptr)
     shares = np.repeat((1 / np.maximum(counts, 1)).astype(np.float32), counts)
-    means = (
-        csr_matrix((shares, around.neighbors, around.indptr), shape=(len(counts), len(counts)))
-        @ features
+    averaging = csr_matrix(
+        (shares, sampled.neighbors, sampled.indptr), shape=(len(counts), len(counts))
     )
-    summed = (features + means).tocsr()
+    summed = (features + averaging @ features).tocsr()
     summed.sort_indices()
-    return _unit_rows(summed)
+    return _normalize_rows(summed)
 
 
-def link_matrix(split: LinkSplit) -> Any:
+def adjacency_matrix(split: LinkSplit) -> "csr_matrix":
     """(N, N) CSR of ones: the links that models may see."""
     from scipy.sparse import csr_matrix
 
-    ones = np.ones(len(split.indices), dtype=np.float32)
-    return csr_matrix(
-        (ones, split.indices, split.indptr), shape=(split.graph.num_nodes, split.graph.num_nodes)
-    )
+    ones, size = np.ones(len(split.indices), dtype=np.float32), split.graph.num_nodes
+    return csr_matrix((ones, split.indices, split.indptr), shape=(size, size))
 
 
-def _unit_rows(matrix: Any) -> Any:
+def _normalize_rows(matrix: "csr_matrix") -> "csr_matrix":
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
     return (_diagonal(1 / np.maximum(lengths, 1e-12)) @ matrix).tocsr()
 
 
-def _diagonal(values: Array) -> Any:
+def _diagonal(values: Array) -> "csr_matrix":
     from scipy.sparse import diags
 
     return diags(values.astype(np.float32), format="csr")
 
 
-def _column(values: Array) -> Any:
+def _column(values: Array) -> "csr_matrix":
     from scipy.sparse import csr_matrix
 
     return csr_matrix(values.astype(np.float32)[:, None])
@@ -129,14 +141,24 @@ def sentence_vectors(
     max_tokens: int = 32,
     device: str | None = None,
 ) -> Array:
-    """(len(nodes), D) float32: the texts of some nodes, read by an untrained backbone; to be
-    compared by cosine.
+    """Embeds the texts of some nodes by an untrained backbone. Compare them by cosine.
+
+    Args:
+        source: The backbone: a folder, minilm, or a name on the hub.
+        graph: The graph with the texts.
+        nodes: The row numbers of the nodes.
+        max_tokens: Texts are cut after so many tokens.
+        device: Where to compute; by default the best device.
+
+    Returns:
+        (len(nodes), D) float32 vectors.
     """
     folder = find_backbone(source)
     pooling = pooling_of(folder) or "mean"
     if pooling not in POOLINGS:
-        say(
-            f"{folder}: its own way to pool is {pooling}; it is read by the mean of its tokens here"
+        logger.warning(
+            f"{folder}: its pooling {pooling} is not supported; its token vectors are averaged "
+            f"instead"
         )
         pooling = "mean"
     model = GraphFormers.from_backbone(

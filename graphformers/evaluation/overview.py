@@ -1,82 +1,124 @@
-"""Overview: systems on the same questions, under every protocol asked for, in every slice, beside
-what costs nothing.
-"""
+"""An overview of a system: all protocols, all slices, and baselines on the same questions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import sentence_vectors, simple_scores
-from graphformers.evaluation.foreign import foreign_scores
-from graphformers.evaluation.metrics import (
-    METRICS,
-    Difference,
-    Ranks,
-    Score,
-    paired_difference,
-    summarize,
-)
+from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
+from graphformers.evaluation.external import external_scores
+from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks, headline_metrics
 from graphformers.evaluation.ranking import (
     Evaluation,
     asked_nodes,
     check_protocol,
+    evaluations_table,
     model_scores,
     rank,
 )
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.evaluation.significance import (
+    Difference,
+    Score,
+    paired_difference,
+    summarize,
+)
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
+from graphformers.table import Table, tables_html
 
-# group -> slice -> number of questions, metrics
-SliceScores = dict[str, dict[str, tuple[int, dict[str, Score]]]]
+PROTOCOL_TITLES = {
+    "saved": "Among the saved candidates:",
+    "in-batch": "Among the positives of consecutive questions (as in the 2021 code):",
+    "full": "Among all nodes, without known links:",
+}
+
+
+@dataclass(frozen=True)
+class SliceEvaluation:
+    """The scores of a system on the questions of a slice."""
+
+    num_questions: int
+    scores: dict[str, Score]
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Evaluations by protocol and system; the first system is the one in question."""
+    """Systems evaluated on the same questions. The first system is compared with all others.
+
+    Args:
+        evaluations: protocol -> system -> scores.
+        slices: group -> slice -> scores of the first system by the first protocol.
+    """
 
     evaluations: dict[str, dict[str, Evaluation]]
-    slices: SliceScores  # of the first system, under the first protocol
+    slices: dict[str, dict[str, SliceEvaluation]]
 
     def differences(self) -> dict[str, Difference]:
-        """By how much the first system's P@1 is ahead of each other one's, under the first
-        protocol.
-        """
+        """The P@1 of the first system minus that of each other one, by the first protocol."""
         systems = next(iter(self.evaluations.values()))
-        ranks = {name: METRICS["P@1"](evaluation.ranks) for name, evaluation in systems.items()}
-        first = next(iter(ranks))
-        return {
-            name: paired_difference(ranks[first], values)
-            for name, values in ranks.items()
-            if name != first
-        }
+        values = {name: METRICS[PRIMARY](each.ranks) for name, each in systems.items()}
+        first, *others = values
+        return {name: paired_difference(values[first], values[name]) for name in others}
 
-    def table(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, for JSON."""
         protocols = {
-            protocol: {name: evaluation.table() for name, evaluation in systems.items()}
+            protocol: {name: evaluation.to_dict() for name, evaluation in systems.items()}
             for protocol, systems in self.evaluations.items()
         }
         slices = {
             group: {
-                name: {"questions": count}
-                | {metric: score.value for metric, score in scores.items()}
-                for name, (count, scores) in names.items()
+                name: {"questions": each.num_questions}
+                | {metric: score.value for metric, score in each.scores.items()}
+                for name, each in names.items()
             }
             for group, names in self.slices.items()
         }
-        return {
-            "protocols": protocols,
-            "slices": slices,
-            "ahead": {k: vars(v) for k, v in self.differences().items()},
-        }
+        differences = {name: each.to_dict() for name, each in self.differences().items()}
+        return {"protocols": protocols, "slices": slices, "ahead": differences}
+
+    def as_tables(self) -> list[Table]:
+        """A table for each protocol, one of differences, and one for each group of slices."""
+        several = len(self.evaluations) > 1
+        tables = [
+            evaluations_table(systems, PROTOCOL_TITLES[protocol] if several else "")
+            for protocol, systems in self.evaluations.items()
+        ]
+        first = next(iter(next(iter(self.evaluations.values()))))
+        differences = [(name, str(each)) for name, each in self.differences().items()]
+        tables.append(Table([], differences, f"{PRIMARY} of {first} minus {PRIMARY} of"))
+        columns = headline_metrics()
+        for group, slices in self.slices.items():
+            if len(slices) < 2:
+                continue
+            rows = []
+            for name, each in slices.items():
+                # the interval of one metric is enough to tell how much a slice says
+                cells = [
+                    str(each.scores[metric])
+                    if metric == PRIMARY
+                    else f"{each.scores[metric].value:.4f}"
+                    for metric in columns
+                ]
+                rows.append((name, f"{each.num_questions:,}", *cells))
+            tables.append(Table([group, "questions", *columns], rows))
+        return tables
+
+    def print(self) -> None:
+        """Prints all tables, separated by blank lines."""
+        for number, table in enumerate(self.as_tables()):
+            if number or table.title:
+                print()
+            table.print()
+
+    def _repr_html_(self) -> str:
+        return tables_html(self.as_tables())
 
 
 def overview(
@@ -85,7 +127,14 @@ def overview(
     questions: LinkQuestions,
     protocols: tuple[str, ...] = ("saved",),
 ) -> Overview:
-    """Ranks the questions by every system under every protocol."""
+    """Ranks questions by several systems and protocols.
+
+    Args:
+        systems: Scorers by name. The first one is compared with all others.
+        split: The split of the questions.
+        questions: The links to rank.
+        protocols: How to rank them.
+    """
     evaluations = {
         protocol: {
             name: rank(scorer, split.graph, questions, protocol) for name, scorer in systems.items()
@@ -93,22 +142,24 @@ def overview(
         for protocol in protocols
     }
     first = next(iter(next(iter(evaluations.values())).values()))
-    return Overview(evaluations, slice_scores(first.ranks, split, questions))
+    return Overview(evaluations, evaluate_slices(first.ranks, split, questions))
 
 
-def slice_scores(ranks: Ranks, split: LinkSplit, questions: LinkQuestions) -> SliceScores:
-    """Every metric in every slice."""
+def evaluate_slices(
+    ranks: Ranks, split: LinkSplit, questions: LinkQuestions
+) -> dict[str, dict[str, SliceEvaluation]]:
+    """Every metric on every slice: group -> slice -> scores."""
     return {
         group: {
-            name: (int(mark.sum()), summarize(Ranks(ranks.better[mark], ranks.tied[mark])))
-            for name, mark in names.items()
+            name: SliceEvaluation(int(mask.sum()), summarize(ranks[mask]))
+            for name, mask in names.items()
         }
         for group, names in slices_of(split, questions).items()
     }
 
 
-def evaluate_beside_baselines(
-    model: Path | None,
+def evaluate_with_baselines(
+    model: str | Path | None,
     split: LinkSplit,
     questions: LinkQuestions,
     *,
@@ -118,30 +169,46 @@ def evaluate_beside_baselines(
     num_neighbors: int | None = None,
     device: str | None = None,
 ) -> Overview:
-    """A model folder and files of vectors (and whether each is compared by cosine), beside all that
-    needs no training.
+    """Evaluates a model and vectors from files next to rankings that need no training.
 
-    `backbone` is shown untrained; by default the one that the model was trained from, where it says
-    so. `num_neighbors` of a node are read, by default as many as in training.
+    Args:
+        model: A model folder.
+        split: The split of the questions.
+        questions: The links to rank.
+        protocols: How to rank them.
+        vectors: Files of vectors, and whether to compare them by cosine.
+        backbone: The backbone to evaluate untrained; by default the one that the model was trained
+            from.
+        num_neighbors: Neighbours sampled per node; by default as in training.
+        device: Where to compute; by default the best device.
+
+    Raises:
+        GraphFormersError: Neither a model nor vectors are given, or a file cannot be read.
+
+    Example:
+        >>> split = LinkSplit.load("papers.split")
+        >>> evaluate_with_baselines("papers.model", split, split.test).print()
     """
     for protocol in protocols:
         check_protocol(protocol)
     nodes = None if "full" in protocols else asked_nodes(questions)
+    scored_nodes = np.arange(split.graph.num_nodes) if nodes is None else nodes
     systems: dict[str, Scorer] = {}
-    sampler = None if num_neighbors is None else split.sampler(num_neighbors)
-    max_tokens, usual = ModelConfig.max_tokens, ModelConfig.num_neighbors
+    max_tokens, trained_neighbors = ModelConfig.max_tokens, ModelConfig.num_neighbors
     if model is not None:
         loaded = GraphFormers.from_pretrained(model, device=device)
-        max_tokens, usual = loaded.config.max_tokens, loaded.config.num_neighbors
+        max_tokens, trained_neighbors = loaded.config.max_tokens, loaded.config.num_neighbors
+        sampler = None if num_neighbors is None else split.sampler(num_neighbors)
         systems[str(model)] = model_scores(loaded, split, questions, protocols, sampler)
         backbone = backbone or backbone_of(model)
-    everyone = np.arange(split.graph.num_nodes) if nodes is None else nodes
     for file, cosine in (vectors or {}).items():
-        systems[file] = foreign_scores(file, split.graph, everyone, questions.pairs, cosine=cosine)
+        systems[file] = external_scores(
+            file, split.graph, scored_nodes, questions.pairs, cosine=cosine
+        )
     if not systems:
         raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
     if backbone:
-        own = sentence_vectors(backbone, split.graph, everyone, max_tokens, device)
-        systems[f"{Path(backbone).name}, untrained"] = VectorScores(own, nodes, cosine=True)
-    around = usual if num_neighbors is None else num_neighbors
-    return overview(systems | simple_scores(split, around), split, questions, protocols)
+        texts = sentence_vectors(backbone, split.graph, scored_nodes, max_tokens, device)
+        systems[f"{Path(backbone).name}, untrained"] = VectorScores(texts, nodes, cosine=True)
+    count = trained_neighbors if num_neighbors is None else num_neighbors
+    return overview(systems | baseline_scores(split, count), split, questions, protocols)

@@ -1,16 +1,17 @@
-"""Link prediction: where the true link stands among others. Three protocols:
+"""Link prediction: the rank of the true link among other candidates, by one of three protocols.
 
-- "saved" (the paper's): among the saved candidates of each question, 1 + 299 as a rule;
-- "in-batch" (the 2021 code's): among the positives of 300 consecutive questions; nothing is
-  dropped, the last questions are asked
-  among the last 300;
-- "full": among all nodes of the graph, known links of the anchor left out.
+- "saved", of the paper: among the saved candidates of each question, usually 1 + 299.
+- "in-batch", of the 2021 code: among the positives of 300 consecutive questions. No question is
+  dropped: the last ones are ranked among the last 300 positives.
+- "full": among all nodes of the graph, without the known links of the anchor.
+
+Shapes: Q questions, C candidates per question, M nodes of a block.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,41 +21,77 @@ from graphformers.data.arrays import Array, ranges
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
 from graphformers.errors import GraphFormersError, nearest
-from graphformers.evaluation.metrics import Ranks, Score, rank_positives, summarize
+from graphformers.evaluation.metrics import Ranks, rank_positives
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.evaluation.significance import Score, summarize
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
-from graphformers.progress import progress, say
+from graphformers.progress import progress
+from graphformers.table import Table
+
+logger = logging.getLogger(__name__)
 
 PROTOCOLS = ("saved", "in-batch", "full")
-BATCH = 300  # questions that the in-batch protocol puts together
-SCORES_AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 30}  # of the full protocol
-ANCHORS_AT_ONCE = {"cpu": 2048, "cuda": 8192}
+# questions that the in-batch protocol ranks together
+BATCH_SIZE = 300
+# how much of the full protocol is computed at a time, by device
+ANCHORS_PER_BLOCK: Mapping[str, int] = {"cpu": 2048, "cuda": 8192}
+SCORES_PER_BLOCK: Mapping[str, int] = {"cpu": 1 << 26, "cuda": 1 << 30}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model scored on a set of questions."""
+    """The scores of a system on a set of questions.
 
-    scores: dict[str, Score]  # P@1, NDCG, MRR, hits@10
+    Args:
+        scores: The mean of every metric with its 95 % interval.
+        num_questions: Questions that were ranked.
+        num_candidates: Candidates per question.
+        ranks: The rank of each positive.
+
+    Example:
+        >>> evaluation = evaluate("papers.model", "papers.split")
+        >>> evaluation.scores["P@1"].value
+        0.6331
+    """
+
+    scores: dict[str, Score]
     num_questions: int
     num_candidates: int
     ranks: Ranks = field(compare=False, repr=False)
 
     @staticmethod
-    def of(ranks: Ranks, num_candidates: int) -> "Evaluation":
+    def from_ranks(ranks: Ranks, num_candidates: int) -> "Evaluation":
+        """Every metric of some ranks."""
         return Evaluation(summarize(ranks), len(ranks), num_candidates, ranks)
-
-    def table(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
-        metrics = {
-            name: {"value": score.value, "interval": [score.low, score.high]}
-            for name, score in self.scores.items()
-        }
-        return {"questions": self.num_questions, "candidates": self.num_candidates, **metrics}
 
     def __str__(self) -> str:
         return "  ".join(f"{name} {score}" for name, score in self.scores.items())
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain numbers, for JSON."""
+        metrics = {name: score.to_dict() for name, score in self.scores.items()}
+        return {"questions": self.num_questions, "candidates": self.num_candidates, **metrics}
+
+    def as_table(self) -> Table:
+        """A row with every metric."""
+        return evaluations_table({"": self})
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def evaluations_table(evaluations: Mapping[str, Evaluation], title: str = "") -> Table:
+    """A row for each system; all of them answered the same questions."""
+    first = next(iter(evaluations.values()))
+    rows = [
+        (name, *(str(score) for score in evaluation.scores.values()))
+        for name, evaluation in evaluations.items()
+    ]
+    note = (
+        f"{first.num_questions:,} questions, {first.num_candidates} candidates each; 95 % intervals"
+    )
+    return Table(["", *first.scores], rows, title, [note])
 
 
 def evaluate(
@@ -65,18 +102,31 @@ def evaluate(
     protocol: str = "saved",
     sampler: NeighborSampler | None = None,
 ) -> Evaluation:
-    """Scores a model on a split's test questions, or on others of it: `evaluate(model, split,
-    split.valid)`.
+    """Scores a model on held-out links.
 
-    `model` and `split` may be folders. Nodes are read with the neighbours that the model may see,
-    or with those that another sampler draws.
+    Args:
+        model: A model or its folder.
+        split: A split or its folder.
+        questions: The links to rank: by default the split's test questions.
+        protocol: The candidates of each question: saved, in-batch or full.
+        sampler: Samples the neighbours that nodes are encoded with; by default as in training,
+            from the links that models may see.
+
+    Returns:
+        Means of all metrics with intervals, and the rank of each question's positive.
+
+    Raises:
+        GraphFormersError: The protocol is unknown, or a folder cannot be read.
+
+    Example:
+        >>> print(evaluate("papers.model", "papers.split", protocol="full"))
+        P@1 0.2104 [0.1930, 0.2281]  NDCG 0.4377 [0.4241, 0.4512]  …
     """
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     split = loaded_split(split)
-    asked = split.test if questions is None else questions
-    return rank(
-        model_scores(model, split, asked, (protocol,), sampler), split.graph, asked, protocol
-    )
+    questions = split.test if questions is None else questions
+    scorer = model_scores(model, split, questions, (protocol,), sampler)
+    return rank(scorer, split.graph, questions, protocol)
 
 
 def model_scores(
@@ -86,32 +136,39 @@ def model_scores(
     protocols: tuple[str, ...] = ("saved",),
     sampler: NeighborSampler | None = None,
 ) -> VectorScores:
-    """A model's vectors of the nodes that the questions ask about, of all nodes for the full
-    protocol.
+    """Encodes the nodes of some questions, or all nodes for the full protocol.
+
+    Args:
+        model: The model. A warning is logged if it was trained on another split.
+        split: The split of the questions.
+        questions: The links to rank.
+        protocols: The protocols that the scores are for.
+        sampler: As in `evaluate`.
     """
-    learnt_from = (
+    trained_on = (
         training_of(model.source).get("settings", {}).get("split") if model.source else None
     )
-    if learnt_from not in (None, split.fingerprint):
-        say(
-            f"{model.source}: was trained on another split than this one. If that was one of the "
-            f"same graph, it may have learnt "
-            "from links that are asked for here, and its scores would be too good"
+    if trained_on not in (None, split.fingerprint):
+        logger.warning(
+            f"{model.source}: was trained on another split. If that is a split of the same graph, "
+            f"its training links may include held-out links of this one, and the scores are too "
+            f"good"
         )
     nodes = None if "full" in protocols else asked_nodes(questions)
     sampler = sampler or split.sampler(model.config.num_neighbors)
     vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)
-    return VectorScores(
-        vectors, nodes, cosine=model.is_cosine, device=model.device if nodes is None else "cpu"
-    )
+    # only the full protocol has enough products to pay for copying vectors to the GPU
+    device = model.device if nodes is None else "cpu"
+    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=device)
 
 
 def asked_nodes(questions: LinkQuestions) -> Array:
-    """The distinct nodes that a set of questions is about, sorted."""
+    """The distinct nodes of some questions and their candidates, sorted."""
     return np.union1d(questions.pairs[:, 0], questions.candidates)
 
 
 def check_protocol(protocol: str, known: Sequence[str] = PROTOCOLS) -> None:
+    """Raises an error for an unknown protocol."""
     if protocol not in known:
         raise GraphFormersError(f"no protocol {protocol!r}; {nearest(protocol, known)}")
 
@@ -119,94 +176,111 @@ def check_protocol(protocol: str, known: Sequence[str] = PROTOCOLS) -> None:
 def rank(
     scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved"
 ) -> Evaluation:
-    """Ranks the positives of some questions under one of the PROTOCOLS."""
+    """Ranks the positives of some questions by one of the protocols.
+
+    Raises:
+        GraphFormersError: The protocol is unknown, or some scores are not finite.
+    """
     check_protocol(protocol)
     if protocol == "full":
-        return Evaluation.of(rank_all(scorer, graph, questions.pairs), graph.num_nodes)
+        return Evaluation.from_ranks(rank_all(scorer, graph, questions.pairs), graph.num_nodes)
     asked = in_batch(questions.pairs) if protocol == "in-batch" else questions
-    return Evaluation.of(rank_listed(scorer, asked), asked.candidates.shape[1])
+    return Evaluation.from_ranks(rank_listed(scorer, asked), asked.candidates.shape[1])
 
 
 def rank_listed(scorer: Scorer, questions: LinkQuestions) -> Ranks:
-    """Where each positive stands among its candidates."""
+    """Ranks each positive among the candidates of its question."""
     return rank_positives(scorer.listed(questions.pairs[:, 0], questions.candidates))
 
 
-def in_batch(pairs: Array, size: int = BATCH) -> LinkQuestions:
-    """The same questions, each asked among the positives of its batch of consecutive ones.
+def in_batch(pairs: Array, size: int = BATCH_SIZE) -> LinkQuestions:
+    """Questions whose candidates are the positives of `size` consecutive questions.
 
-    As in the 2021 code, a batch may hold a node twice or a true link of the anchor as a negative.
-    The last questions that do not fill a batch are asked among the last `size` positives.
+    As in the 2021 code, a node may occur twice among the candidates, and a true link of the anchor
+    may count as a negative.
     """
     size = min(size, len(pairs))
-    own = np.arange(len(pairs))
-    starts = np.minimum(own - own % size, len(pairs) - size)
-    others = (np.arange(size) + (own - starts)[:, None]) % size + starts[:, None]  # its own first
-    return LinkQuestions(pairs, pairs[others, 1])
+    questions = np.arange(len(pairs))
+    starts = np.minimum(questions - questions % size, len(pairs) - size)
+    # each question's own positive comes first
+    candidates = (np.arange(size) + (questions - starts)[:, None]) % size + starts[:, None]
+    return LinkQuestions(pairs, pairs[candidates, 1])
 
 
-def rank_all(scorer: Scorer, graph: TextGraph, pairs: Array) -> Ranks:
-    """Where each positive stands among all nodes but the anchor and what is linked to it anywhere
-    in the graph.
+def rank_all(
+    scorer: Scorer,
+    graph: TextGraph,
+    pairs: Array,
+    *,
+    anchors_per_block: int | None = None,
+    scores_per_block: int | None = None,
+) -> Ranks:
+    """Ranks each positive among all nodes, without the anchor and its other links.
 
-    The scores of some anchors against a block of nodes are computed at a time, counted and
-    forgotten.
+    Scores are computed and counted block by block: the matrix of all scores does not fit in memory.
+
+    Args:
+        scorer: Scores all nodes of the graph.
+        graph: All its links are known links.
+        pairs: (Q, 2) anchors and positives.
+        anchors_per_block: Rows of a block; by default by device.
+        scores_per_block: Scores of a block; by default by device.
+
+    Raises:
+        GraphFormersError: The scorer has other nodes, or the score of a positive is not finite.
     """
     if scorer.num_nodes != graph.num_nodes:
         raise GraphFormersError(
             f"vectors of {scorer.num_nodes:,} nodes, full ranking needs all {graph.num_nodes:,} of "
             f"the graph"
         )
-    counted = []
+    device = scorer.device.type
+    height = anchors_per_block or ANCHORS_PER_BLOCK.get(device, ANCHORS_PER_BLOCK["cpu"])
+    scores = scores_per_block or SCORES_PER_BLOCK.get(device, SCORES_PER_BLOCK["cpu"])
+    counted = [np.zeros((2, 0), dtype=np.int64)]
     with progress("Ranking", len(pairs) * graph.num_nodes, "scores") as task:
-        device = getattr(scorer, "device", torch.device("cpu")).type
-        anchors, scores = (
-            sizes.get(device, sizes["cpu"]) for sizes in (ANCHORS_AT_ONCE, SCORES_AT_ONCE)
-        )
-        for start in range(0, len(pairs), anchors):
-            part = pairs[start : start + anchors]
+        for start in range(0, len(pairs), height):
+            part = pairs[start : start + height]
             width = max(1, min(scores // len(part), scorer.most_rows))
-            counted.append(_rank_against_all(scorer, graph, part, width, task.advance))
-    better, tied = np.concatenate(counted, 1) if counted else np.zeros((2, 0), dtype=np.int64)
+            counted.append(_rank_block(scorer, graph, part, width, task.advance))
+    better, tied = np.concatenate(counted, 1)
     return Ranks(better, tied)
 
 
-def _rank_against_all(
+def _rank_block(
     scorer: Scorer, graph: TextGraph, pairs: Array, width: int, advance: Callable[[float], None]
 ) -> Array:
-    """(2, Q): how many nodes are better, how many tied. `width` nodes are scored at a time."""
+    """(2, Q): how many nodes score better, and how many the same. `width` nodes at a time."""
     anchors, positives = pairs[:, 0], pairs[:, 1]
     rounding_Q1 = scorer.rounding(anchors, positives)[:, None]
-    positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(
-        rounding_Q1.device
-    )
+    device = rounding_Q1.device
+    positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(device)
     if not bool((positive_Q1.isfinite() & rounding_Q1.isfinite()).all()):
-        raise GraphFormersError("some scores of the links asked for are not finite (NaN or inf)")
-    better, tied = (
-        torch.zeros(len(pairs), dtype=torch.int64, device=rounding_Q1.device) for _ in range(2)
-    )
-    questions, nodes = _left_out(graph, pairs)
+        raise GraphFormersError("some scores of the held-out links are not finite (NaN or inf)")
+    better_Q = torch.zeros(len(pairs), dtype=torch.int64, device=device)
+    tied_Q = torch.zeros_like(better_Q)
+    questions, nodes = _excluded(graph, pairs)
     for start in range(0, graph.num_nodes, width):
         stop = min(start + width, graph.num_nodes)
         scores_QM = scorer.block(anchors, start, stop)
         first, last = np.searchsorted(nodes, [start, stop])
-        places = torch.from_numpy(np.stack([questions[first:last], nodes[first:last] - start])).to(
-            scores_QM.device
-        )
-        scores_QM[places[0], places[1]] = -torch.inf
-        # as floats they are summed six times as fast, and exactly below 2^24
+        excluded = np.stack([questions[first:last], nodes[first:last] - start])
+        rows, columns = torch.from_numpy(excluded).to(scores_QM.device)
+        scores_QM[rows, columns] = -torch.inf
+        # comparisons written as floats are summed six times as fast, and exactly below 2^24
         marks_QM = torch.empty_like(scores_QM)
-        at_least = torch.ge(scores_QM, positive_Q1 - rounding_Q1, out=marks_QM).sum(1)
-        above = torch.gt(scores_QM, positive_Q1 + rounding_Q1, out=marks_QM).sum(1)
-        better += above.long()
-        tied += (at_least - above).long()
+        at_least_Q = torch.ge(scores_QM, positive_Q1 - rounding_Q1, out=marks_QM).sum(1)
+        above_Q = torch.gt(scores_QM, positive_Q1 + rounding_Q1, out=marks_QM).sum(1)
+        better_Q += above_Q.long()
+        tied_Q += (at_least_Q - above_Q).long()
         advance(float(len(pairs) * (stop - start)))
-    return torch.stack([better, tied]).cpu().numpy()
+    return torch.stack([better_Q, tied_Q]).cpu().numpy()
 
 
-def _left_out(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
-    """(question, node) that are not counted: the anchor, the positive itself, known links of the
-    anchor; sorted by node.
+def _excluded(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
+    """(question, node) pairs that are not ranked, sorted by node.
+
+    These are the anchor, the positive itself and the known links of the anchor.
     """
     anchors = pairs[:, 0].astype(np.int64)
     degrees = graph.indptr[anchors + 1] - graph.indptr[anchors]

@@ -1,11 +1,13 @@
-"""Scores of anchors against candidates, higher is nearer: by vectors, or by sparse features such as
-words and neighbours.
+"""Scores of anchors against candidates: by vectors, or by sparse features such as words and links.
 
-Shapes: Q questions, C candidates of each, M nodes of a block, D numbers of a vector.
+Higher is nearer.
+
+Shapes: Q questions, C candidates per question, M nodes of a block, N vectors, D vector size.
 """
 
 import math
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -15,37 +17,66 @@ from torch import Tensor
 from graphformers.data.arrays import Array
 from graphformers.errors import GraphFormersError
 
-BLOCK_BYTES = 1 << 28  # of vectors at a time
-# of candidates: what stays in a CPU's cache is ten times as fast
-LISTED_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
-# of the product of two lengths: scores that are nearer to each other than this are the same
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+# bytes of vectors that are multiplied at a time
+BLOCK_BYTES = 1 << 28
+# bytes of candidate vectors gathered at a time, by device: what fits a CPU's cache is ten times as
+# fast
+GATHER_BYTES: Mapping[str, int] = {"cpu": 1 << 22, "cuda": 1 << 28}
+# two scores count as tied when they differ by less than this share of the vectors' lengths
 ROUNDING = 2.0**-20
+SPARSE_BLOCK_ROWS = 1 << 18
 
 
 class Scorer(Protocol):
-    """What can rank nodes. `num_nodes` is that of the graph."""
+    """Ranks nodes of a graph for an anchor."""
 
     num_nodes: int
-    most_rows: int  # nodes of a block, at most
+    """Nodes of the graph that have a score."""
+
+    most_rows: int
+    """Nodes of a block, at most."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where `block` and `rounding` compute."""
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
-        """(Q, C) float32: each anchor against its own candidates. Equal candidates get equal scores
-        to the bit.
+        """(Q, C) float32: each anchor against its own candidates.
+
+        Equal candidates get equal scores, to the bit.
         """
 
     def block(self, anchors_Q: Array, start: int, stop: int) -> Tensor:
-        """(Q, M) float32: each anchor against the nodes start … stop."""
+        """(Q, M) float32: each anchor against the nodes from start to below stop."""
 
     def rounding(self, anchors_Q: Array, positives_Q: Array) -> Tensor:
-        """(Q,) float32: by how much the scores of equal nodes may differ in `block`."""
+        """(Q,) float32: by how much `block` may round the scores of equal nodes differently."""
 
 
 class VectorScores:
-    """Inner products, or cosines, of vectors in float32.
+    """Inner products or cosines of float32 vectors.
 
-    `nodes` are the sorted row numbers that the vectors belong to, all of the graph by default. On a
-    GPU the vectors are kept there; elsewhere they are read block by block, so that they may be
-    larger than the memory.
+    On a GPU all vectors are copied there. On a CPU they are read block by block, so that they may
+    be a memory-mapped file larger than the memory.
+
+    Args:
+        vectors: (N, D) numbers.
+        nodes: The sorted row numbers of the nodes that the vectors belong to; by default all nodes.
+        cosine: Whether to compare by cosine instead of inner product.
+        device: Where to compute.
+        gather_bytes: Bytes of candidate vectors gathered at a time; by default by device.
+
+    Raises:
+        GraphFormersError: The vectors do not match the nodes, are not finite, or have inner
+            products outside float32.
+
+    Example:
+        >>> scorer = VectorScores(np.eye(3, dtype=np.float32))
+        >>> scorer.listed(np.array([0]), np.array([[0, 2]]))
+        array([[1., 0.]], dtype=float32)
     """
 
     def __init__(
@@ -55,6 +86,7 @@ class VectorScores:
         *,
         cosine: bool = False,
         device: str | torch.device = "cpu",
+        gather_bytes: int | None = None,
     ) -> None:
         if vectors.ndim != 2 or (nodes is not None and len(vectors) != len(nodes)):
             expected = "rows of numbers" if nodes is None else f"one each for {len(nodes):,} nodes"
@@ -63,102 +95,100 @@ class VectorScores:
             )
         self.nodes, self.cosine, self.device = nodes, cosine, torch.device(device)
         self.num_nodes = len(vectors) if nodes is None else int(nodes[-1]) + 1 if len(nodes) else 0
-        self.most_rows = self._size = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
-        limit = float(np.finfo(np.float32).max)
-        # inner products of larger numbers overflow
-        most = limit if cosine else math.sqrt(limit / max(vectors.shape[1], 1))
-        is_copied = self.device.type != "cpu"
-        kind = torch.from_numpy(vectors[:0].copy()).dtype
-        self._vectors: Any = (
-            torch.empty(vectors.shape, dtype=kind, device=self.device) if is_copied else vectors
-        )
-        for start in range(0, len(vectors), self._size):
-            part = slice(start, start + self._size)
-            largest_N = _largest(vectors[part])
-            if not np.isfinite(largest_N).all():
-                raise GraphFormersError(
-                    "some of the vectors hold numbers that are not finite (NaN or inf)"
-                )
-            if largest_N.max(initial=0) > most:
-                what = (
-                    f"numbers as large as {largest_N.max():.1g}, "
-                    f"{'which' if cosine else 'whose inner products'} are too large"
-                )
-                raise GraphFormersError(
-                    f"some of the vectors hold {what} for float32; make all of them smaller by one "
-                    f"factor"
-                )
-            if is_copied:
-                self._vectors[part] = torch.from_numpy(np.array(vectors[part]))
-
-    def _take(self, places: Array | slice) -> Tensor:
-        """(…, D) float32 on the device, of length 1 where cosines are asked for."""
-        if isinstance(self._vectors, Tensor):
-            found = self._vectors[
-                places if isinstance(places, slice) else torch.from_numpy(places).to(self.device)
-            ].float()
-        elif isinstance(places, slice):
-            found = torch.from_numpy(np.array(self._vectors[places], dtype=np.float32))
-        else:
-            found = torch.from_numpy(
-                np.take(self._vectors, places, axis=0).astype(np.float32, copy=False)
-            )
-        return _of_length_one(found) if self.cosine else found
-
-    def _places(self, nodes: Array) -> Array:
-        if self.nodes is None:
-            return nodes.astype(np.int64)
-        places = np.searchsorted(self.nodes, nodes)
-        assert (self.nodes[np.minimum(places, len(self.nodes) - 1)] == nodes).all(), (
-            "a node without a vector was asked for"
-        )
-        return places
+        self.most_rows = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
+        default_bytes = GATHER_BYTES.get(self.device.type, GATHER_BYTES["cpu"])
+        self._gather_bytes = default_bytes if gather_bytes is None else gather_bytes
+        _check_range(vectors, cosine, self.most_rows)
+        self._vectors: Array | Tensor = vectors
+        if self.device.type != "cpu":
+            dtype = torch.from_numpy(vectors[:0].copy()).dtype
+            self._vectors = torch.empty(vectors.shape, dtype=dtype, device=self.device)
+            for start in range(0, len(vectors), self.most_rows):
+                rows = slice(start, start + self.most_rows)
+                self._vectors[rows] = torch.from_numpy(np.array(vectors[rows]))
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
-        most = LISTED_BYTES.get(self.device.type, LISTED_BYTES["cpu"])
-        size = max(1, most // (4 * max(self._vectors.shape[1], 1) * max(candidates_QC.shape[1], 1)))
+        row_bytes = 4 * max(self._vectors.shape[1], 1)
+        size = max(1, self._gather_bytes // (row_bytes * max(candidates_QC.shape[1], 1)))
         scores_QC = np.empty(candidates_QC.shape, dtype=np.float32)
         for start in range(0, len(candidates_QC), size):
             part = slice(start, start + size)
-            anchor_QD, near_QCD = (
-                self._take(self._places(anchors_Q[part])),
-                self._take(self._places(candidates_QC[part])),
-            )
-            # a matrix product may round equal rows differently, by their place; what is tied must
-            # stay tied
-            scores_QC[part] = near_QCD.mul_(anchor_QD[:, None]).sum(-1).cpu().numpy()
+            anchor_QD = self._take(self._rows_of(anchors_Q[part]))
+            candidate_QCD = self._take(self._rows_of(candidates_QC[part]))
+            # Not a matrix product: that may round equal rows differently, depending on their
+            # position, and ties must stay ties.
+            scores_QC[part] = candidate_QCD.mul_(anchor_QD[:, None]).sum(-1).cpu().numpy()
         return scores_QC
 
     def block(self, anchors_Q: Array, start: int, stop: int) -> Tensor:
-        assert self.nodes is None, "all nodes are needed to rank all nodes"
-        scores_QM: Tensor = self._take(self._places(anchors_Q)) @ self._take(slice(start, stop)).T
+        assert self.nodes is None, "ranking all nodes needs the vectors of all nodes"
+        anchor_QD = self._take(self._rows_of(anchors_Q))
+        scores_QM: Tensor = anchor_QD @ self._take(slice(start, stop)).T
         return scores_QM
 
     def rounding(self, anchors_Q: Array, positives_Q: Array) -> Tensor:
-        anchor_QD, positive_QD = (
-            self._take(self._places(anchors_Q)),
-            self._take(self._places(positives_Q)),
-        )
+        anchor_QD = self._take(self._rows_of(anchors_Q))
+        positive_QD = self._take(self._rows_of(positives_Q))
         rounding_Q: Tensor = ROUNDING * anchor_QD.norm(dim=-1) * positive_QD.norm(dim=-1)
         return rounding_Q
 
+    def _rows_of(self, nodes: Array) -> Array:
+        """The rows in which the vectors of some nodes are."""
+        if self.nodes is None:
+            return nodes.astype(np.int64)
+        rows = np.searchsorted(self.nodes, nodes)
+        has_vector = self.nodes[np.minimum(rows, len(self.nodes) - 1)] == nodes
+        assert has_vector.all(), "a node without a vector"
+        return rows
+
+    def _take(self, rows: Array | slice) -> Tensor:
+        """(…, D) float32 rows on the device, normalized if scores are cosines."""
+        if isinstance(self._vectors, Tensor):
+            index = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.device)
+            found = self._vectors[index].float()
+        elif isinstance(rows, slice):
+            found = torch.from_numpy(np.array(self._vectors[rows], dtype=np.float32))
+        else:
+            gathered = np.take(self._vectors, rows, axis=0)
+            found = torch.from_numpy(gathered.astype(np.float32, copy=False))
+        return _normalize(found) if self.cosine else found
+
+
+def _check_range(vectors: Array, cosine: bool, block_rows: int) -> None:
+    """Raises an error if scores would not be finite float32 numbers."""
+    limit = float(np.finfo(np.float32).max)
+    # the sum of D products overflows beyond this
+    largest_allowed = limit if cosine else math.sqrt(limit / max(vectors.shape[1], 1))
+    for start in range(0, len(vectors), block_rows):
+        largest_N = _largest(vectors[start : start + block_rows])
+        if not np.isfinite(largest_N).all():
+            raise GraphFormersError(
+                "some of the vectors hold numbers that are not finite (NaN or inf)"
+            )
+        if largest_N.max(initial=0) > largest_allowed:
+            problem = "which" if cosine else "whose inner products"
+            raise GraphFormersError(
+                f"some of the vectors hold numbers as large as {largest_N.max():.1g}, {problem} "
+                f"are too large for float32; divide all vectors by the same number"
+            )
+
 
 def _largest(vectors_ND: Array) -> Array:
-    """(N,) float64: the largest absolute value of each; not finite where one of its numbers is
-    not.
-    """
-    if vectors_ND.dtype == np.float16:  # of which numpy finds the largest five times more slowly
+    """(N,) float64: the largest absolute value of each vector, not finite if one number is not."""
+    # numpy reduces float16 five times more slowly than float32
+    if vectors_ND.dtype == np.float16:
         vectors_ND = vectors_ND.astype(np.float32)
-    high_N, low_N = (
-        edge(vectors_ND, axis=1, initial=0).astype(np.float64) for edge in (np.max, np.min)
-    )
+    high_N = np.max(vectors_ND, axis=1, initial=0).astype(np.float64)
+    low_N = np.min(vectors_ND, axis=1, initial=0).astype(np.float64)
     largest_N: Array = np.maximum(high_N, -low_N)
     return largest_N
 
 
-def _of_length_one(vectors_ND: Tensor) -> Tensor:
-    """Vectors divided by their lengths, zeros left as they are. However long or short: their
-    squares might leave float32.
+def _normalize(vectors_ND: Tensor) -> Tensor:
+    """Vectors divided by their lengths; zero vectors stay zero.
+
+    Divides by the largest number first: the squares of very long or very short vectors are outside
+    float32.
     """
     largest_N1 = (
         vectors_ND.abs().amax(-1, keepdim=True) if vectors_ND.shape[-1] else vectors_ND.new_ones(())
@@ -168,30 +198,35 @@ def _of_length_one(vectors_ND: Tensor) -> Tensor:
 
 
 class SparseScores:
-    """Inner products of sparse rows: `left` of the anchors, `right` of the candidates (scipy's CSR,
-    one row for every node).
+    """Inner products of sparse rows: those of the anchors with those of the candidates.
 
-    A score is summed in the order of the columns, wherever the candidate stands: equal candidates
-    are tied to the bit.
+    A score is summed in the order of the columns, so equal candidates are tied to the bit.
+
+    Args:
+        anchors: CSR matrix with a row for each node.
+        candidates: The same for candidates; by default `anchors`.
     """
 
-    def __init__(self, left: Any, right: Any = None) -> None:
-        self.left, self.right = left, left if right is None else right
-        self.num_nodes, self.most_rows = left.shape[0], 1 << 18
+    def __init__(self, anchors: "csr_matrix", candidates: "csr_matrix | None" = None) -> None:
+        self.anchors = anchors
+        self.candidates = anchors if candidates is None else candidates
+        self.num_nodes, self.most_rows = anchors.shape[0], SPARSE_BLOCK_ROWS
+        self.device = torch.device("cpu")
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
         scores_QC = np.empty(candidates_QC.shape, dtype=np.float32)
-        spread = np.zeros(self.left.shape[1], dtype=np.float32)  # one anchor's row, written out
+        # one anchor's row as a dense vector
+        dense = np.zeros(self.anchors.shape[1], dtype=np.float32)
         for question, anchor in enumerate(anchors_Q.tolist()):
-            own = slice(self.left.indptr[anchor], self.left.indptr[anchor + 1])
-            columns = self.left.indices[own]
-            spread[columns] = self.left.data[own]
-            scores_QC[question] = self.right[candidates_QC[question]] @ spread
-            spread[columns] = 0
+            entries = slice(self.anchors.indptr[anchor], self.anchors.indptr[anchor + 1])
+            columns = self.anchors.indices[entries]
+            dense[columns] = self.anchors.data[entries]
+            scores_QC[question] = self.candidates[candidates_QC[question]] @ dense
+            dense[columns] = 0
         return scores_QC
 
     def block(self, anchors_Q: Array, start: int, stop: int) -> Tensor:
-        product = self.left[anchors_Q] @ self.right[start:stop].T
+        product = self.anchors[anchors_Q] @ self.candidates[start:stop].T
         return torch.from_numpy(product.toarray().astype(np.float32, copy=False))
 
     def rounding(self, anchors_Q: Array, positives_Q: Array) -> Tensor:

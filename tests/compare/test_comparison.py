@@ -1,5 +1,6 @@
 """Whole comparisons on a small graph with a small random backbone."""
 
+import html
 import json
 import shutil
 from dataclasses import replace
@@ -12,24 +13,24 @@ import pytest
 from graphformers.cli import app
 from graphformers.compare import runs as runs_module
 from graphformers.compare.comparison import check_folder, compare
-from graphformers.compare.results import Results, verdict
-from graphformers.compare.runs import (
-    ALONE,
-    ASKED,
-    SHUFFLED,
-    Plan,
-    Run,
+from graphformers.compare.conditions import (
+    NO_NEIGHBORS,
+    OWN_NEIGHBORS,
+    SHUFFLED_NEIGHBORS,
     ShuffledSampler,
-    finish_run,
     sampler_of,
-    untrained,
 )
-from graphformers.compare.tables import Table, ablation_table, neighbor_table, overall_table
+from graphformers.compare.report import metrics_table
+from graphformers.compare.results import Results
+from graphformers.compare.runs import Run, finish_run, rank_untrained
+from graphformers.compare.settings import ComparisonSettings
+from graphformers.compare.tables import ablation_table, neighbor_table, overall_table, system_table
 from graphformers.compare.variants import variant, variants_of
+from graphformers.compare.verdict import verdict
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors
-from graphformers.evaluation.metrics import Ranks
+from graphformers.evaluation.metrics import METRICS, Ranks, hits_at, register_metric
 from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.files import held
@@ -76,84 +77,96 @@ def write_backbone(place: Path) -> None:
     (place / "tokenizer.json").write_text(model.tokenizer.to_json())
 
 
-def make_plan(folder: Path, output: Path, split: LinkSplit | None = None, **changes: Any) -> Plan:
+def make_settings(
+    folder: Path, output: Path, split: LinkSplit | None = None, **changes: Any
+) -> ComparisonSettings:
     split = split or LinkSplit.load(folder / "t.split")
-    return Plan(split, output, str(folder / "backbone"), SETTINGS, device="cpu", **changes)
+    return ComparisonSettings(
+        split, output, str(folder / "backbone"), SETTINGS, device="cpu", **changes
+    )
 
 
 def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
-    plan = make_plan(folder, tmp_path)
-    one, two = plan.resolve(variant("max.one-stage"), 7), plan.resolve(variant("graphformers"), 7)
+    settings = make_settings(folder, tmp_path)
+    one, two = (
+        settings.run_settings(variant("max.one-stage"), 7),
+        settings.run_settings(variant("graphformers"), 7),
+    )
     assert (one["two_stage"], two["two_stage"]) == (False, True)
     assert one["max_steps"] == two["max_steps"] == 6
     assert one["seed"] == 7
     assert one["patience"] == two["patience"] > 1000  # nobody stops early
-    epochs = Plan(plan.split, tmp_path, settings={"batch_size": 50, "epochs": 3}).resolve(
-        variant("plm"), 1
-    )
-    assert epochs["max_steps"] == 2 * 3 * -(-len(plan.split.train) // 50)
+    epochs = ComparisonSettings(
+        settings.split, tmp_path, settings={"batch_size": 50, "epochs": 3}
+    ).run_settings(variant("plm"), 1)
+    assert epochs["max_steps"] == 2 * 3 * -(-len(settings.split.train) // 50)
     assert epochs["patience"] >= epochs["max_steps"]
-    timed = Plan(
-        plan.split, tmp_path, settings={"max_seconds": 9.0, "max_steps": 4, "patience": 1}
-    ).resolve(variant("plm"), 1)
+    timed = ComparisonSettings(
+        settings.split, tmp_path, settings={"max_seconds": 9.0, "max_steps": 4, "patience": 1}
+    ).run_settings(variant("plm"), 1)
     assert timed["max_steps"] is None
     assert timed["patience"] > 1000
-    own = Plan(plan.split, tmp_path, settings={"learning_rate": 1e-3, "max.learning_rate": 2e-3})
-    assert own.resolve(variant("max"), 1)["learning_rate"] == 2e-3
-    assert own.resolve(variant("plm"), 1)["learning_rate"] == 1e-3
+    own = ComparisonSettings(
+        settings.split, tmp_path, settings={"learning_rate": 1e-3, "max.learning_rate": 2e-3}
+    )
+    assert own.run_settings(variant("max"), 1)["learning_rate"] == 2e-3
+    assert own.run_settings(variant("plm"), 1)["learning_rate"] == 1e-3
 
 
 def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    plan = make_plan(folder, tmp_path / "report", seeds=(1, 2))
-    found = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
+    settings = make_settings(folder, tmp_path / "report", seeds=(1, 2))
+    found = compare(settings, methods=["plm", "graphformers", "graphformers.one-stage"])
     assert found.report == tmp_path / "report" / "report.html"
     told = json.loads((tmp_path / "report" / "results.json").read_text())
     assert list(told["trained"]) == ["plm", "graphformers", "graphformers.one-stage"]
     assert [run["steps"] for each in told["trained"].values() for run in each["runs"]] == [6] * 6
     assert told["trained"]["graphformers"]["seeds"] == [1, 2]
-    assert set(told["trained"]["graphformers"]) >= {ASKED, SHUFFLED, ALONE}
-    assert SHUFFLED not in told["trained"]["plm"]
+    assert set(told["trained"]["graphformers"]) >= {OWN_NEIGHBORS, SHUFFLED_NEIGHBORS, NO_NEIGHBORS}
+    assert SHUFFLED_NEIGHBORS not in told["trained"]["plm"]
     assert any(
-        line.startswith("Two stages instead of one bring GraphFormers") for line in told["verdict"]
+        line.startswith("Training in two stages instead of one changes P@1 of GraphFormers by ")
+        for line in told["verdict"]
     )
     assert "Plotly.react" in (tmp_path / "report" / "report.html").read_text()
 
     monkeypatch.setattr(runs_module, "make_trainer", None)  # nobody trains again
-    monkeypatch.setattr(runs_module, "_score", None)
-    again = compare(plan, methods=["plm", "graphformers", "graphformers.one-stage"])
-    assert again.results.table() == found.results.table()
-    assert "without effect" not in capsys.readouterr().err
+    monkeypatch.setattr(runs_module, "score_model", None)
+    again = compare(settings, methods=["plm", "graphformers", "graphformers.one-stage"])
+    assert again.results.to_dict() == found.results.to_dict()
+    assert "without effect" not in caplog.text
 
     own = {"plm.learning_rate": 3e-3, "gat.learning_rate": 1e-3}
-    compare(replace(plan, settings=SETTINGS | own), methods=["plm", "graphformers"])
+    compare(replace(settings, settings=SETTINGS | own), methods=["plm", "graphformers"])
     assert (
         "without effect: gat.learning_rate; the methods compared are graphformers, plm"
-        in capsys.readouterr().err
+        in caplog.text
     )
 
 
 def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
     """Question by question, under every condition."""
-    plan = make_plan(folder, tmp_path / "report")
-    found = compare(plan, table="neighbours")
-    own = plan.split.sampler(3)
+    settings = make_settings(folder, tmp_path / "report")
+    found = compare(settings, table="neighbours")
+    own = settings.split.sampler(3)
     samplers: dict[str, Any] = {
-        ASKED: None,
-        ALONE: plan.split.sampler(0),
-        "#N = 1": plan.split.sampler(1),
+        OWN_NEIGHBORS: None,
+        NO_NEIGHBORS: settings.split.sampler(0),
+        "#N = 1": settings.split.sampler(1),
     }
-    samplers[SHUFFLED] = ShuffledSampler(own.indptr, own.indices, own.id_hashes, 3, own.seed)
+    samplers[SHUFFLED_NEIGHBORS] = ShuffledSampler(
+        own.indptr, own.indices, own.id_hashes, 3, own.seed
+    )
     for name in ("max", "graphformers"):
-        model = GraphFormers.from_pretrained(plan.place(variant(name), 42), device="cpu")
+        model = GraphFormers.from_pretrained(settings.model_folder(variant(name), 42), device="cpu")
         system = found.results.find(name)
         assert system is not None
         expected = {
-            condition: evaluate(model, plan.split, sampler=sampler).ranks
+            condition: evaluate(model, settings.split, sampler=sampler).ranks
             for condition, sampler in samplers.items()
         }
         for condition, ranks in expected.items():
@@ -162,29 +175,36 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
             assert len({tuple(ranks.better.tolist()) for ranks in expected.values()}) == len(
                 expected
             )
-    nodes = asked_nodes(plan.split.test)
+    nodes = asked_nodes(settings.split.test)
     plain = VectorScores(
-        sentence_vectors(plan.source, plan.split.graph, nodes, 10, "cpu"), nodes, cosine=True
+        sentence_vectors(settings.source, settings.split.graph, nodes, 10, "cpu"),
+        nodes,
+        cosine=True,
     )
-    simple = {each.title: each.ranks[ASKED][0] for each in found.results.untrained}
+    simple = {each.title: each.ranks[OWN_NEIGHBORS][0] for each in found.results.untrained}
     assert (
         simple["backbone, untrained"].better.tolist()
-        == rank_listed(plain, plan.split.test).better.tolist()
+        == rank_listed(plain, settings.split.test).better.tolist()
     )
 
 
 def test_who_is_read_under_a_condition(folder: Path) -> None:
     """Links that are asked for are never seen."""
-    split, model = LinkSplit.load(folder / "t.split"), make_model(num_neighbors=3)
+    split = LinkSplit.load(folder / "t.split")
     anchors, positives = split.test.pairs.T
-    for condition, most in ((ASKED, 3), (SHUFFLED, 3), (ALONE, 0), ("#N = 2", 2)):
-        drawn = sampler_of(condition, split, model).sample(anchors)
+    for condition, most in (
+        (OWN_NEIGHBORS, 3),
+        (SHUFFLED_NEIGHBORS, 3),
+        (NO_NEIGHBORS, 0),
+        ("#N = 2", 2),
+    ):
+        drawn = sampler_of(condition, split, 3).sample(anchors)
         assert np.diff(drawn.indptr).max() == most
         seen = [
             set(split.indices[split.indptr[node] : split.indptr[node + 1]].tolist())
             for node in anchors
         ]
-        if condition != SHUFFLED:
+        if condition != SHUFFLED_NEIGHBORS:
             for place, positive in enumerate(positives.tolist()):
                 assert set(drawn.of(place).tolist()) <= seen[place]
                 assert positive not in drawn.of(place)
@@ -195,20 +215,22 @@ def test_who_is_read_under_a_condition(folder: Path) -> None:
 def test_an_interrupted_comparison_goes_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(folder, tmp_path / "report")
-    original = runs_module._score
+    settings = make_settings(folder, tmp_path / "report")
+    original = runs_module.score_model
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
     # after the training, before the scores are kept
-    monkeypatch.setattr(runs_module, "_score", fail)
+    monkeypatch.setattr(runs_module, "score_model", fail)
     with pytest.raises(KeyboardInterrupt):
-        compare(plan, methods=["plm"])
-    monkeypatch.setattr(runs_module, "_score", original)
-    before = (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns
-    compare(plan, methods=["plm"])
-    assert (plan.place(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns == before
+        compare(settings, methods=["plm"])
+    monkeypatch.setattr(runs_module, "score_model", original)
+    before = (settings.model_folder(variant("plm"), 42) / "manifest.json").stat().st_mtime_ns
+    compare(settings, methods=["plm"])
+    assert (
+        settings.model_folder(variant("plm"), 42) / "manifest.json"
+    ).stat().st_mtime_ns == before
 
 
 def test_a_model_that_was_trained_again_has_all_its_ranks_of_one_kind(
@@ -217,9 +239,11 @@ def test_a_model_that_was_trained_again_has_all_its_ranks_of_one_kind(
     """Its first model was not kept; training the second, which differs, was followed by an
     interruption.
     """
-    plan = make_plan(folder, tmp_path / "report", keep_models=False)
-    first = finish_run(plan, variant("max"), 42, (ASKED, SHUFFLED, ALONE))
-    original, make_trainer = runs_module._score, runs_module.make_trainer
+    settings = make_settings(folder, tmp_path / "report", keep_models=False)
+    first = finish_run(
+        settings, variant("max"), 42, (OWN_NEIGHBORS, SHUFFLED_NEIGHBORS, NO_NEIGHBORS)
+    )
+    original, make_trainer = runs_module.score_model, runs_module.make_trainer
 
     def another(
         split: Any, source: Any, model: Any, method: str, settings: dict[str, Any], device: Any
@@ -231,27 +255,27 @@ def test_a_model_that_was_trained_again_has_all_its_ranks_of_one_kind(
 
     # as another machine, or another budget of time, would
     monkeypatch.setattr(runs_module, "make_trainer", another)
-    monkeypatch.setattr(runs_module, "_score", fail)
+    monkeypatch.setattr(runs_module, "score_model", fail)
     with pytest.raises(KeyboardInterrupt):
-        finish_run(plan, variant("max"), 42, (ASKED, "#N = 1"))
+        finish_run(settings, variant("max"), 42, (OWN_NEIGHBORS, "#N = 1"))
     monkeypatch.setattr(runs_module, "make_trainer", None)
-    monkeypatch.setattr(runs_module, "_score", original)
-    kept = make_plan(folder, tmp_path / "report")
-    found = finish_run(kept, variant("max"), 42, (ASKED, "#N = 1"))
-    assert set(found.ranks) == {ASKED, SHUFFLED, ALONE, "#N = 1"}
-    model = GraphFormers.from_pretrained(plan.place(variant("max"), 42), device="cpu")
+    monkeypatch.setattr(runs_module, "score_model", original)
+    kept = make_settings(folder, tmp_path / "report")
+    found = finish_run(kept, variant("max"), 42, (OWN_NEIGHBORS, "#N = 1"))
+    assert set(found.ranks) == {OWN_NEIGHBORS, SHUFFLED_NEIGHBORS, NO_NEIGHBORS, "#N = 1"}
+    model = GraphFormers.from_pretrained(settings.model_folder(variant("max"), 42), device="cpu")
     for condition, ranks in found.ranks.items():
-        sampler = sampler_of(condition, plan.split, model)
+        sampler = sampler_of(condition, settings.split, model.config.num_neighbors)
         assert (
             ranks.better.tolist()
-            == evaluate(model, plan.split, sampler=sampler).ranks.better.tolist()
+            == evaluate(model, settings.split, sampler=sampler).ranks.better.tolist()
         )
-    assert found.ranks[ASKED].better.tolist() != first.ranks[ASKED].better.tolist()
+    assert found.ranks[OWN_NEIGHBORS].better.tolist() != first.ranks[OWN_NEIGHBORS].better.tolist()
     assert found.facts["history"] != first.facts["history"]
 
 
 def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) -> None:
-    compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
+    compare(make_settings(folder, tmp_path / "report"), methods=["plm"])
     split = LinkSplit.load(folder / "t.split")
     other = {**SETTINGS, "learning_rate": 1e-3}
     with pytest.raises(
@@ -259,10 +283,12 @@ def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) 
         match=r"made with learning_rate=0.003, now learning_rate=0.001 is given.*--force",
     ):
         compare(
-            Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"),
+            ComparisonSettings(
+                split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"
+            ),
             methods=["plm"],
         )
-    forced = Plan(
+    forced = ComparisonSettings(
         split,
         tmp_path / "report",
         str(folder / "backbone"),
@@ -272,9 +298,11 @@ def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) 
         keep_models=False,
     )
     compare(forced, methods=["plm"])
-    assert not forced.place(variant("plm"), 42).exists()
+    assert not forced.model_folder(variant("plm"), 42).exists()
     compare(
-        Plan(split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"),
+        ComparisonSettings(
+            split, tmp_path / "report", str(folder / "backbone"), other, device="cpu"
+        ),
         methods=["plm"],
     )
 
@@ -283,17 +311,17 @@ def test_force_waits_for_nobody_and_takes_nothing_from_anybody(
     folder: Path, tmp_path: Path
 ) -> None:
     """Another process that trains in the folder keeps it."""
-    plan = make_plan(folder, tmp_path / "report")
-    compare(plan, methods=["plm"])
-    other = Plan(
-        plan.split,
-        plan.folder,
-        plan.source,
+    settings = make_settings(folder, tmp_path / "report")
+    compare(settings, methods=["plm"])
+    other = ComparisonSettings(
+        settings.split,
+        settings.folder,
+        settings.source,
         {**SETTINGS, "learning_rate": 1e-3},
         device="cpu",
         force=True,
     )
-    model = plan.place(variant("plm"), 42)
+    model = settings.model_folder(variant("plm"), 42)
     with (
         RunFolder(model).held(),
         pytest.raises(ArtifactError, match="another process is training here"),
@@ -304,33 +332,33 @@ def test_force_waits_for_nobody_and_takes_nothing_from_anybody(
 
 
 def test_two_comparisons_do_not_make_the_same_run_at_once(folder: Path, tmp_path: Path) -> None:
-    plan = make_plan(folder, tmp_path / "report")
-    model = plan.place(variant("plm"), 42)
-    check_folder(plan.folder)
+    settings = make_settings(folder, tmp_path / "report")
+    model = settings.model_folder(variant("plm"), 42)
+    check_folder(settings.folder)
     with (
         held(model.with_name(".plm-42.lock")),
         pytest.raises(ArtifactError, match="another process is making this run"),
     ):
-        compare(plan, methods=["plm"])
+        compare(settings, methods=["plm"])
     assert not model.with_suffix(".json").exists()
-    compare(plan, methods=["plm"])
+    compare(settings, methods=["plm"])
 
 
 def test_a_note_of_an_older_version_serves(folder: Path, tmp_path: Path) -> None:
     """It does not know the settings that came later."""
-    plan = make_plan(folder, tmp_path / "report")
-    compare(plan, methods=["plm"])
-    note = plan.place(variant("plm"), 42).with_suffix(".json")
+    settings = make_settings(folder, tmp_path / "report")
+    compare(settings, methods=["plm"])
+    note = settings.model_folder(variant("plm"), 42).with_suffix(".json")
     told = json.loads(note.read_text())
     for name in ("graph_start", "pooling", "popularity", "backbone_words"):
         del told[name]
     note.write_text(json.dumps(told))
-    compare(plan, methods=["plm"])
+    compare(settings, methods=["plm"])
 
 
 def test_recipes_serve_comparisons(folder: Path, tmp_path: Path) -> None:
     for recipe in RECIPES.glob("*.toml"):
-        assert Plan(
+        assert ComparisonSettings(
             LinkSplit.load(folder / "t.split"), tmp_path, "minilm", read_recipe(recipe)
         ).settings
 
@@ -342,16 +370,23 @@ def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(
     folder: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     """Also where it was trained and not yet scored, or is unfinished."""
-    compare(make_plan(folder, tmp_path / "report"), methods=["max"])
-    plan = make_plan(folder, tmp_path / "report")
-    place = plan.place(variant("max"), 42)
+    compare(make_settings(folder, tmp_path / "report"), methods=["max"])
+    settings = make_settings(folder, tmp_path / "report")
+    place = settings.model_folder(variant("max"), 42)
     shutil.rmtree(place.with_suffix(".scores"))
     before = (place / "config.json").read_bytes()
-    other = Plan(plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu")
-    with pytest.raises(GraphFormersError, match="or --force to train anew"):
+    other = ComparisonSettings(
+        settings.split, settings.folder, settings.source, {**SETTINGS, **change}, device="cpu"
+    )
+    with pytest.raises(GraphFormersError, match="or --force to train again"):
         compare(other, methods=["max"])
-    forced = Plan(
-        plan.split, plan.folder, plan.source, {**SETTINGS, **change}, device="cpu", force=True
+    forced = ComparisonSettings(
+        settings.split,
+        settings.folder,
+        settings.source,
+        {**SETTINGS, **change},
+        device="cpu",
+        force=True,
     )
     compare(forced, methods=["max"])
     assert (place / "config.json").read_bytes() != before
@@ -361,59 +396,63 @@ def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_pat
     shutil.copytree(folder / "backbone", tmp_path / "backbone")
     split = LinkSplit.load(folder / "t.split")
     compare(
-        Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"),
+        ComparisonSettings(
+            split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"
+        ),
         methods=["plm"],
     )
     shutil.rmtree(tmp_path / "backbone")
     write_backbone(tmp_path / "backbone")  # other random weights
     with pytest.raises(GraphFormersError, match="made with backbone="):
         compare(
-            Plan(split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"),
+            ComparisonSettings(
+                split, tmp_path / "report", str(tmp_path / "backbone"), SETTINGS, device="cpu"
+            ),
             methods=["plm"],
         )
     for name in ("vocab.txt", "1_Pooling/config.json"):
         output = tmp_path / name.replace("/", "-")
-        compare(make_plan(tmp_path, output, split=split), methods=["plm"])
+        compare(make_settings(tmp_path, output, split=split), methods=["plm"])
         (tmp_path / "backbone" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "backbone" / name).write_text("{}")
-        for work in (untrained, lambda plan: finish_run(plan, variant("plm"), 42)):
+        for work in (rank_untrained, lambda each: finish_run(each, variant("plm"), 42)):
             with pytest.raises(GraphFormersError, match="made with backbone_words="):
-                work(make_plan(tmp_path, output, split=split))
+                work(make_settings(tmp_path, output, split=split))
 
 
 def test_runs_of_another_split_are_not_taken_for_those_of_this_one(
     folder: Path, tmp_path: Path
 ) -> None:
-    compare(make_plan(folder, tmp_path / "report"), methods=["plm"])
+    compare(make_settings(folder, tmp_path / "report"), methods=["plm"])
     other = split_links(
         LinkSplit.load(folder / "t.split").graph, valid=30, test=30, candidates=20, seed=7
     )
-    for work in (untrained, lambda plan: finish_run(plan, variant("plm"), 42)):
+    for work in (rank_untrained, lambda each: finish_run(each, variant("plm"), 42)):
         with pytest.raises(GraphFormersError, match="made with split="):
-            work(make_plan(folder, tmp_path / "report", split=other))
+            work(make_settings(folder, tmp_path / "report", split=other))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 3}, "seed has no meaning in a comparison; use --seeds"),
-        ({"two_stage": False}, "two_stage has no meaning"),
-        ({"max.max_steps": 60}, "a comparison has one budget"),
+        ({"seed": 3}, "seed cannot be set in a comparison; use --seeds"),
+        ({"two_stage": False}, "two_stage cannot be set"),
+        ({"max.max_steps": 60}, "all methods have the same budget; set max_steps"),
     ],
 )
 def test_settings_that_would_make_it_unfair(
     folder: Path, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(GraphFormersError, match=message):
-        Plan(LinkSplit.load(folder / "t.split"), tmp_path, settings=settings)
+        ComparisonSettings(LinkSplit.load(folder / "t.split"), tmp_path, settings=settings)
     with pytest.raises(GraphFormersError, match="seeds 4, 4 given, expected different ones"):
-        make_plan(folder, tmp_path, seeds=(4, 4))
+        make_settings(folder, tmp_path, seeds=(4, 4))
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("years of work")
-    with pytest.raises(GraphFormersError, match=r"holds 'results.json' and no report of ours"):
-        compare(make_plan(folder, tmp_path), methods=["plm"])
+    with pytest.raises(GraphFormersError, match=r"holds 'results.json', which no comparison wrote"):
+        compare(make_settings(folder, tmp_path), methods=["plm"])
     assert (tmp_path / "results.json").read_text() == "years of work"
 
 
@@ -438,7 +477,7 @@ def test_shuffled_neighbours_are_those_of_another_node(folder: Path) -> None:
 
 @pytest.mark.parametrize("table", ["neighbours", "ablation", "overall"])
 def test_the_papers_tables(folder: Path, tmp_path: Path, table: str) -> None:
-    found = compare(make_plan(folder, tmp_path / "report"), table=table)
+    found = compare(make_settings(folder, tmp_path / "report"), table=table)
     if table == "ablation":
         rows = ablation_table(found.results).rows
         titles = [row[0] for row in rows]
@@ -516,7 +555,9 @@ def fake_results(
         LinkSplit.load(folder / "t.split"),
         [fake_run(name, found) for name, found in values.items()],
     )
-    return Results.of(split, made, {} if simple is None else {"degree alone": ranks_of(simple)})
+    return Results.from_runs(
+        split, made, {} if simple is None else {"degree alone": ranks_of(simple)}
+    )
 
 
 def fake_run(
@@ -539,7 +580,7 @@ def fake_run(
     }
     ranks = {
         condition: ranks_of(values)
-        for condition, values in {ASKED: asked, **(others or {})}.items()
+        for condition, values in {OWN_NEIGHBORS: asked, **(others or {})}.items()
     }
     return Run(variant(name), seed, ranks, facts | {"history": []} | told)
 
@@ -550,25 +591,24 @@ def ranks_of(values: list[float]) -> Ranks:
 
 def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
     bad, good = [0.0] * 25 + [1.0] * 5, [1.0] * 25 + [0.0] * 5
-    assert verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0].startswith(
-        "The graph helps: PLM 0.167"
-    )
+    helps = verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0]
+    assert helps.startswith("The graph helps: P@1 of PLM 0.167, of GraphFormers 0.833 (+0.6667 [")
+    assert helps.endswith("400 % more links are ranked first.")
+    assert "(one seed each: another seed may change this)" in helps
     assert verdict(fake_results(folder, {"plm": good, "graphformers": bad}))[0].startswith(
-        "The graph does not help here, it hurts"
+        "The graph hurts: P@1 of PLM 0.833"
     )
-    assert "one seed each" in verdict(fake_results(folder, {"plm": bad, "graphformers": good}))[0]
     none = verdict(fake_results(folder, {"plm": [0.0] * 30, "graphformers": good}))[0]
     assert "% more" not in none
     same = verdict(fake_results(folder, {"plm": good, "max": good}))
-    assert same[0].startswith("Whether the graph helps cannot be told from these 30 questions")
+    assert same[0].startswith(
+        "No significant difference on 30 questions, so it is open whether the graph helps: "
+    )
     assert "1.0 times as long" in same[-1]
     beaten = verdict(fake_results(folder, {"plm": bad, "graphformers": bad}, simple=good))
-    assert any(
-        line.startswith("Without any training, degree alone finds more links than")
-        for line in beaten
-    )
+    assert any(line.startswith("Without training, degree alone is better than ") for line in beaten)
     ahead = verdict(fake_results(folder, {"plm": bad, "graphformers": good}, simple=bad))
-    assert not any(line.startswith("Without any training") for line in ahead)
+    assert not any(line.startswith("Without training") for line in ahead)
     assert [
         row[0] for row in overall_table(fake_results(folder, {"plm": good, "max": bad})).rows
     ] == ["PLM", "PLM+Max"]
@@ -578,15 +618,15 @@ def test_the_verdict_on_models_that_are_worse_than_where_they_began(folder: Path
     runs = (fake_run("plm", share(0.3)), fake_run("graphformers", share(0.1)))
     words = words_of(folder, *runs, **{"minilm, untrained": share(0.5)})[0]
     assert words.startswith(
-        "Nothing is learned yet: every method finds fewer links than minilm, untrained (0.500; the "
-        "best 0.300)"
+        "Every method is worse than the untrained backbone: P@1 of minilm, untrained 0.500, of the "
+        "best method 0.300."
     )
     for start in (share(0.2), share(0.3)):  # one of the two has learned, or it cannot be told
         assert not words_of(folder, *runs, **{"minilm, untrained": start})[0].startswith(
-            "Nothing is learned"
+            "Every method is worse"
         )
     assert not words_of(folder, *runs, **{"degree alone": share(0.5)})[0].startswith(
-        "Nothing is learned"
+        "Every method is worse"
     )
 
 
@@ -597,7 +637,7 @@ def share(value: float, count: int = 1000) -> list[float]:
 
 def words_of(folder: Path, *runs: Run, **simple: list[float]) -> list[str]:
     ranks = {name: ranks_of(values) for name, values in simple.items()}
-    return verdict(Results.of(LinkSplit.load(folder / "t.split"), runs, ranks))
+    return verdict(Results.from_runs(LinkSplit.load(folder / "t.split"), runs, ranks))
 
 
 @pytest.mark.parametrize(
@@ -605,34 +645,61 @@ def words_of(folder: Path, *runs: Run, **simple: list[float]) -> list[str]:
     [
         (
             0.7,
-            SHUFFLED,
+            SHUFFLED_NEIGHBORS,
             0.4,
-            "With the neighbours of other nodes, GraphFormers falls from 0.700 to 0.400.",
-        ),
-        (0.4, ALONE, 0.7, "With no neighbours at all, GraphFormers rises from 0.400 to 0.700."),
-        (
-            0.7,
-            SHUFFLED,
-            0.7,
-            "GraphFormers does as well (0.700 against 0.700): it does not use them.",
+            "Given neighbours of other nodes, GraphFormers falls from P@1 0.700 to 0.400.",
         ),
         (
+            0.4,
+            NO_NEIGHBORS,
             0.7,
-            ALONE,
-            0.7,
-            "GraphFormers does as well (0.700 against 0.700): it does not need them.",
+            "Given no neighbours, GraphFormers rises from P@1 0.400 to 0.700.",
         ),
-        (0.8, ALONE, 0.793, "GraphFormers falls from 0.800 to 0.793."),  # little, but sure
-        (0.009, SHUFFLED, 0.0, "GraphFormers falls from 0.009 to 0.000."),  # little, but all of it
-        (0.5, SHUFFLED, 0.499, "GraphFormers does as well"),
+        (
+            0.7,
+            SHUFFLED_NEIGHBORS,
+            0.7,
+            "GraphFormers performs the same (P@1 0.700, with their own neighbours 0.700): it does "
+            "not use them.",
+        ),
+        (
+            0.7,
+            NO_NEIGHBORS,
+            0.7,
+            "GraphFormers performs the same (P@1 0.700, with their own neighbours 0.700): it does "
+            "not need them.",
+        ),
+        (
+            0.8,
+            NO_NEIGHBORS,
+            0.793,
+            "GraphFormers falls from P@1 0.800 to 0.793.",
+        ),  # little, but sure
+        (
+            0.009,
+            SHUFFLED_NEIGHBORS,
+            0.0,
+            "GraphFormers falls from P@1 0.009 to 0.000.",
+        ),  # little, but all of it
+        (0.5, SHUFFLED_NEIGHBORS, 0.499, "GraphFormers performs the same"),
         # sure, but nothing that shows
-        (0.7, ALONE, 0.6996, "GraphFormers does as well (0.700 against 0.700)"),
-        (0.0, ALONE, 0.0, "GraphFormers finds none of the links, as with its own"),
+        (
+            0.7,
+            NO_NEIGHBORS,
+            0.6996,
+            "GraphFormers performs the same (P@1 0.700, with their own neighbours 0.700)",
+        ),
+        (
+            0.0,
+            NO_NEIGHBORS,
+            0.0,
+            "GraphFormers ranks no link first, as with each node's own neighbours.",
+        ),
         (
             0.004,
-            SHUFFLED,
+            SHUFFLED_NEIGHBORS,
             0.003,
-            "GraphFormers has 0.003 instead of 0.004; too few questions to tell.",
+            "GraphFormers has P@1 0.003 instead of 0.004, which is not significant.",
         ),
     ],
 )
@@ -649,16 +716,17 @@ def test_the_verdict_on_other_neighbours(
 def test_between_conditions_every_seed_is_compared_with_itself(folder: Path) -> None:
     """Seeds that differ much, each of which falls by the same."""
     runs = [
-        fake_run("graphformers", share(value), {ALONE: share(value - 0.05)}, seed=seed)
+        fake_run("graphformers", share(value), {NO_NEIGHBORS: share(value - 0.05)}, seed=seed)
         for seed, value in enumerate((0.3, 0.5, 0.7))
     ]
-    assert any("falls from 0.500 to 0.450" in line for line in words_of(folder, *runs))
+    assert any("falls from P@1 0.500 to 0.450" in line for line in words_of(folder, *runs))
     scattered = [
-        fake_run("graphformers", share(0.5), {ALONE: share(value)}, seed=seed)
+        fake_run("graphformers", share(0.5), {NO_NEIGHBORS: share(value)}, seed=seed)
         for seed, value in enumerate((0.3, 0.8))
     ]
     assert any(
-        "has 0.550 instead of 0.500; too few" in line for line in words_of(folder, *scattered)
+        "has P@1 0.550 instead of 0.500, which is not significant" in line
+        for line in words_of(folder, *scattered)
     )
 
 
@@ -668,33 +736,39 @@ def test_what_is_taken_is_chosen_on_the_valid_questions(folder: Path) -> None:
     reader = fake_run("graphformers", share(0.55), valid=0.7)
     other = fake_run("max", share(0.9), valid=0.3)
     found = words_of(folder, plm, slower, reader, other)
-    assert found[0].startswith(
-        "The graph does not help here, it hurts: PLM 0.600, GraphFormers 0.550"
-    )
-    (line,) = [each for each in found if each.startswith("Take ")]
+    assert found[0].startswith("The graph hurts: P@1 of PLM 0.600, of GraphFormers 0.550")
+    (line,) = [each for each in found if each.startswith("Choose ")]
     assert line.startswith(
-        "Take GraphFormers: it is the best on the valid questions (0.700 P@1), 0.550 here."
+        "Choose GraphFormers: it is the best on the valid questions (P@1 0.700; 0.550 on the test "
+        "questions)."
     )
-    assert "PLM+Max finds more of the links asked for here (0.900; 0.300 on valid)." in line
-    assert "cannot be told" not in line
+    assert "PLM+Max is better on the test questions (0.900; 0.300 on the valid questions)." in line
+    assert "does not differ" not in line
     alike = words_of(
         folder, fake_run("plm", share(0.551), valid=0.5, nodes_per_second=25.0), reader
     )
-    (line,) = [each for each in alike if each.startswith("Take ")]
-    assert line.endswith("PLM cannot be told from it (0.551) and encodes 2.5 times as fast.")
-    assert "reading a node 2.5 times as long (10 nodes/s here)" in alike[-1]
+    (line,) = [each for each in alike if each.startswith("Choose ")]
+    assert line.endswith(
+        "PLM does not differ significantly from it (0.551) and encodes 2.5 times as fast."
+    )
+    assert "encoding a node 2.5 times as long (10 nodes/s on this machine)" in alike[-1]
 
 
 def test_methods_that_valid_cannot_tell_apart_are_not_chosen_from(folder: Path) -> None:
     found = words_of(
         folder, fake_run("plm", [1.0]), fake_run("max", [1.0]), fake_run("gat", [0.0]), words=[1.0]
     )
-    assert found[0].startswith("Whether the graph helps cannot be told from one question: ")
-    assert (
-        "The valid questions do not tell which to take: PLM and PLM+Max do equally well on them "
-        "(1.000 P@1)." in found
+    assert found[0].startswith(
+        "No significant difference on one question, so it is open whether the graph helps: "
     )
-    assert "Without any training, words cannot be told from PLM (1.000 against 1.000)." in found
+    assert (
+        "The valid questions do not decide which method to choose: PLM and PLM+Max have the same "
+        "P@1 on them (1.000)." in found
+    )
+    assert (
+        "Without training, words does not differ significantly from PLM (P@1 1.000 and 1.000)."
+        in found
+    )
 
 
 def test_costs_of_different_devices_are_not_compared(folder: Path) -> None:
@@ -702,9 +776,9 @@ def test_costs_of_different_devices_are_not_compared(folder: Path) -> None:
         fake_run("plm", share(0.5), device="cpu"),
         fake_run("graphformers", share(0.6), device="a GPU"),
     )
-    assert not any("What it costs" in line for line in words_of(folder, here, there))
+    assert not any("Cost: " in line for line in words_of(folder, here, there))
     assert any(
-        "What it costs" in line
+        "Cost: " in line
         for line in words_of(folder, here, fake_run("graphformers", share(0.6), device="cpu"))
     )
 
@@ -717,18 +791,19 @@ def test_seeds_count_against_what_needs_no_training(folder: Path) -> None:
     ]
     found = words_of(folder, *runs, words=share(0.55), degree=share(0.1))
     assert any(
-        line.startswith("Without any training, words cannot be told from GraphFormers")
+        line.startswith("Without training, words does not differ significantly from GraphFormers")
         for line in found
     ), found
     even = [fake_run("graphformers", share(0.5), seed=seed) for seed in range(3)]
     assert any(
-        "words finds more links than" in line for line in words_of(folder, *even, words=share(0.55))
+        "words is better than GraphFormers" in line
+        for line in words_of(folder, *even, words=share(0.55))
     )
 
 
 def test_the_table_of_neighbours_with_models_trained_for_each(folder: Path, tmp_path: Path) -> None:
     found = compare(
-        make_plan(folder, tmp_path / "report"), table="neighbours", retrain=True
+        make_settings(folder, tmp_path / "report"), table="neighbours", retrain=True
     ).results
     rows = neighbor_table(found, 3, retrain=True).rows
     for count, row in enumerate(rows, 1):
@@ -744,14 +819,30 @@ def test_the_table_of_neighbours_with_models_trained_for_each(folder: Path, tmp_
     assert rows != neighbor_table(found, 3, retrain=False).rows
 
 
-def test_a_table_as_markdown() -> None:
-    table = Table("T", ["a|b", "c"], [["1", "x | y"], ["2", "3"]], frozenset({(1, 1)}))
-    assert table.markdown().splitlines() == [
-        "| a\\|b | c |",
-        "|---|---|",
-        "| 1 | x \\| y |",
-        "| 2 | **3** |",
-    ]
+def test_a_new_metric_is_in_the_tables_and_in_the_report(folder: Path) -> None:
+    register_metric("hits@3", headline=True)(lambda ranks: hits_at(ranks, 3))
+    try:
+        results = fake_results(folder, {"plm": [1.0] * 30}, simple=[0.0] * 30)
+        assert "hits@3" in system_table("Compared", results.systems).header
+        assert "hits@3" in metrics_table(results).header
+        trained: Any = results.to_dict()["trained"]
+        assert "hits@3" in trained["plm"][OWN_NEIGHBORS]
+    finally:
+        del METRICS["hits@3"]
+
+
+def test_a_comparison_renders_itself(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compare(make_settings(folder, tmp_path / "report"), methods=["plm"])
+    assert found.to_dict() == json.loads(found.numbers.read_text())
+    found.print()
+    shown = capsys.readouterr().out
+    for text in ("Data\n\n", "Compared\n\n", *found.verdict, f"{found.report}: the report"):
+        assert text in shown
+    shown = found._repr_html_()
+    assert shown.count("<table>") == len(found.as_tables()) == 2
+    assert all(html.escape(line) in shown for line in found.verdict)
 
 
 def test_what_each_table_trains() -> None:

@@ -1,21 +1,25 @@
 """The report in a real browser, without a network."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from playwright._impl._driver import compute_driver_executable
 
 from graphformers.compare.comparison import compare
 from graphformers.compare.report import render_report
-from graphformers.compare.tables import Table
+from graphformers.compare.verdict import verdict
+from graphformers.table import Table
 from tests.browser import visit
-from tests.compare.test_comparison import fake_results, folder, make_plan  # noqa: F401
+from tests.compare.test_comparison import fake_results, folder, make_settings  # noqa: F401
 
 
 @pytest.fixture(scope="module")
 def report(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     place = tmp_path_factory.mktemp("report") / "report"
     compare(
-        make_plan(folder, place, seeds=(1, 2)),
+        make_settings(folder, place, seeds=(1, 2)),
         methods=["plm", "max", "graphformers", "graphformers.one-stage"],
     )
     return place / "report.html"
@@ -32,7 +36,7 @@ def test_the_report_opens_without_a_network(report: Path, width: int, dark: bool
         # overall, conditions, curves, cost, and a group of slices at least
         assert figures.count() >= 5
         assert found.page.locator(".figure .main-svg").count() >= figures.count()
-        assert "In words" in found.page.inner_text("body")
+        assert "Conclusions" in found.page.inner_text("body")
         bars = found.page.locator("#overall .bars .point").count()
         assert bars == 4 + 6  # trained and untrained systems
         overflow = found.page.evaluate(
@@ -43,15 +47,25 @@ def test_the_report_opens_without_a_network(report: Path, width: int, dark: bool
         assert found.strangers == []
 
 
+def test_the_script_of_the_report_is_valid(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Checked by the node that playwright brings, so that it runs where no browser is installed."""
+    page = render_report(fake_results(folder, {"plm": [1.0] * 30}), "title", [], {}, [])
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[-1]
+    assert "Plotly.react" in script
+    (tmp_path / "script.js").write_text(script, encoding="utf-8")
+    node, _ = compute_driver_executable()
+    done = subprocess.run([node, "--check", tmp_path / "script.js"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_names_from_outside_are_shown_not_obeyed(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     evil = (
         "<img src=x "
         "onerror=\"document.title='obeyed'\"></script><script>document.title='obeyed'</script>"
     )
     results = fake_results(folder, {"plm": [1.0] * 15 + [0.0] * 15, "graphformers": [1.0] * 30})
-    page = render_report(
-        results, evil, {"backbone": evil}, [Table(evil, [evil], [[evil]], frozenset({(0, 0)}))]
-    )
+    table = Table([evil], [[evil]], evil, bold=frozenset({(0, 0)}))
+    page = render_report(results, evil, [*verdict(results), evil], {"backbone": evil}, [table])
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     with visit() as found:
         found.page.goto((tmp_path / "report.html").as_uri())

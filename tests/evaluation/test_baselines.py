@@ -9,12 +9,12 @@ import torch
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, LinkSplit, split_links
 from graphformers.evaluation.baselines import (
-    NAMES,
-    link_matrix,
+    TITLES,
+    add_neighbor_means,
+    adjacency_matrix,
+    baseline_scores,
     sentence_vectors,
-    simple_scores,
-    with_neighbors,
-    word_features,
+    tfidf_features,
 )
 from graphformers.evaluation.ranking import rank, rank_listed
 from graphformers.model.backbones import find_backbone, pooling_of
@@ -52,7 +52,7 @@ def test_a_folder_says_how_it_pools(tmp_path: Path) -> None:
 
 
 def test_a_pooling_that_is_not_followed_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a baseline, and by who takes the paper's [CLS] of a backbone that was made for the
     mean.
@@ -72,8 +72,8 @@ def test_a_pooling_that_is_not_followed_is_told(
     config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
     sentence_vectors(backbone, make_graph(), np.array([1, 2]), device="cpu")
     assert (
-        "its own way to pool is max_tokens; it is read by the mean of its tokens here"
-        in capsys.readouterr().err
+        "its pooling max_tokens is not supported; its token vectors are averaged instead"
+        in caplog.text
     )
 
 
@@ -94,15 +94,15 @@ def test_word_features_are_those_of_scikit_learn() -> None:
 
     texts = [*make_graph().texts.to_pylist(), "", "Ünïcode and CASE, twice twice"]
     expected = TfidfVectorizer(token_pattern=r"\w+").fit_transform(texts)
-    found = word_features(texts)
+    found = tfidf_features(texts)
     # columns are in another order
     assert np.abs((found @ found.T - expected @ expected.T).toarray()).max() < 1e-5
 
 
 def test_words_of_neighbours_are_their_mean() -> None:
     split = split_of_graph()
-    features = word_features(split.graph.texts.to_pylist())
-    found = with_neighbors(features, split, 3).toarray()
+    features = tfidf_features(split.graph.texts.to_pylist())
+    found = add_neighbor_means(features, split, 3).toarray()
     dense, around = features.toarray(), split.sampler(3).sample(np.arange(split.graph.num_nodes))
     for node in range(0, split.graph.num_nodes, 7):
         near = around.of(node)
@@ -116,26 +116,26 @@ def test_rankings_by_links_are_those_of_networkx() -> None:
     split = split_of_graph()
     visible = networkx.Graph()
     visible.add_nodes_from(range(split.graph.num_nodes))
-    coo = link_matrix(split).tocoo()
+    coo = adjacency_matrix(split).tocoo()
     visible.add_edges_from(zip(coo.row.tolist(), coo.col.tolist(), strict=True))
     anchors, candidates = split.test.pairs[:, 0], split.test.candidates
     found = {
-        name: scorer.listed(anchors, candidates) for name, scorer in simple_scores(split).items()
+        name: scorer.listed(anchors, candidates) for name, scorer in baseline_scores(split).items()
     }
     for q, anchor in enumerate(anchors.tolist()):
         pairs = [(anchor, candidate) for candidate in candidates[q].tolist()]
         common = [len(list(networkx.common_neighbors(visible, a, b))) for a, b in pairs]
         adamic = [score for _, _, score in networkx.adamic_adar_index(visible, pairs)]
-        assert found[NAMES["common"]][q].tolist() == common
-        assert found[NAMES["adamic"]][q] == pytest.approx(adamic, abs=1e-5)
-        assert found[NAMES["degree"]][q].tolist() == [visible.degree(b) for _, b in pairs]
+        assert found[TITLES["common"]][q].tolist() == common
+        assert found[TITLES["adamic"]][q] == pytest.approx(adamic, abs=1e-5)
+        assert found[TITLES["degree"]][q].tolist() == [visible.degree(b) for _, b in pairs]
     assert not any(visible.has_edge(int(a), int(b)) for a, b in split.test.pairs)
 
 
 def test_sparse_rankings_of_all_nodes_are_those_of_lists_of_all_nodes() -> None:
     split = split_of_graph()
     everyone = np.arange(split.graph.num_nodes)
-    for scorer in simple_scores(split).values():
+    for scorer in baseline_scores(split).values():
         full = rank(scorer, split.graph, split.test, "full")
         for q, (anchor, positive) in enumerate(split.test.pairs.tolist()):
             others = np.setdiff1d(everyone, [anchor, positive, *split.graph.neighbors_of(anchor)])

@@ -1,5 +1,7 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ import pytest
 from graphformers.cli import app
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import NAMES, sentence_vectors
-from graphformers.evaluation.overview import evaluate_beside_baselines
+from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
+from graphformers.evaluation.metrics import METRICS, hits_at, register_metric
+from graphformers.evaluation.overview import evaluate_with_baselines, overview
 from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from tests.conftest import make_graph
@@ -27,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
     split = LinkSplit.load(folder / "g.split")
-    found = evaluate_beside_baselines(
+    found = evaluate_with_baselines(
         folder / "g.model",
         split,
         split.test,
@@ -41,7 +44,7 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
         assert list(systems) == [
             own,
             "minilm, untrained",
-            *(name.format(5) for name in NAMES.values()),
+            *(name.format(5) for name in TITLES.values()),
         ]
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
     nodes = asked_nodes(split.test)
@@ -52,9 +55,9 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
     assert untrained.better.tolist() == rank_listed(plain, split.test).better.tolist()
     assert set(found.differences()) == {
         "minilm, untrained",
-        *(name.format(5) for name in NAMES.values()),
+        *(name.format(5) for name in TITLES.values()),
     }
-    total = sum(count for count, _ in found.slices["neighbours of the anchor"].values())
+    total = sum(each.num_questions for each in found.slices["neighbours of the anchor"].values())
     assert total == len(split.test)
 
 
@@ -68,7 +71,7 @@ def test_the_command_prints_tables_and_json(
         "Adamic–Adar",
         "TF-IDF with 5 neighbours",
         "Among all nodes",
-        "ahead in P@1 of",
+        "minus P@1 of",
         "relation asked",
         "11–20",
     ):
@@ -91,9 +94,9 @@ def test_more_or_fewer_neighbours_than_in_training(
             standalone_mode=False,
         )
         found = json.loads(capsys.readouterr().out)["protocols"]["saved"][own]
-        expected = evaluate(make_model(), split, sampler=split.sampler(number)).table()
+        expected = evaluate(make_model(), split, sampler=split.sampler(number)).to_dict()
         assert found == json.loads(json.dumps(expected))
-        assert found != json.loads(json.dumps(evaluate(make_model(), split).table()))
+        assert found != json.loads(json.dumps(evaluate(make_model(), split).to_dict()))
     with pytest.raises(GraphFormersError, match="num_neighbors=-1 given, expected 0 or more"):
         app(["evaluate", own, str(folder / "g.split"), "--neighbors", "-1"], standalone_mode=False)
 
@@ -109,13 +112,32 @@ def test_vectors_of_another_system_are_ranked_on_the_same_lists(
         standalone_mode=False,
     )
     found = json.loads(capsys.readouterr().out)["protocols"]["saved"]
-    assert found[str(folder / "v.npz")] == json.loads(json.dumps(evaluate(model, split).table()))
+    assert found[str(folder / "v.npz")] == json.loads(json.dumps(evaluate(model, split).to_dict()))
     assert "minilm, untrained" not in found  # nobody said which
+
+
+@pytest.fixture
+def metric() -> Iterator[str]:
+    """The name of a metric that only this test registers."""
+    register_metric("hits@3", headline=True)(lambda ranks: hits_at(ranks, 3))
+    yield "hits@3"
+    del METRICS["hits@3"]
+
+
+def test_a_new_metric_is_in_every_table(folder: Path, metric: str) -> None:
+    split = LinkSplit.load(folder / "g.split")
+    found = overview(dict(baseline_scores(split)), split, split.test)
+    per_system, _, *slices = found.as_tables()
+    assert metric in per_system.header
+    assert all(metric in table.header for table in slices)
+    assert f"<th>{metric}</th>" in found._repr_html_()
+    protocols: Any = found.to_dict()["protocols"]
+    assert metric in protocols["saved"]["degree alone"]
 
 
 def test_nothing_to_evaluate_is_an_error(folder: Path) -> None:
     split = LinkSplit.load(folder / "g.split")
     with pytest.raises(GraphFormersError, match="expected a model folder or --vectors FILE"):
-        evaluate_beside_baselines(None, split, split.test)
+        evaluate_with_baselines(None, split, split.test)
     with pytest.raises(Exception, match="1 folders given, expected MODEL SPLIT"):
         app(["evaluate", str(folder / "g.split")], standalone_mode=False)

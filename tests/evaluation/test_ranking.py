@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, split_links
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation import ranking, scores
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import (
     asked_nodes,
@@ -20,7 +20,7 @@ from graphformers.evaluation.ranking import (
     rank_all,
     rank_listed,
 )
-from graphformers.evaluation.scores import VectorScores
+from graphformers.evaluation.scores import ROUNDING, VectorScores
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
 from tests.conftest import make_graph
@@ -48,15 +48,13 @@ def naive_ranks(vectors: Array, nodes: Array, asked: LinkQuestions, cosine: bool
 
 
 @pytest.mark.parametrize("cosine", [False, True])
-def test_ranks_are_those_of_a_naive_loop(cosine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_those_of_a_naive_loop(cosine: bool) -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1)
     nodes = asked_nodes(split.test)
     vectors = np.random.default_rng(0).normal(size=(len(nodes), 12)).astype(np.float32)
-    # three questions at a time
-    monkeypatch.setattr(
-        scores, "LISTED_BYTES", {"cpu": 4 * 12 * split.test.candidates.shape[1] * 3}
-    )
-    found = rank_listed(VectorScores(vectors, nodes, cosine=cosine), split.test)
+    three_questions = 4 * 12 * split.test.candidates.shape[1] * 3
+    scorer = VectorScores(vectors, nodes, cosine=cosine, gather_bytes=three_questions)
+    found = rank_listed(scorer, split.test)
     assert found.better.tolist() == naive_ranks(vectors, nodes, split.test, cosine)
     assert found.tied.max() == 0
 
@@ -86,7 +84,7 @@ def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> 
             if cosine
             else float(np.linalg.norm(vectors[anchor]) * np.linalg.norm(vectors[positive]))
         )
-        near = scores.ROUNDING * lengths
+        near = ROUNDING * lengths
         better.append(sum(other > own + near for other in others))
         tied.append(sum(abs(other - own) <= near for other in others))
     return Ranks(np.array(better), np.array(tied))
@@ -95,17 +93,20 @@ def naive_full(vectors: Array, graph: TextGraph, pairs: Array, cosine: bool) -> 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 90), st.integers(1, 9))
 def test_full_ranking_is_that_of_a_naive_loop(
-    seed: int, cosine: bool, width: int, at_once: int
+    seed: int, cosine: bool, width: int, height: int
 ) -> None:
     """Also with many equal vectors, and whatever the size of blocks."""
     split = split_links(make_graph(80, 200, seed=seed % 5), valid=10, test=30, candidates=10)
     draw = np.random.default_rng(seed)
     vectors = draw.normal(size=(7, 6)).astype(np.float32)[draw.integers(0, 7, 80)]
     vectors[::3] = draw.normal(size=(27, 6)).astype(np.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "ANCHORS_AT_ONCE", {"cpu": at_once})
-        patch.setattr(ranking, "SCORES_AT_ONCE", {"cpu": width * at_once})
-        found = rank_all(VectorScores(vectors, cosine=cosine), split.graph, split.test.pairs)
+    found = rank_all(
+        VectorScores(vectors, cosine=cosine),
+        split.graph,
+        split.test.pairs,
+        anchors_per_block=height,
+        scores_per_block=width * height,
+    )
     expected = naive_full(vectors, split.graph, split.test.pairs, cosine)
     assert found.better.tolist() == expected.better.tolist()
     assert found.tied.tolist() == expected.tied.tolist()
@@ -164,10 +165,12 @@ def test_a_model_is_evaluated_with_the_neighbours_it_may_see(protocol: str) -> N
     vectors = model.encode_nodes(split.graph, sampler=split.sampler(model.config.num_neighbors))
     assert found == rank(VectorScores(vectors), split.graph, split.test, protocol)
     assert evaluate(model, split, split.valid).num_questions == len(split.valid)
-    table = found.table()
+    table: Any = found.to_dict()
     assert table["questions"] == len(split.test)
     assert table["P@1"]["interval"][0] <= table["P@1"]["value"] <= table["P@1"]["interval"][1]
     assert str(found).startswith("P@1 0.")
+    assert found.as_table().header == ["", *METRICS]
+    assert "<th>P@1</th>" in found._repr_html_()
 
 
 def test_a_model_that_compares_by_cosine_is_evaluated_so() -> None:
@@ -250,14 +253,12 @@ def test_inner_products_that_leave_float32_are_refused() -> None:
         def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
             return np.full(candidates_QC.shape, np.nan, dtype=np.float32)
 
-    with pytest.raises(
-        GraphFormersError, match="some scores of the links asked for are not finite"
-    ):
+    with pytest.raises(GraphFormersError, match="some scores of the held-out links are not finite"):
         rank(Broken(vectors), split.graph, split.test, "full")
 
 
-def test_a_model_of_another_split_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_of_another_split_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = make_topics().save(tmp_path / "t.graph")
     own, other = (
@@ -265,8 +266,7 @@ def test_a_model_of_another_split_is_told(
     )
     config = TrainConfig(two_stage=False, max_steps=1, batch_size=16, workers=0)
     Trainer(make_model(), own.save(tmp_path / "own.split"), config, tmp_path / "t.model").train()
-    capsys.readouterr()
     evaluate(tmp_path / "t.model", tmp_path / "own.split")
-    assert "another split" not in capsys.readouterr().err
+    assert "another split" not in caplog.text
     evaluate(tmp_path / "t.model", other)
-    assert "t.model: was trained on another split than this one." in capsys.readouterr().err
+    assert "t.model: was trained on another split." in caplog.text

@@ -1,7 +1,8 @@
-"""What the recorder asks of graphformers, answered by the current code.
+"""What the recorder asks of graphformers, answered by the code as it is now.
 
-The names of settings, weights, answers and commands that pass through here are neutral: those of
-commit 89e3860. This file translates them to and from the names of the current code.
+A copy of adapter_89e3860.py that follows the names of the code. Whatever the code renames is
+translated here: settings, weights, answers and commands keep their neutral names, those of commit
+89e3860, in every recording.
 """
 
 import contextlib
@@ -24,23 +25,23 @@ from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import Tokenizer, graph_tokens
 from graphformers.cli import main
 from graphformers.compare.comparison import compare
-from graphformers.compare.runs import Plan
+from graphformers.compare.settings import ComparisonSettings
+from graphformers.compare.verdict import verdict
 from graphformers.data.graph import TextGraph
 from graphformers.data.split import LinkQuestions, LinkSplit, split_links
 from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
 from graphformers.embedding.vectors import VectorStore, locked
-from graphformers.evaluation.baselines import NAMES, sentence_vectors, simple_scores
-from graphformers.evaluation.metrics import (
-    METRICS,
-    Ranks,
-    paired_difference,
-    paired_over_seeds,
-    summarize,
-)
+from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
+from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import evaluate as evaluate_model
 from graphformers.evaluation.ranking import in_batch, model_scores, rank, rank_listed
+from graphformers.evaluation.significance import (
+    paired_difference,
+    paired_difference_over_seeds,
+    summarize,
+)
 from graphformers.evaluation.slices import slices_of
 from graphformers.model import backbones
 from graphformers.model.attention import attention_weights
@@ -425,8 +426,8 @@ def listed_scores(model: Any, split: Any) -> np.ndarray:
 
 def baselines(split: Any, num_neighbors: int) -> dict[str, Facts]:
     """Rankings that need no training, by the names degree, common, adamic, tfidf and tfidf_near."""
-    found, asked = simple_scores(split, num_neighbors), split.test
-    scorers = {key: found[name.format(num_neighbors)] for key, name in NAMES.items()}
+    found, asked = baseline_scores(split, num_neighbors), split.test
+    scorers = {key: found[name.format(num_neighbors)] for key, name in TITLES.items()}
     return {
         key: {"scores": scorer.listed(asked.pairs[:, 0], asked.candidates)}
         | _ranks(rank_listed(scorer, asked))
@@ -462,7 +463,8 @@ def metrics(better: np.ndarray, tied: np.ndarray) -> Facts:
 
 def difference(one: np.ndarray, other: np.ndarray) -> list[float]:
     """How far one is ahead, its interval and p-value: of (Q,) questions, or (S, Q) seeds."""
-    found = paired_difference(one, other) if one.ndim == 1 else paired_over_seeds(one, other)
+    compare_values = paired_difference if one.ndim == 1 else paired_difference_over_seeds
+    found = compare_values(one, other)
     return [found.value, found.low, found.high, found.p_value]
 
 
@@ -479,17 +481,17 @@ def compare_methods(
     seeds: tuple[int, ...],
 ) -> Facts:
     """The numbers of a comparison, and the ranks of each of its runs by method and condition."""
-    plan = Plan(split, folder, str(backbone), settings, seeds, device="cpu")
+    given = ComparisonSettings(split, folder, str(backbone), settings, seeds, device="cpu")
     with contextlib.redirect_stderr(io.StringIO()):
-        results = compare(plan, methods=methods).results
+        results = compare(given, methods=methods).results
     ranks: dict[str, Any] = {}
     for system in (*results.trained, *results.untrained):
         title = system.variant.name if system.variant else system.title
         for condition, found in system.ranks.items():
             ranks |= {f"{title}/{condition}/{i}": _ranks(each) for i, each in enumerate(found)}
-    table = results.table()
+    table = results.to_dict()
     table["verdict"] = [
-        line for line in table["verdict"] if not line.startswith(("Take ", "What it costs"))
+        line for line in verdict(results) if not line.startswith(("Choose ", "Cost: "))
     ]
     return {"table": table, "ranks": ranks}
 

@@ -9,7 +9,7 @@ from graphformers.data.builder import build_graph
 from graphformers.data.split import split_links
 from graphformers.embedding.job import embed
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.foreign import foreign_scores, read_vectors
+from graphformers.evaluation.external import external_scores, read_vectors
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
 
@@ -48,24 +48,24 @@ def test_rows_are_found_by_id(tmp_path: Path) -> None:
     everyone = np.random.default_rng(1).normal(size=(graph.num_nodes, 4)).astype(np.float32)
     np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
     nodes = np.array([3, 50, 120])
-    found = foreign_scores(tmp_path / "v.npz", graph, nodes)
+    found = external_scores(tmp_path / "v.npz", graph, nodes)
     assert found.listed(nodes[:1], nodes[None, 1:]) == pytest.approx(
         (everyone[3] @ everyone[[50, 120]].T)[None], rel=1e-5
     )
-    assert foreign_scores(tmp_path / "v.npz", graph, np.arange(graph.num_nodes)).nodes is None
+    assert external_scores(tmp_path / "v.npz", graph, np.arange(graph.num_nodes)).nodes is None
     everyone[50, 2] = np.nan
     np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
     with pytest.raises(
         GraphFormersError,
         match=rf"v.npz: the vector of '{graph.ids_of([50])[0]}' holds .* not finite",
     ):
-        foreign_scores(tmp_path / "v.npz", graph, nodes)
+        external_scores(tmp_path / "v.npz", graph, nodes)
 
 
 def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
     graph = make_graph()
     with pytest.raises(GraphFormersError, match=r"no vector for 2 of the 2 nodes .* such as"):
-        foreign_scores(write(tmp_path, ".npz"), graph, np.array([1, 2]))
+        external_scores(write(tmp_path, ".npz"), graph, np.array([1, 2]))
     for name, content in {
         "a.npz": b"nonsense",
         "b.parquet": b"nonsense",
@@ -86,7 +86,8 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
     # a pickle, which is not read
     np.savez(tmp_path / "f.npz", ids=np.array([{"a": 1}], dtype=object), vectors=VECTORS[:1])
     with pytest.raises(
-        GraphFormersError, match=r"f\.npz: ids that are Python objects, .* save them as text"
+        GraphFormersError,
+        match=r"f\.npz: ids that are pickled Python objects, .* save them as text",
     ):
         read_vectors(tmp_path / "f.npz")
     np.savez(tmp_path / "g.npz", id=np.array(["a"]), vectors=VECTORS[:1])
@@ -104,25 +105,26 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
         read_vectors(tmp_path / "h.parquet")
 
 
-def test_vectors_that_know_what_is_asked_say_so(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_vectors_computed_from_held_out_links_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of the whole graph; not those of the links that are left for training."""
+    """Those of the whole graph, not those of the links for training."""
     graph = make_graph().save(tmp_path / "whole.graph")
     split = split_links(graph, valid=0.1, test=0.1, candidates=20)
     model, nodes = make_model(similarity="cosine"), np.arange(graph.num_nodes)
     embed(model, graph, tmp_path / "whole.vectors")
     left = build_graph(graph.nodes, *(graph.ids_of(side) for side in split.train.T))
     embed(model, left, tmp_path / "left.vectors")
-    capfd.readouterr()
-    scores = foreign_scores(tmp_path / "whole.vectors", graph, nodes, split.test.pairs)
+    caplog.clear()
+    scores = external_scores(tmp_path / "whole.vectors", graph, nodes, split.test.pairs)
     count = len(split.test)
     assert (
-        f"{count} of the {count} links that are asked for are links of the graph"
-        in capfd.readouterr().err
+        f"whole.vectors: these vectors were computed from a graph with {count} of the {count} "
+        "held-out links" in caplog.text
     )
-    foreign_scores(tmp_path / "left.vectors", graph, nodes, split.test.pairs)
-    assert not capfd.readouterr().err
+    caplog.clear()
+    external_scores(tmp_path / "left.vectors", graph, nodes, split.test.pairs)
+    assert not caplog.records
     ids, vectors = read_vectors(tmp_path / "whole.vectors")
     assert ids == graph.ids.to_pylist()
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -131,7 +133,7 @@ def test_vectors_that_know_what_is_asked_say_so(
     assert found == pytest.approx((units[0] @ units[1:4].T)[None], abs=1e-5)
     embed(make_model(), left, tmp_path / "dot.vectors")
     for cosine in (False, True):  # as asked for, where the model compares otherwise
-        scores = foreign_scores(tmp_path / "dot.vectors", graph, nodes, cosine=cosine)
+        scores = external_scores(tmp_path / "dot.vectors", graph, nodes, cosine=cosine)
         _, own = read_vectors(tmp_path / "dot.vectors")
         own = own / np.linalg.norm(own, axis=1, keepdims=True) if cosine else own
         assert scores.listed(nodes[:1], nodes[None, 1:4]) == pytest.approx(

@@ -1,0 +1,245 @@
+"""The figures of a report, as dictionaries for plotly's script."""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphformers.compare.conditions import NO_NEIGHBORS, OWN_NEIGHBORS, SHUFFLED_NEIGHBORS
+from graphformers.compare.results import Results, System
+from graphformers.evaluation.metrics import PRIMARY
+from graphformers.evaluation.significance import Score
+
+# plotly's format: traces under "data", axes under "layout"
+Plot = Mapping[str, object]
+
+# Paul Tol's palette, which remains readable for colour-blind readers
+COLORS = ("#4477aa", "#cc6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999", "#332288")
+CONDITION_TITLES = {
+    OWN_NEIGHBORS: "their own neighbours",
+    SHUFFLED_NEIGHBORS: "neighbours of other nodes",
+    NO_NEIGHBORS: "no neighbours",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot with a heading and a sentence of explanation."""
+
+    heading: str
+    caption: str
+    plot: Plot
+
+
+def figures_of(results: Results) -> dict[str, Figure]:
+    """The figures of a report by their ids in the page.
+
+    Figures without data are left out: conditions without a method that reads neighbours, training
+    curves without validations, costs measured on different devices, groups with a single slice.
+    """
+    test = results.split.test
+    found = {
+        "overall": Figure(
+            f"{PRIMARY} of all methods",
+            f"{PRIMARY} on {len(test):,} held-out links, each among {test.candidates.shape[1]} "
+            f"candidates. Lines are 95 % intervals over the questions, dots are seeds.",
+            overall_plot(results),
+        )
+    }
+    readers = [each for each in results.trained if {OWN_NEIGHBORS, NO_NEIGHBORS} <= set(each.ranks)]
+    if readers:
+        found["conditions"] = Figure(
+            "Effect of the neighbours",
+            "The same trained models, given the neighbours of other nodes, or none. The loss is "
+            "what the neighbours contribute.",
+            condition_plot(readers),
+        )
+    if any(len(run.facts["history"]) > 1 for each in results.trained for run in each.runs):
+        found["curves"] = Figure(
+            "Training",
+            f"{PRIMARY} on the valid questions, always on unmasked text. Training in two stages "
+            f"starts on masked text.",
+            curve_plot(results),
+        )
+    if results.trained and results.is_one_device:
+        found["cost"] = Figure(
+            "Cost",
+            f"{PRIMARY} by the number of nodes that are encoded per second on this machine.",
+            cost_plot(results),
+        )
+    for number, (group, names) in enumerate(results.slices.items()):
+        if len(names) > 1:
+            found[f"slice{number}"] = Figure(
+                f"By {group}",
+                f"{PRIMARY}, with the number of questions in brackets.",
+                slice_plot(results, group),
+            )
+    return found
+
+
+def overall_plot(results: Results) -> Plot:
+    """Bars with the best system at the top."""
+    systems = sorted(results.systems, key=lambda each: each.score().value)
+    scores = [each.score() for each in systems]
+    # beside the name: within the bar, the line of the interval would cross the number
+    names = [
+        f"{_text(each.title)}  <b>{score.value:.3f}</b>"
+        for each, score in zip(systems, scores, strict=True)
+    ]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "x": [score.value for score in scores],
+        "marker": {"color": [COLORS[0] if each.runs else COLORS[6] for each in systems]},
+        "error_x": _intervals(scores),
+        "hovertemplate": "%{y}: %{x:.4f}<extra></extra>",
+        "showlegend": False,
+    }
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "marker": {"color": COLORS[3], "size": 6},
+        "y": [name for name, each in zip(names, systems, strict=True) for _ in each.runs],
+        "x": [value for each in systems if each.runs for value in each.by_seed()],
+        "text": [f"seed {run.seed}" for each in systems for run in each.runs],
+        "hovertemplate": "%{text}: %{x:.4f}<extra></extra>",
+        "showlegend": False,
+    }
+    layout = {
+        "xaxis": {"title": {"text": PRIMARY}},
+        "yaxis": {"automargin": True},
+        "height": 60 + 34 * len(systems),
+    }
+    return {"data": [bars, dots], "layout": layout}
+
+
+def condition_plot(systems: Sequence[System]) -> Plot:
+    """A group of bars for each system, a bar for each condition."""
+    data = []
+    for color, (condition, title) in zip(COLORS, CONDITION_TITLES.items(), strict=False):
+        shown = [each for each in systems if condition in each.ranks]
+        scores = [each.score(condition=condition) for each in shown]
+        data.append(
+            {
+                "type": "bar",
+                "name": title,
+                "x": [_text(each.title) for each in shown],
+                "y": [score.value for score in scores],
+                "marker": {"color": color},
+                "error_y": _intervals(scores),
+                "hovertemplate": f"%{{x}}, {title}: %{{y:.4f}}<extra></extra>",
+            }
+        )
+    layout = {
+        "barmode": "group",
+        "yaxis": {"title": {"text": PRIMARY}, "rangemode": "tozero"},
+        "xaxis": {"automargin": True},
+    }
+    return {"data": data, "layout": layout}
+
+
+def curve_plot(results: Results) -> Plot:
+    """A line for each run; the seeds of a method share a colour and a legend entry."""
+    data = []
+    for number, system in enumerate(results.trained):
+        line = {
+            "color": COLORS[number % len(COLORS)],
+            "dash": "dot" if number >= len(COLORS) else "solid",
+        }
+        for i, run in enumerate(system.runs):
+            history = run.facts["history"]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": _text(system.title),
+                    "legendgroup": system.title,
+                    "showlegend": i == 0,
+                    "x": [entry["step"] for entry in history],
+                    "y": [entry[PRIMARY] for entry in history],
+                    "line": line,
+                    "hovertemplate": f"seed {run.seed}, step %{{x}}: %{{y:.4f}}<extra></extra>",
+                }
+            )
+    layout = {
+        "xaxis": {"title": {"text": "steps"}},
+        "yaxis": {"title": {"text": f"valid {PRIMARY}"}},
+    }
+    return {"data": data, "layout": layout}
+
+
+def cost_plot(results: Results) -> Plot:
+    """A point for each trained system."""
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": _text(each.title),
+            "x": [each.nodes_per_second],
+            "y": [each.score().value],
+            "marker": {
+                "size": 12,
+                "color": COLORS[number % len(COLORS)],
+                "symbol": "circle" if number < len(COLORS) else "diamond",
+            },
+            "hovertemplate": f"%{{y:.4f}}, %{{x:,.0f}} nodes/s, trained in {each.seconds:,.0f} s",
+        }
+        for number, each in enumerate(results.trained)
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "nodes/s"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": PRIMARY}},
+    }
+    return {"data": data, "layout": layout}
+
+
+def slice_plot(results: Results, group: str) -> Plot:
+    """The slices of a group for a few systems.
+
+    These are the best one that reads neighbours, GraphFormers, PLM+Max, text alone, and the best
+    without training.
+    """
+    simple = max(results.untrained, key=lambda each: each.score().value, default=None)
+    chosen = [
+        results.best_reader(),
+        results.find("graphformers"),
+        results.find("max"),
+        results.text_only(),
+        simple,
+    ]
+    systems = list({id(each): each for each in chosen if each is not None}.values())
+    slices = results.slices[group]
+    data = []
+    for color, system in zip(COLORS, systems, strict=False):
+        values = system.values()
+        data.append(
+            {
+                "type": "bar",
+                "name": _text(system.title),
+                "x": [f"{_text(name)} ({int(mask.sum()):,})" for name, mask in slices.items()],
+                "y": [float(values[mask].mean()) for mask in slices.values()],
+                "marker": {"color": color},
+                "hovertemplate": f"%{{x}}: %{{y:.4f}}<extra>{_text(system.title)}</extra>",
+            }
+        )
+    layout = {
+        "barmode": "group",
+        "yaxis": {"title": {"text": PRIMARY}},
+        "xaxis": {"automargin": True},
+    }
+    return {"data": data, "layout": layout}
+
+
+def _intervals(scores: Sequence[Score]) -> Plot:
+    """Error bars."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [score.high - score.value for score in scores],
+        "arrayminus": [score.value - score.low for score in scores],
+    }
+
+
+def _text(text: str) -> str:
+    """Escapes a text from outside: plotly interprets some HTML tags."""
+    return html.escape(text)

@@ -1,0 +1,161 @@
+"""Settings of a comparison, and the training settings of its runs."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from graphformers.artifact import MANIFEST
+from graphformers.compare.variants import SettingValue, Variant
+from graphformers.data.split import LinkSplit
+from graphformers.errors import GraphFormersError
+from graphformers.files import checksum
+from graphformers.model.backbones import find_backbone
+from graphformers.model.config import ModelConfig
+from graphformers.settings import Settings, setting
+from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, settings_for
+
+# epochs or validations that no run reaches
+UNLIMITED = 10**6
+# the settings that all methods share, because they define the budget
+BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
+# a key of the records of runs that older versions did not write
+BACKBONE_WORDS = "backbone_words"
+
+
+@dataclass(frozen=True)
+class ComparisonSettings(Settings):
+    """Settings that all runs of a comparison share.
+
+    Args:
+        split: The split to train and evaluate on.
+        folder: Where the report goes, and runs/ with models and ranks.
+        source: The backbone that every method starts from: a folder, minilm, or a name on the hub.
+        settings: Training and model settings: `max_steps` for all methods, `max.learning_rate` for
+            the method max alone.
+        seeds: Every method is trained with each seed.
+        device: Where to compute; by default the best device.
+        force: Whether to train runs again that were made with other settings.
+        keep_models: Whether to keep models once they are scored.
+
+    Raises:
+        GraphFormersError: Seeds repeat, the backbone is a trained model, or a setting contradicts
+            equal conditions for all methods.
+
+    Example:
+        >>> split = LinkSplit.load("papers.split")
+        >>> ComparisonSettings(split, Path("report"), settings={"max_steps": 400}, seeds=(1, 2))
+    """
+
+    split: LinkSplit
+    folder: Path
+    source: str = setting("minilm", "The backbone that every method starts from.")
+    settings: Mapping[str, SettingValue] | None = setting(None, "Training and model settings.")
+    seeds: tuple[int, ...] = setting((42,), "Every method is trained with each seed.")
+    device: str | None = setting(None, "Where to compute; by default the best device.")
+    force: bool = setting(False, "Train runs again that were made with other settings.")
+    keep_models: bool = setting(True, "Keep models once they are scored.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (Path(self.source) / MANIFEST).is_file():
+            raise GraphFormersError(
+                f"{self.source}: a trained model, expected a backbone: all methods of a comparison "
+                f"start from the same one"
+            )
+        for name in self.given:
+            method, _, own = name.rpartition(".")
+            if own in ("seed", "two_stage"):
+                advice = "--seeds" if own == "seed" else "methods such as max and max.one-stage"
+                raise GraphFormersError(f"{name} cannot be set in a comparison; use {advice}")
+            if method and own in BUDGET:
+                raise GraphFormersError(
+                    f"{name} given, but all methods have the same budget; set {own} instead"
+                )
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise GraphFormersError(
+                f"seeds {', '.join(map(str, self.seeds)) or 'none'} given, expected different ones"
+            )
+
+    @property
+    def given(self) -> Mapping[str, SettingValue]:
+        """The training and model settings; none where they are left out."""
+        return self.settings or {}
+
+    def model_folder(self, variant: Variant, seed: int) -> Path:
+        """Where the model of a run is."""
+        return self.folder / "runs" / f"{variant.name}-{seed}.model"
+
+    def run_settings(self, variant: Variant, seed: int) -> dict[str, SettingValue]:
+        """The training and model settings of a run.
+
+        The budget is the same for all runs: `max_seconds` if set, otherwise `max_steps`, otherwise
+        the steps of two stages of `epochs`. Early stopping is off, because it would change the
+        budget.
+        """
+        settings: dict[str, SettingValue] = (
+            settings_for(variant.method, self.given) | dict(variant.settings) | {"seed": seed}
+        )
+        # the untrained backbone is evaluated separately
+        settings.setdefault("validate_start", False)
+        if settings.get("max_seconds") is not None:
+            return settings | {"max_steps": None, "epochs": UNLIMITED, "patience": UNLIMITED}
+        config, _ = divide_settings(settings)
+        steps_per_epoch = max(1, -(-len(self.split.train) // config.batch_size))
+        steps = config.max_steps or 2 * config.epochs * steps_per_epoch
+        epochs = -(-steps // steps_per_epoch) + 1
+        return settings | {"max_steps": steps, "epochs": epochs, "patience": UNLIMITED}
+
+    def run_record(self, variant: Variant, seed: int) -> dict[str, SettingValue]:
+        """Everything that the numbers of a run depend on.
+
+        None stands for a model setting that the backbone decides.
+        """
+        config, model = divide_settings(self.run_settings(variant, seed))
+        training = {name: each for name, each in asdict(config).items() if name not in CHANGEABLE}
+        own = {name: model.get(name) for name in MODEL_SETTINGS}
+        return {"method": variant.method, **self._shared_record, **training, **own}
+
+    def baseline_record(self) -> dict[str, SettingValue]:
+        """Everything that the ranks of untrained systems depend on."""
+        return self._shared_record | {
+            "max_tokens": self.max_tokens,
+            "num_neighbors": self.num_neighbors,
+        }
+
+    @property
+    def max_tokens(self) -> int:
+        """After how many tokens texts are cut."""
+        return int(self._model_settings().get("max_tokens", ModelConfig.max_tokens))
+
+    @property
+    def num_neighbors(self) -> int:
+        """Neighbours per node, unless a method has its own number."""
+        return int(self._model_settings().get("num_neighbors", ModelConfig.num_neighbors))
+
+    def _model_settings(self) -> dict[str, int]:
+        return divide_settings(settings_for("graphformers", self.given))[1]
+
+    @cached_property
+    def _shared_record(self) -> dict[str, SettingValue]:
+        # the contents are hashed: a folder may change under its name
+        folder = find_backbone(self.source)
+        weights = [
+            file for file in sorted(folder.glob("*")) if file.suffix in (".safetensors", ".json")
+        ]
+        words = [
+            file for name in ("vocab.txt", "1_Pooling/config.json") for file in folder.glob(name)
+        ]
+        return {
+            "backbone": _hash(weights),
+            BACKBONE_WORDS: _hash(words),
+            "split": self.split.fingerprint,
+        }
+
+
+def _hash(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(checksum(file).encode())
+    return digest.hexdigest()
