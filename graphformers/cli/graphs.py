@@ -7,14 +7,21 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Force, Output, app, listed, parse_column
+from graphformers.cli.options import (
+    AsJson,
+    Force,
+    Output,
+    app,
+    listed,
+    parse_column,
+    setting_help,
+)
+from graphformers.data.settings import FORMATS, ImportSettings, SplitSettings
 
-FORMAT_HELP = (
-    "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail "
-    "files; amazon: SNAP's "
-    "amazon-meta.txt; debian: Packages files; sessions: an item table and a log of user, time, "
-    "item; pairs: the TSV of the 2021 "
-    "code; python: installed packages by name, the standard library when none is named."
+FORMAT_HELP = setting_help(
+    ImportSettings,
+    "format",
+    "; ".join(f"{name}: {format.about}" for name, format in FORMATS.items()) + ".",
 )
 
 
@@ -58,47 +65,34 @@ def import_command(
     ] = None,
     header: Annotated[
         bool,
-        typer.Option(
-            help=(
-                "Whether the first line of .csv and .tsv files names "
-                "the columns; else they are 1, 2, 3."
-            )
-        ),
+        typer.Option(help=setting_help(ImportSettings, "header")),
     ] = True,
-    quotes: Annotated[
-        bool, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields.")
-    ] = True,
+    quotes: Annotated[bool, typer.Option(help=setting_help(ImportSettings, "quotes"))] = True,
     skip_bad: Annotated[
         bool,
         typer.Option(
             "--skip-bad",
-            help="Leave bad rows out, count and list them, instead of stopping at the first.",
+            help=setting_help(ImportSettings, "skip_bad"),
         ),
     ] = False,
     keep_empty: Annotated[
         bool,
-        typer.Option(
-            "--keep-empty", help="Keep nodes without a text: they are read as texts without words."
-        ),
+        typer.Option("--keep-empty", help=setting_help(ImportSettings, "keep_empty")),
     ] = False,
     window: Annotated[
         float,
         typer.Option(
             metavar="MINUTES",
-            help="sessions: minutes within which two views by one user link their items.",
+            help=setting_help(ImportSettings, "window"),
         ),
     ] = 30.0,
     min_count: Annotated[
         int,
-        typer.Option(
-            metavar="NUMBER", help="sessions: how many users must have viewed two items together."
-        ),
+        typer.Option(metavar="NUMBER", help=setting_help(ImportSettings, "min_count")),
     ] = 1,
     max_views: Annotated[
         int,
-        typer.Option(
-            metavar="NUMBER", help="sessions: users with more views in a window are robots."
-        ),
+        typer.Option(metavar="NUMBER", help=setting_help(ImportSettings, "max_views")),
     ] = 500,
     force: Force = False,
     as_json: AsJson = False,
@@ -110,7 +104,6 @@ def import_command(
     from graphformers.artifact import check_writable
     from graphformers.data.formats.tables import sort_inputs
     from graphformers.data.readers import read_graph
-    from graphformers.data.settings import ImportSettings
     from graphformers.data.sources import check_files
     from graphformers.printing import print_import
 
@@ -147,38 +140,35 @@ def split_command(
         float,
         typer.Option(
             metavar="NUMBER",
-            help=(
-                "Valid pairs: a share below 1 (of pairs; of nodes "
-                "when nodes are held out) or a count."
-            ),
+            help=setting_help(SplitSettings, "valid"),
         ),
     ] = 0.05,
-    test: Annotated[float, typer.Option(metavar="NUMBER", help="Test pairs, likewise.")] = 0.05,
+    test: Annotated[
+        float, typer.Option(metavar="NUMBER", help=setting_help(SplitSettings, "test"))
+    ] = 0.05,
     held_out: Annotated[
         str,
         typer.Option(
             metavar="WHAT",
-            help="links; latest-links (by the edges' times); nodes (inductive: "
-            "unknown in training); or a node column, whose "
-            "latest nodes are held out.",
+            help=setting_help(SplitSettings, "held_out"),
         ),
     ] = "links",
     candidates: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="Candidates per question: 1 positive, the rest negatives. 300, or what fits.",
+            help=setting_help(SplitSettings, "candidates"),
         ),
     ] = None,
     max_train: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="At most so many train pairs; the others stay visible as neighbours.",
+            help=setting_help(SplitSettings, "max_train"),
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="NUMBER", help="The same seed gives the same bytes.")
+        int, typer.Option(metavar="NUMBER", help=setting_help(SplitSettings, "seed"))
     ] = 42,
     force: Force = False,
     as_json: AsJson = False,
@@ -189,7 +179,6 @@ def split_command(
     """
     from graphformers.artifact import check_writable
     from graphformers.data.graph import TextGraph
-    from graphformers.data.holdout import SplitSettings
     from graphformers.data.split import split_links
     from graphformers.printing import print_split
 

@@ -6,6 +6,21 @@ from typing import Annotated
 import typer
 
 from graphformers import __version__
+from graphformers.embedding.settings import EmbedSettings
+from graphformers.settings import Settings, describe
+
+
+def setting_help(settings: type[Settings], name: str, more: str = "") -> str:
+    """The help text of an option that is a setting: the description on its field.
+
+    Args:
+        settings: The class that declares the setting.
+        name: The name of the setting.
+        more: What holds for the option alone, such as "Repeatable.".
+    """
+    help = next(entry.help for entry in describe(settings) if entry.name == name)
+    return f"{help} {more}".rstrip()
+
 
 app = typer.Typer(
     name="graphformers",
@@ -46,7 +61,7 @@ Neighbors = Annotated[
     typer.Option(
         "--neighbors",
         metavar="NUMBER",
-        help="Neighbours sampled for a node; by default as the model was trained.",
+        help=setting_help(EmbedSettings, "num_neighbors"),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -69,7 +84,7 @@ def _options(
 
 
 def listed(text: str) -> list[str]:
-    """What stands between commas, without blanks around it; nothing where there is nothing."""
+    """The parts of a list separated by commas, stripped; empty parts are dropped."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -17,7 +17,10 @@ from graphformers.cli.options import (
     app,
     listed,
     parse_column,
+    setting_help,
 )
+from graphformers.embedding.settings import Cluster, EmbedSettings
+from graphformers.serve.settings import Limits, ServeSettings, read_token
 
 if TYPE_CHECKING:
     from graphformers.model.encoding import GraphFormers
@@ -36,33 +39,26 @@ def embed_command(
     graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
     output: Output,
     precision: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the vectors: float32, float16 or int8.")
+        str, typer.Option(metavar="NAME", help=setting_help(EmbedSettings, "precision"))
     ] = "float32",
     states_precision: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the layer states: float16 or float32.")
+        str, typer.Option(metavar="NAME", help=setting_help(EmbedSettings, "states_precision"))
     ] = "float16",
     keep_states: Annotated[
         bool,
-        typer.Option(
-            help=(
-                "Whether layer states stay beside the vectors, so that "
-                "updates need not compute them again."
-            )
-        ),
+        typer.Option(help=setting_help(EmbedSettings, "keep_states")),
     ] = True,
     states: Annotated[
         str,
         typer.Option(
             metavar="WHERE",
-            help="States between the two passes: memory (of the GPU), disk, or auto: what fits.",
+            help=setting_help(EmbedSettings, "states"),
         ),
     ] = "auto",
     neighbors: Neighbors = None,
     shard_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere."
-        ),
+        typer.Option(metavar="NUMBER", help=setting_help(EmbedSettings, "shard_size")),
     ] = None,
     ray: Annotated[
         str | None,
@@ -72,10 +68,16 @@ def embed_command(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="With --ray: how many workers.")
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help=f"With --ray: {setting_help(Cluster, 'workers')} By default 2."
+        ),
     ] = None,
     gpus_per_worker: Annotated[
-        float, typer.Option(metavar="NUMBER", help="With --ray: GPUs of each worker.")
+        float,
+        typer.Option(
+            metavar="NUMBER", help=f"With --ray: {setting_help(Cluster, 'gpus_per_worker')}"
+        ),
     ] = 0.0,
     device: Device = None,
     dry_run: Annotated[
@@ -92,10 +94,9 @@ def embed_command(
     graphformers embed papers.model papers.graph -o papers.vectors
     """
     from graphformers.data.graph import TextGraph
-    from graphformers.embedding.cluster import Cluster, embed_on_cluster
+    from graphformers.embedding.cluster import embed_on_cluster
     from graphformers.embedding.forecast import forecast
     from graphformers.embedding.job import check_output, embed
-    from graphformers.embedding.plan import EmbedSettings
     from graphformers.model.encoding import GraphFormers
     from graphformers.printing import print_embedding_forecast, print_vectors
 
@@ -369,12 +370,11 @@ def serve_command(
     model: MovedModel = None,
     host: Annotated[
         str,
-        typer.Option(
-            metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above."
-        ),
+        typer.Option(metavar="ADDRESS", help=setting_help(ServeSettings, "host")),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)
+        int,
+        typer.Option(metavar="NUMBER", help=setting_help(ServeSettings, "port"), min=0, max=65535),
     ] = 8000,
     token_file: Annotated[
         Path | None,
@@ -395,7 +395,7 @@ def serve_command(
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="A name under which a proxy on this machine passes requests on. Repeatable.",
+            help=setting_help(ServeSettings, "names", "Repeatable."),
         ),
     ] = None,
     rate: Annotated[
@@ -410,7 +410,7 @@ def serve_command(
         bool,
         typer.Option(
             "--log",
-            help="Print a line for every request: time, address, what, status, milliseconds.",
+            help=setting_help(ServeSettings, "is_logged"),
         ),
     ] = False,
     device: Device = None,
@@ -431,7 +431,6 @@ def serve_command(
     # other (docs/design.md)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from graphformers.serve.settings import Limits, ServeSettings, read_token
 
     write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
     read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")

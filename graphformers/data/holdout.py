@@ -1,20 +1,16 @@
-"""Which links are held out to be asked, and which stay for models to see.
+"""Selection of held-out links.
 
 Four ways to hold out:
 - "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a
   train link.
-- "latest-links" (temporal): the same, the asked pairs being the latest ones, where edges have
-  times. No link that models may see
-  is later than one that is asked; late links that cannot be asked are left out altogether.
-- "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the
-  light of its other links to
-  known nodes.
-- a node column such as year (temporal): the same, the held-out nodes being the latest ones. No
-  known node is later than one
-  that asks; late nodes that have nothing to ask are left out altogether.
+- "latest-links" (temporal): the same, but the valid and test pairs are the latest ones, where edges
+  have times. No visible link is later than a held-out one; late links that cannot be held out are
+  dropped.
+- "nodes" (inductive): held-out nodes are unknown in training; each is the anchor of one of its
+  links, with its other links to known nodes as neighbours.
+- a node column such as year (temporal): the same, but the latest nodes are held out. No known node
+  is later than a held-out one; late nodes without a link to a known node are dropped.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,50 +19,13 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, mix, ranges
 from graphformers.data.columns import is_text
 from graphformers.data.graph import TextGraph
-from graphformers.errors import GraphFormersError, require_types
+from graphformers.data.settings import SplitSettings
+from graphformers.errors import GraphFormersError
 
-OF_LINKS = ("links", "latest-links")  # ways to hold out that leave all nodes known
-Rows = tuple[Array, Array]  # indptr, indices: the links that models may see
-
-
-@dataclass(frozen=True)
-class SplitSettings:
-    """How links are held out. Shares lie between 0 and 1, counts are 1 or more."""
-
-    # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
-    valid: float = 0.05
-    test: float = 0.05  # how many test pairs, likewise
-    seed: int = 42  # the same seed gives the same bytes
-    # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
-    held_out: str = "links"
-    # for each valid and test pair; by default 1 positive + 299 negatives, fewer where few fit
-    candidates: int | None = None
-    # at most so many train pairs; the other links stay visible as neighbours
-    max_train: int | None = None
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        for name in ("valid", "test"):
-            value = getattr(self, name)
-            if not (0 < value < 1 or (1 <= value < 2**40 and value == int(value))):
-                raise GraphFormersError(
-                    f"{name}={value} given, expected a share between 0 and 1 or a whole number of "
-                    f"pairs"
-                )
-        if self.valid < 1 and self.test < 1 and self.valid + self.test >= 1:
-            raise GraphFormersError(
-                f"valid={self.valid} and test={self.test} given, expected shares that leave "
-                f"something to train on"
-            )
-        if self.candidates is not None and self.candidates < 2:
-            raise GraphFormersError(
-                f"candidates={self.candidates} given, expected at least 2: one positive and one "
-                f"negative"
-            )
-        if self.seed < 0:
-            raise GraphFormersError(f"seed={self.seed} given, expected 0 or more")
-        if self.max_train is not None and self.max_train < 1:
-            raise GraphFormersError(f"max_train={self.max_train} given, expected at least 1")
+# Ways to hold out that leave all nodes known.
+OF_LINKS = ("links", "latest-links")
+# indptr and indices of the links that models may see.
+Rows = tuple[Array, Array]
 
 
 def hold_out(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows, Array]:

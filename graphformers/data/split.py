@@ -29,7 +29,6 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.holdout import (
     OF_LINKS,
     Rows,
-    SplitSettings,
     count_of,
     give_back,
     hold_out,
@@ -37,6 +36,7 @@ from graphformers.data.holdout import (
     times_of,
 )
 from graphformers.data.sampling import NeighborSampler
+from graphformers.data.settings import SplitSettings
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
 

@@ -9,7 +9,7 @@ another reason ends the run with its message. Phase 2 begins when all states are
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
 from graphformers.embedding.job import Workplace, check_output, num_nodes, say_cost, told_tokens
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.embedding.states import StatesKey, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
@@ -25,36 +26,10 @@ from graphformers.files import full_disk
 from graphformers.model.encoding import GraphFormers
 from graphformers.progress import Progress, progress, say
 
-MOST_DEATHS = 5  # of workers at one shard: then it is the shard that kills them
-PATIENCE = 20  # seconds until it is said that no worker comes
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Where to compute."""
-
-    address: str = "local"  # of a Ray cluster; "local" starts one on this machine
-    workers: int = 2
-    gpus_per_worker: float = 0.0
-    threads: int | None = None  # of a worker on a CPU; by default this machine's share for each
-
-    @property
-    def device(self) -> str:
-        """What workers compute on."""
-        return "cuda" if self.gpus_per_worker else "cpu"
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise GraphFormersError(f"workers={self.workers} given, expected at least 1")
-        if not 0 <= self.gpus_per_worker < math.inf:
-            raise GraphFormersError(
-                f"gpus_per_worker={self.gpus_per_worker} given, expected 0 or more"
-            )
-        if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
-            raise GraphFormersError(
-                f"gpus_per_worker={self.gpus_per_worker} given, expected whole GPUs, or a part of "
-                f"one"
-            )
+# Deaths of workers at one shard after which the shard itself is blamed.
+MOST_DEATHS = 5
+# Seconds without a worker after which a message says so.
+PATIENCE = 20
 
 
 class Worker:

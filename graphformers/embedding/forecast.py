@@ -12,7 +12,8 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import Neighborhood, NeighborSampler
 from graphformers.data.tokens import TokenCache, tokenize
-from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError, UnlessMemoryIsFull
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import CenterBatch, cut, read_centers, read_texts

@@ -33,7 +33,8 @@ from graphformers.artifact import (
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name, which_folder
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError

@@ -1,6 +1,4 @@
-"""What an embedding can be told, and the plan that follows: everything that decides the bytes of
-its result.
-"""
+"""Plan of an embedding: everything that determines the bytes of its result."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,59 +8,23 @@ import torch
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embedding import vectors
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype
-from graphformers.errors import GraphFormersError, require_types
 from graphformers.model.encoding import BATCH_TOKENS, GraphFormers
 from graphformers.model.passes import MOST_PLACES, Passes, check_together
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
-GPU_ROWS = 64  # rows of a batch are a multiple of this: cuDNN plans attention anew for every shape
-FEW_NEIGHBORS = 8  # neighbourhoods of up to so many have one width on a GPU
-WIDTHS = 4  # and larger ones so many
-GPU_TOKENS = 64_512  # 504 full rows of 128: packed, that is nearly always 512
-COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
-PLACES = ("auto", "memory", "disk")
-
-
-@dataclass(frozen=True)
-class EmbedSettings:
-    """How a graph is embedded."""
-
-    precision: str = "float32"  # of the vectors: float32, float16 or int8
-    states_precision: str = "float16"  # of the layer states: float16 or float32
-    keep_states: bool = True  # beside the vectors, so that an update need not compute them again
-    # where they are between the two passes: "memory" (of the model's device), "disk", or what fits
-    states: str = "auto"
-    # sampled for a node; by default as many as the model was trained with
-    num_neighbors: int | None = None
-    seed: int = 42  # of the sampling
-    # nodes of a shard, the unit that is written and continued from: 65,536 on a GPU, else 4,096
-    shard_size: int | None = None
-    batch_tokens: int | None = None  # of a batch
-    # processes that pack ahead; by default four on a GPU, none elsewhere
-    workers: int | None = None
-    compile: bool | None = None  # the layers; by default on a GPU and for 100,000 nodes or more
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        states_dtype(self.states_precision)
-        if self.precision not in vectors.PRECISIONS:
-            raise GraphFormersError(
-                f"precision={self.precision!r} given, expected one of: "
-                f"{', '.join(vectors.PRECISIONS)}"
-            )
-        if self.states not in PLACES:
-            raise GraphFormersError(
-                f"states={self.states!r} given, expected one of: {', '.join(PLACES)}"
-            )
-        if self.num_neighbors is not None and self.num_neighbors < 0:
-            raise GraphFormersError(f"num_neighbors={self.num_neighbors} given, expected 0 or more")
-        for name in ("shard_size", "batch_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise GraphFormersError(f"{name}={value} given, expected at least 1")
+# The rows of a batch are a multiple of this: cuDNN plans attention anew for every shape.
+GPU_ROWS = 64
+# On a GPU, neighbourhoods of up to FEW_NEIGHBORS have one width, larger ones WIDTHS widths.
+FEW_NEIGHBORS = 8
+WIDTHS = 4
+# 504 full rows of 128: packed, that is nearly always 512.
+GPU_TOKENS = 64_512
+# Nodes from which compiling pays: it takes about a minute.
+COMPILE_FROM = 100_000
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from graphformers.artifact import Artifact
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.shards import ShardedRows, load_rows
-from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
 
 FOLDER = "states"
-PRECISIONS = ("float16", "float32")
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,5 @@ def model_fingerprint(model: GraphFormers) -> str:
 
 
 def states_dtype(precision: str) -> torch.dtype:
-    if precision not in PRECISIONS:
-        raise GraphFormersError(
-            f"states_precision={precision!r} given, expected one of: {', '.join(PRECISIONS)}"
-        )
+    """The torch type of a precision of layer states."""
     return torch.float16 if precision == "float16" else torch.float32

@@ -34,7 +34,6 @@ from graphformers.progress import say
 KIND = "vectors"
 VERSION = 1
 TRIES = 20  # to open a folder that is being replaced
-PRECISIONS = ("float32", "float16", "int8")
 
 
 @dataclass(frozen=True)

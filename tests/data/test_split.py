@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import graphformers.data.candidates as candidates
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.data.holdout import SplitSettings
+from graphformers.data.settings import SplitSettings
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import ArtifactError, GraphFormersError
 from tests.conftest import make_graph

@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from graphformers.data.graph import TextGraph
-from graphformers.embedding.cluster import Cluster, embed_on_cluster
-from graphformers.embedding.plan import EmbedSettings
+from graphformers.embedding.cluster import embed_on_cluster
+from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.model.encoding import GraphFormers
 folder = Path(sys.argv[1])
 model = GraphFormers.from_pretrained(folder / "start.model", device="cpu")
@@ -90,8 +90,8 @@ def test_two_workers_one_killed_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_workers_need_folders(tmp_path: Path) -> None:
-    from graphformers.embedding.cluster import Cluster, embed_on_cluster
-    from graphformers.embedding.plan import EmbedSettings
+    from graphformers.embedding.cluster import embed_on_cluster
+    from graphformers.embedding.settings import Cluster, EmbedSettings
 
     with pytest.raises(
         GraphFormersError, match="workers read them from folders, so save both first"

@@ -26,7 +26,7 @@ from graphformers.embedding import job, phases, shards
 from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.states import LayerStates, model_fingerprint
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
@@ -655,7 +655,7 @@ def test_a_forecast_with_little_memory_tries_fewer_nodes(
         ),
         (
             {"states_precision": "int8"},
-            "states_precision='int8' given, expected one of: float16, float32",
+            "states_precision='int8' given, expected float16 or float32",
         ),
         ({"states": "cloud"}, "states='cloud' given, expected one of: auto, memory, disk"),
         ({"shard_size": 0}, "shard_size=0 given, expected at least 1"),
