@@ -1,5 +1,6 @@
 """The demo: the whole walk on the graph of Python's standard library, which every machine has."""
 
+import logging
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import say
 from graphformers.retrieval.searcher import Match, Searcher
+
+logger = logging.getLogger(__name__)
 
 SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
     "batch_size": 64,
@@ -65,7 +67,9 @@ def run_demo(
         if _is_there(place)
         else _split(graph, questions, candidates).save(place)
     )
-    say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
+    logger.info(
+        f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?"
+    )
     plan = Plan(split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True)
     found = compare(plan, methods=METHODS)
     model = plan.place(variant(METHODS[1]), plan.seeds[0])
@@ -89,7 +93,7 @@ def embed_and_search(
     """
     place, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
     if not _is_there(place) or VectorStore.load(place).key.model != model_fingerprint(loaded):
-        say(f"embedding {graph.num_nodes:,} docstrings with {model} …")
+        logger.info(f"embedding {graph.num_nodes:,} docstrings with {model} …")
         embed(loaded, graph, place, force=True)
     return Searched(place, query, Searcher(place, loaded).text(query, k=3))
 
@@ -98,7 +102,7 @@ def _graph(folder: Path) -> TextGraph:
     place = folder / f"python{platform.python_version()}.graph"
     if _is_there(place):
         return TextGraph.load(place)
-    say("reading the docstrings of Python's standard library …")
+    logger.info("reading the docstrings of Python's standard library …")
     return read_graph([], settings=ImportSettings(format="python")).save(place)
 
 
@@ -109,5 +113,5 @@ def _split(graph: TextGraph, questions: int, candidates: int | None) -> LinkSpli
 def _is_there(place: Path) -> bool:
     if not (place / "manifest.json").is_file():
         return False
-    say(f"using {place}, made by an earlier run")
+    logger.info(f"using {place}, made by an earlier run")
     return True

@@ -6,6 +6,7 @@ bytes are the same. A worker that dies has its shard done again by another; a sh
 another reason ends the run with its message. Phase 2 begins when all states are there.
 """
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from graphformers.data.graph import TextGraph
 from graphformers.data.tokens import graph_tokens
-from graphformers.embedding.job import Workplace, check_output, num_nodes, say_cost, told_tokens
+from graphformers.embedding.job import Workplace, check_output, log_cost, num_nodes, tokens_of
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import Plan, stay_in_memory
 from graphformers.embedding.settings import Cluster, EmbedSettings
@@ -24,12 +25,12 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import full_disk
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import Progress, progress, say
+from graphformers.progress import Progress, progress
+
+logger = logging.getLogger(__name__)
 
 # Deaths of workers at one shard after which the shard itself is blamed.
 MOST_DEATHS = 5
-# Seconds without a worker after which a message says so.
-PATIENCE = 20
 
 
 class Worker:
@@ -114,14 +115,14 @@ def embed_on_cluster(
         )
     plan = Plan.of(model, graph, settings, cluster.device)
     work = Workplace.beside(output, plan)
-    say_cost(model, plan)
+    log_cost(model, plan)
     try:
         with (
             _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors,
             work.opened(force=force),
         ):
             work.begin(output, graph, force=force, in_memory=False)
-            told_tokens(graph, model)  # made once, before everybody looks for them
+            tokens_of(graph, model)  # made once, before everybody looks for them
             texts, left = work.missing(in_memory=False)
             actors.do(1, texts, "Reading texts")
             actors.do(2, left, "Embedding")
@@ -166,7 +167,9 @@ class _Actors:
             raise GraphFormersError(f"this machine has not {self._needed()}, which a worker needs")
         # which may change: others come when there is room, and shards go to those that are there
         if room < workers:
-            say(f"the cluster has room for {room} of {workers} workers, each with {self._needed()}")
+            logger.info(
+                f"the cluster has room for {room} of {workers} workers, each with {self._needed()}"
+            )
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -233,9 +236,9 @@ class _Actors:
 
     def _next(self, awaited: list[Any]) -> list[Any]:
         """What is done of this, when something is; it is said when no worker comes for a while."""
-        done, _ = self._ray.wait(awaited, timeout=PATIENCE)
+        done, _ = self._ray.wait(awaited, timeout=self._cluster.patience)
         if not done and len(awaited) == len(self._starting):
-            say("waiting for a worker: the cluster has no room for one now")
+            logger.info("waiting for a worker: the cluster has no room for one now")
             done, _ = self._ray.wait(awaited)
         return list(done)
 
@@ -251,7 +254,7 @@ class _Actors:
             if isinstance(inner, GraphFormersError):
                 raise inner from error
             deaths[where] = deaths.get(where, 0) + 1
-            say(f"a worker died {where}; another takes its place")
+            logger.warning(f"a worker died {where}; another takes its place")
             if deaths[where] >= MOST_DEATHS:
                 raise GraphFormersError(
                     f"{MOST_DEATHS} workers died {where}, the last with: {error}"
@@ -260,7 +263,7 @@ class _Actors:
         deaths.pop(where, None)
         if pieces > self._pieces:
             self._pieces = pieces
-            say(
+            logger.info(
                 f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which "
                 f"takes longer"
             )

@@ -12,6 +12,7 @@ When all shards are there, the manifest is written and `folder` is renamed: noth
 """
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,9 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.model.encoding import GraphFormers
 from graphformers.places import read_object, refuse_links_out
-from graphformers.progress import progress, say
+from graphformers.progress import progress
+
+logger = logging.getLogger(__name__)
 
 MARK = "plan.json"  # tells our unfinished folders from other people's
 SEALED = "sealed"  # tells which folder is being put in place
@@ -89,7 +92,7 @@ class Workplace:
             if not self.is_begun and (self.path / MARK).is_file():
                 remove_work(self.path)
             elif is_open and self.is_begun:
-                say(
+                logger.info(
                     f"{self.path}: finished shards are kept there; the same command goes on from "
                     f"them"
                 )
@@ -188,7 +191,7 @@ class Workplace:
                 return False
             if all(map(shards.is_intact, names)):
                 return True
-            say(
+            logger.warning(
                 f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made "
                 f"again"
             )
@@ -216,7 +219,7 @@ class Workplace:
                 if found.fingerprint == graph.artifact.fingerprint:
                     return
             except ArtifactError as error:
-                say(f"{error}; it is put there again")
+                logger.warning(f"{error}; it is put there again")
             shutil.rmtree(place)
         if not graph.artifact.path.is_dir():
             raise ArtifactError(
@@ -331,7 +334,7 @@ def embed(
     graph = loaded_graph(graph)
     plan = Plan.of(model, graph, settings)
     work = Workplace.beside(output, plan)
-    say_cost(model, plan)
+    log_cost(model, plan)
     try:
         with work.opened(force=force):
             in_memory = stay_in_memory(plan, settings, model.device)
@@ -347,10 +350,10 @@ def embed(
     return VectorStore.load(output)
 
 
-def say_cost(model: GraphFormers, plan: Plan) -> None:
+def log_cost(model: GraphFormers, plan: Plan) -> None:
     """Of a bidirectional model."""
     if model.is_bidirectional:
-        say(
+        logger.info(
             "a bidirectional model: the states of neighbours depend on who asks and cannot be "
             "reused, so every node is read "
             f"together with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} "
@@ -467,7 +470,7 @@ def _run(
         if on_gpu
         else 0
     )
-    tokens = told_tokens(graph, model)
+    tokens = tokens_of(graph, model)
     folders = (work.states, work.vectors)
     phases = Phases(model, graph, tokens, plan, folders, in_memory=in_memory, workers=workers)
     if in_memory and is_written:
@@ -482,11 +485,11 @@ def _run(
             phases.read_centers(left, task)
 
 
-def told_tokens(graph: TextGraph, model: GraphFormers) -> TokenCache:
+def tokens_of(graph: TextGraph, model: GraphFormers) -> TokenCache:
     """The tokens of a graph; it is said where many texts are cut."""
     tokens = graph_tokens(graph, model.tokenizer)
     if words := cut_words(tokens, model.config.max_tokens):
-        say(words)
+        logger.info(words)
     return tokens
 
 

@@ -67,6 +67,10 @@ class Cluster(Settings):
         None, "Threads of a worker on a CPU; by default an equal share of the machine.", at_least=1
     )
 
+    patience: float = setting(
+        20.0, "Seconds without any worker after which a message says so.", at_least=0
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         gpus = self.gpus_per_worker

@@ -10,6 +10,7 @@ The changes, the new states and the new vectors are one record of the log: an up
 whole or not at all. Doing it again changes nothing and does no work.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,8 @@ from graphformers.embedding.vectors import (
 )
 from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
-from graphformers.progress import say
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Updater:
         try:
             self.store = compaction.compact(self.store, self._lock)
         except Exception as error:  # whatever it is
-            say(
+            logger.warning(
                 f"{self.store.path}: the update is done, but its log could not be compacted: "
                 f"{error}"
             )

@@ -11,6 +11,7 @@ written as a new base.
 """
 
 import copy
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,8 @@ from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.shards import load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
-from graphformers.progress import say
+
+logger = logging.getLogger(__name__)
 
 KIND = "vectors"
 VERSION = 1
@@ -127,7 +129,7 @@ class VectorStore:
                 continue
             if which_folder(path) == before:
                 if store.log.unfinished:
-                    say(
+                    logger.warning(
                         f"{store.log.path}: the last {store.log.unfinished:,} bytes are an "
                         f"unfinished record and are ignored: "
                         "a change that is being written, or one that was broken off"

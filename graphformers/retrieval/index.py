@@ -16,6 +16,7 @@ Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 import copy
 import errno
 import json
+import logging
 import os
 import threading
 import weakref
@@ -31,10 +32,12 @@ from graphformers.data.arrays import Array, unit_rows
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
-from graphformers.progress import progress, say
+from graphformers.progress import progress
 from graphformers.retrieval.coding import BLOCK, EXTRA, Coding, asked, coding_of, compared
 from graphformers.retrieval.hits import Hits, best_hits, merge_hits, top_hits
 from graphformers.retrieval.overlay import Overlay
+
+logger = logging.getLogger(__name__)
 
 FILE, ABOUT = "index.usearch", "index.json"
 EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
@@ -308,7 +311,7 @@ def build_index(store: VectorStore) -> Index:
     if recall < RECALL:  # a few numbers are so large that bytes hold nothing of the others
         other, recall_of_other = _built(store, trial, of_nodes, replace(coding, precision="f16"))
         index, recall = (other, recall_of_other) if recall_of_other > recall else (index, recall)
-    say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
+    logger.info(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     assert index.facts is not None, "a graph has its facts"
     try:
         if open_artifact(store.path, KIND, VERSION).fingerprint != store.artifact.fingerprint:
@@ -320,7 +323,7 @@ def build_index(store: VectorStore) -> Index:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        say(
+        logger.info(
             f"{store.path}: the index cannot be kept there ({error.strerror}); it will be built "
             f"again the next time"
         )
@@ -364,7 +367,9 @@ def load_index(store: VectorStore) -> Index | None:
     except OSError:
         return None
     if checksum(file.path) != facts.checksum:
-        say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
+        logger.warning(
+            f"{store.path / FILE}: damaged, its checksum does not match; it is made again"
+        )
         return None
     graph = _empty_graph(store.size + EXTRA, facts.precision)
     # this very file: a compaction may put another one in its place at any moment

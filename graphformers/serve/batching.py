@@ -6,6 +6,7 @@ a batch costs hardly more than one.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -13,7 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from graphformers.progress import say
+logger = logging.getLogger(__name__)
+
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -112,7 +114,7 @@ class Batcher(Generic[Job, Result]):
                 self.after()
             except Exception as error:
                 # the batch is answered; the thread must live on for the next one
-                say(f"{self.name}: {type(error).__name__}: {error}")
+                logger.warning(f"{self.name}: {type(error).__name__}: {error}")
 
     def _next(self) -> list[tuple[Job, Any]]:
         """The next batch; empty when there will be none."""

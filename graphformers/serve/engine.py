@@ -6,6 +6,7 @@ or nothing of it. Some threads search, one reads texts with the model, one write
 that is waiting at once (batching.py).
 """
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -24,13 +25,14 @@ from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.passes import FEW_NEIGHBORS
-from graphformers.progress import say
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index, load_index
 from graphformers.serve.batching import Batcher
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write
+
+logger = logging.getLogger(__name__)
 
 MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
 # threads that search, each with a process that walks through the index
@@ -87,7 +89,9 @@ class Engine:
         is_fixed = os.path.isdir(settings.vectors) and not os.access(settings.vectors, os.W_OK)
         self.is_writable = settings.allows_writes and not is_fixed
         if settings.allows_writes and is_fixed:
-            say(f"{settings.vectors}: cannot be written to, so this server takes no changes")
+            logger.info(
+                f"{settings.vectors}: cannot be written to, so this server takes no changes"
+            )
         try:
             self._lock = (
                 self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
@@ -235,12 +239,14 @@ class Engine:
             or not compaction.is_due(updater.store)
         ):
             return
-        say(f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …")
+        logger.info(
+            f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …"
+        )
         before = updater.store.fork()
         try:
             store = compaction.compact(updater.store, self._lock)
         except Exception as error:  # whatever it is, nothing is lost by waiting
-            say(f"{self.settings.vectors}: not compacted: {error}")
+            logger.warning(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
         # should anything go wrong now, nothing may be written to the log of the old base
@@ -261,7 +267,7 @@ class Engine:
         try:
             index = open_index(self.view.store)
         except (GraphFormersError, OSError) as error:  # the old one does for longer
-            say(f"{self.settings.vectors}: no new index: {error}")
+            logger.warning(f"{self.settings.vectors}: no new index: {error}")
             return
         with self._swapping:
             state = self.view.store

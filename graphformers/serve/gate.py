@@ -6,6 +6,7 @@ Plain ASGI, for it is passed by every request.
 
 import asyncio
 import hmac
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -14,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from graphformers.progress import say
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.settings import ServeSettings
+
+access = logging.getLogger("graphformers.serve.access")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -144,7 +146,7 @@ class Gate:
                 scope["method"], getattr(scope.get("route"), "path", "other"), status, taken
             )
             if self.settings.is_logged:
-                say(log_line(scope, status, taken))
+                access.info(log_line(scope, status, taken))
 
     async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])

@@ -6,6 +6,7 @@ a whole is made anew when a twentieth of the nodes has changed.
 """
 
 import gzip
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ import msgspec
 import numpy as np
 
 from graphformers.data.arrays import Array
-from graphformers.progress import say
 from graphformers.serve.engine import Engine, View
+
+logger = logging.getLogger(__name__)
 
 SAMPLE_SEED = 0
 TEXT_LETTERS = 90  # of a text that is shown when a point is pointed at
@@ -107,7 +109,7 @@ class Map:
         try:
             self._plane = make_plane(self._engine.view, self._most)
         except Exception as error:  # the page says that there is no map yet; the server goes on
-            say(f"the map could not be made: {type(error).__name__}: {error}")
+            logger.warning(f"the map could not be made: {type(error).__name__}: {error}")
 
 
 def make_plane(view: View, most_points: int) -> Plane:

@@ -2,6 +2,7 @@
 wrong.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from graphformers.errors import GraphFormersError
-from graphformers.progress import say
 from graphformers.serve.batching import BusyError
 from graphformers.serve.gate import error_body
 from graphformers.serve.writing import NotFoundError, RefusedError
+
+logger = logging.getLogger(__name__)
 
 TOO_LONG = "it took too long; a change may still be made, and can be asked for again"
 WANTED = {
@@ -95,7 +97,7 @@ def add_errors(app: FastAPI) -> None:
 
 def logged(error: Exception) -> str:
     """What the client is told of a failure of ours; the log is told more."""
-    say(f"{type(error).__name__}: {error}")
+    logger.error(f"{type(error).__name__}: {error}")
     return "the server could not do it, and nothing was changed; its log says why"
 
 

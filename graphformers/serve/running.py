@@ -5,6 +5,7 @@ finished what it accepted.
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
@@ -14,11 +15,12 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from graphformers.errors import GraphFormersError
-from graphformers.progress import say
 from graphformers.serve.app import State, make_app
 from graphformers.serve.connection import Connection, most_connections
 from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
+
+logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 130  # longer than any accepted request may take
 # until a thread that computes lets the one that talks to clients have a turn; 0.005 is usual
@@ -115,10 +117,10 @@ def listen(settings: ServeSettings) -> socket.socket:
             f"or --port, 0 for any free one"
         ) from error
     if not settings.is_loopback and settings.read_token is None:
-        say(
+        logger.warning(
             "reachable from other machines, and readable by all who reach it: --read-token-file "
             "asks for a token"
         )
     if settings.read_token is not None and not settings.allows_writes:
-        say(settings.why_read_only)
+        logger.info(settings.why_read_only)
     return listener

@@ -10,6 +10,7 @@ node numbers, and ends when the pipe does.
                count (int64)
 """
 
+import logging
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from graphformers.progress import say
+logger = logging.getLogger(__name__)
+
 
 if TYPE_CHECKING:  # the child should start quickly
     from graphformers.retrieval.index import OpenFile
@@ -81,7 +83,7 @@ class Walker:
         with self._guard:
             self._num_gone += 1
             left = len(self._processes) - self._num_gone
-        say(
+        logger.warning(
             f"a process that walks through the index is gone, {left} left; searches go on, more "
             f"slowly"
         )

@@ -79,16 +79,15 @@ def test_with_little_memory_batches_are_read_in_pieces(
     states: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, graph = make_model(**MODELS[name]), some_graph()
     seen = short_of_memory(monkeypatch, phases, 7)
     store = embed(model, graph, tmp_path / "some.vectors", states=states, **ROOMY)
     assert farthest(store, model, graph) <= 1e-5
     assert max(seen) <= 7
-    told = capsys.readouterr().err
-    assert told.count("the GPU's memory is full: batches are read in") == 1
-    assert "in 8 pieces" in told  # of 30 nodes each
+    assert caplog.text.count("the GPU's memory is full: batches are read in") == 1
+    assert "in 8 pieces" in caplog.text  # of 30 nodes each
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -363,7 +362,7 @@ def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("older", [False, True])
 def test_a_damaged_graph_in_unfinished_work_is_not_published(
-    older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sealed with the checksum that it then has, it would be what was meant, and the work be
     gone.
@@ -394,14 +393,15 @@ def test_a_damaged_graph_in_unfinished_work_is_not_published(
 
         def harmed(*given: Any) -> None:
             read_centers(*given)
-            assert "damaged, its checksum" in capsys.readouterr().err
+            assert "damaged, its checksum" in caplog.text
+            caplog.clear()
             flip(inside, 700)
 
         patch.setattr(Phases, "read_centers", harmed)
         with pytest.raises(GraphFormersError, match=r"nodes.arrow: damaged"):
             embed(model, graph, place, force=older, **EXACT)
     assert bytes_of(place) == before if older else not place.exists()
-    assert "finished shards are kept there" in capsys.readouterr().err
+    assert "finished shards are kept there" in caplog.text
     assert bytes_of(embed(model, graph, place, force=older, **EXACT).path) == bytes_of(whole.path)
 
 

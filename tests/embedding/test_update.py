@@ -583,11 +583,11 @@ def test_a_log_cut_anywhere_is_what_was_whole_before(tmp_path: Path) -> None:
     assert (store.path / "changes.log").read_bytes() == whole
 
 
-def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_log_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
     log = store.path / "changes.log"
-    capsys.readouterr()
+    caplog.clear()
     VectorStore.load(store.path)
     update(store, nodes={"new 0": "graph"}, model=model)
     first = log.stat().st_size
@@ -598,7 +598,7 @@ def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     VectorStore.load(store.path)
     log.write_bytes(b"")  # as a killed writer leaves it that had just made it
     VectorStore.load(store.path)
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
     for data, ignored in [
         (whole[:-5], len(whole) - first - 5),
         (whole[: first + 1], 1),
@@ -607,16 +607,17 @@ def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]:
         log.write_bytes(data)
         VectorStore.load(store.path)
-        assert capsys.readouterr().err == (
+        assert caplog.messages == [
             f"{log}: the last {ignored:,} bytes are an unfinished record and are ignored: a change "
-            f"that is being written, "
-            "or one that was broken off\n"
-        )
+            f"that is being written, or one that was broken off"
+        ]
+        caplog.clear()
     log.write_bytes(whole[:-5])
     update(store, nodes={"new 1": "graph"}, model=model)
-    assert capsys.readouterr().err.count("unfinished record") == 1
+    assert caplog.text.count("unfinished record") == 1
+    caplog.clear()
     VectorStore.load(store.path)
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
 
 
 def test_every_command_tells_of_a_cut_log(tmp_path: Path) -> None:
@@ -1115,7 +1116,7 @@ def test_views_of_strings_are_strings(tmp_path: Path) -> None:
 
 
 def test_an_update_whose_compaction_fails_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
@@ -1127,10 +1128,7 @@ def test_an_update_whose_compaction_fails_is_done(
         patch.setattr(compaction, "is_due", lambda store: True)
         patch.setattr(compaction, "compact", fail)
         assert not update(store, nodes={"new": "graph"}, model=model).is_compacted
-    assert (
-        "the update is done, but its log could not be compacted: the disk is full"
-        in capsys.readouterr().err
-    )
+    assert "the update is done, but its log could not be compacted: the disk is full" in caplog.text
     assert "new" in VectorStore.load(store.path)
 
 
