@@ -47,7 +47,7 @@ def tables(tmp_path: Path) -> Path:
 def test_import_split_info(tables: Path) -> None:
     done = run("import", "citations.csv", "papers.csv", "-o", "papers.graph", cwd=tables)
     graph = TextGraph.load(tables / "papers.graph")
-    repeated = f"  of 1,200 edges repeated or turned round: {1200 - graph.num_pairs}"
+    repeated = f"  of 1,200 edges repeated or reversed: {1200 - graph.num_pairs}"
     assert done.stdout.splitlines() == [
         f"papers.graph: 400 nodes, {graph.num_pairs:,} linked pairs",
         repeated,
@@ -137,13 +137,14 @@ def test_demo_trains_on_the_standard_library(
     tested in test_demo.py.
     """
     from graphformers import demo as demo_module
+    from graphformers.cli.demo import print_demo
     from graphformers.demo import Searched, run_demo
-    from graphformers.printing import print_demo
+    from graphformers.retrieval.searcher import Matches
 
     monkeypatch.setattr(
         demo_module,
         "embed_and_search",
-        lambda model, graph, folder: Searched(folder / "v", "words", []),
+        lambda model, graph, folder: Searched(folder / "v", "words", Matches()),
     )
     demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10)
     print_demo(demo, as_json=True)

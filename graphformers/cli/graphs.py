@@ -16,6 +16,7 @@ from graphformers.cli.options import (
     parse_column,
     setting_help,
 )
+from graphformers.cli.output import show_result
 from graphformers.data.settings import FORMATS, ImportSettings, SplitSettings
 
 FORMAT_HELP = setting_help(
@@ -102,10 +103,10 @@ def import_command(
     graphformers import papers.csv citations.csv -o papers.graph
     """
     from graphformers.artifact import check_writable
+    from graphformers.data.describe import describe_import
     from graphformers.data.formats.tables import sort_inputs
     from graphformers.data.readers import read_graph
     from graphformers.data.sources import check_files
-    from graphformers.printing import print_import
 
     settings = ImportSettings(
         format=format,
@@ -129,7 +130,12 @@ def import_command(
     else:
         node_files += given
     graph = read_graph(node_files, edge_files, settings).save(output, force=force)
-    print_import(graph, output, as_json)
+    show_result(describe_import(graph), as_json, output)
+    if not graph.num_pairs:
+        print(
+            "warning: no two nodes are linked; a graph without links cannot be split or trained on",
+            file=sys.stderr,
+        )
 
 
 @app.command("split")
@@ -180,13 +186,12 @@ def split_command(
     from graphformers.artifact import check_writable
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import split_links
-    from graphformers.printing import print_split
 
     settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
     check_writable(output, "split", force=force)
     split = split_links(TextGraph.load(graph), settings).save(output, force=force)
     print(f"{output}: written", file=sys.stderr)
-    print_split(split, as_json)
+    show_result(split, as_json)
 
 
 @app.command("info")
@@ -204,18 +209,18 @@ def info_command(
     graphformers info papers.graph
     """
     from graphformers.artifact import COMPARISON, open_artifact
+    from graphformers.data.describe import describe_graph
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import LinkSplit
     from graphformers.places import refuse_links_out
-    from graphformers.printing import print_graph, print_split
 
     if (artifact / COMPARISON).is_file():
-        # files elsewhere would be shown
+        # Links would show files from elsewhere.
         refuse_links_out(artifact)
         for place in sorted(artifact.glob("*.md")):
             print(place.read_text(encoding="utf-8"))
         print(
-            f"{artifact}: what graphformers compare has made; report.html is for a browser",
+            f"{artifact}: a comparison; open report.html in a browser",
             file=sys.stderr,
         )
         return
@@ -224,21 +229,21 @@ def info_command(
         found.verify()
         print(f"{artifact}: all {len(found.files)} files match their checksums", file=sys.stderr)
     if found.kind == "graph":
-        print_graph(TextGraph.load(artifact), as_json)
+        show_result(describe_graph(TextGraph.load(artifact)), as_json)
     elif found.kind == "split":
-        print_split(LinkSplit.load(artifact), as_json)
+        show_result(LinkSplit.load(artifact), as_json)
     elif found.kind == "vectors":
+        from graphformers.embedding.describe import describe_store
         from graphformers.embedding.vectors import VectorStore
-        from graphformers.printing import print_vectors
 
         store = VectorStore.load(artifact)
         if verify and store.states is not None:
             store.states.check(store.live.base)
-        print_vectors(store, as_json)
+        show_result(describe_store(store), as_json)
     elif found.kind == "model":
-        from graphformers.printing import print_model
+        from graphformers.embedding.describe import describe_model
 
-        print_model(artifact, as_json)
+        show_result(describe_model(artifact), as_json)
     else:
         print(
             json.dumps(

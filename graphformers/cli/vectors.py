@@ -19,6 +19,7 @@ from graphformers.cli.options import (
     parse_column,
     setting_help,
 )
+from graphformers.cli.output import show_result
 from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.serve.settings import Limits, ServeSettings, read_token
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _moved(model: Path | None, device: str | None) -> "GraphFormers | None":
-    """A model that is no longer where the vectors say, where one is given."""
+    """The model given with --model; None where none was given."""
     from graphformers.model.encoding import GraphFormers
 
     return None if model is None else GraphFormers.from_pretrained(model, device=device)
@@ -95,10 +96,10 @@ def embed_command(
     """
     from graphformers.data.graph import TextGraph
     from graphformers.embedding.cluster import embed_on_cluster
+    from graphformers.embedding.describe import describe_store
     from graphformers.embedding.forecast import forecast
     from graphformers.embedding.job import check_output, embed
     from graphformers.model.encoding import GraphFormers
-    from graphformers.printing import print_embedding_forecast, print_vectors
 
     if ray is None and (workers is not None or gpus_per_worker):
         raise typer.BadParameter(
@@ -126,13 +127,13 @@ def embed_command(
         TextGraph.load(graph),
     )
     if dry_run:
-        print_embedding_forecast(forecast(loaded, texts, settings), as_json)
+        show_result(forecast(loaded, texts, settings), as_json)
         return
     if cluster is not None:
         store = embed_on_cluster(loaded, texts, output, settings, cluster, force=force)
     else:
         store = embed(loaded, texts, output, settings, force=force)
-    print_vectors(store, as_json)
+    show_result(describe_store(store), as_json)
 
 
 @app.command("update")
@@ -225,7 +226,6 @@ def update_command(
     graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
     """
     from graphformers.embedding.update import update
-    from graphformers.printing import print_update
 
     if not any((nodes, edges, remove, remove_edges)):
         raise typer.BadParameter(
@@ -250,7 +250,7 @@ def update_command(
         device=device,
         **{name: value for name, value in given.items() if value is not None},
     )
-    print_update(report, vectors, as_json)
+    show_result(report, as_json, vectors)
 
 
 @app.command("export")
@@ -327,7 +327,6 @@ def search_command(
 
     graphformers search papers.vectors "graph neural networks" -k 10
     """
-    from graphformers.printing import print_matches
     from graphformers.retrieval.searcher import Searcher
 
     given = [
@@ -361,7 +360,7 @@ def search_command(
         found = searcher.similar(id, count, where=where)
     else:
         found = searcher.links(str(links), count, where=where)
-    print_matches(found, as_json)
+    show_result(found, as_json)
 
 
 @app.command("serve")

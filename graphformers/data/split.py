@@ -39,6 +39,7 @@ from graphformers.data.sampling import NeighborSampler
 from graphformers.data.settings import SplitSettings
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
+from graphformers.table import Table
 
 KIND = "split"
 VERSION = 1
@@ -110,10 +111,41 @@ class LinkSplit:
     def mean_neighbors(self) -> float:
         return len(self.indices) / self.graph.num_nodes
 
-    def table(self) -> dict[str, float]:
+    def sizes(self) -> dict[str, float]:
         """The columns of the paper's Table 1."""
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
+
+    def table(self) -> dict[str, float]:
+        """The same as `sizes`."""
+        return self.sizes()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sizes, settings and notes, for JSON."""
+        return self.sizes() | {
+            "held_out": self.settings.held_out,
+            "held_out_nodes": len(self.held_out_nodes),
+            "candidates": self.test.candidates.shape[1],
+            "seed": self.settings.seed,
+            "graph": "" if self.graph.artifact is None else str(self.graph.artifact.path),
+            "notes": list(self.notes),
+        }
+
+    def as_table(self) -> Table:
+        """The columns of the paper's Table 1, with settings and notes below."""
+        found = self.to_dict()
+        notes = [
+            "#N: neighbours per node that models may see, on average",
+            f"held out: {found['held_out']}; {found['candidates']} candidates per question; seed "
+            f"{found['seed']}",
+            f"graph: {found['graph']}",
+        ]
+        notes += [f"note: {note}" for note in self.notes]
+        sizes = self.sizes()
+        return Table(tuple(sizes), [tuple(f"{value:,}" for value in sizes.values())], notes=notes)
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
 
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
         """Writes the split as a folder and returns it as loaded from there. Its graph must have
@@ -129,7 +161,7 @@ class LinkSplit:
                 save_array(draft.path(f"{name}.npy"), array)
             draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
             draft.settings = dict(vars(self.settings))
-            draft.summary = self.table() | {"notes": list(self.notes)}
+            draft.summary = self.sizes() | {"notes": list(self.notes)}
         return LinkSplit.load(path)
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:

@@ -40,6 +40,7 @@ from graphformers.embedding.vectors import (
 )
 from graphformers.errors import ArtifactError
 from graphformers.model.encoding import GraphFormers
+from graphformers.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,61 @@ class UpdateReport:
 
     @property
     def forwards(self) -> int:
+        """Forward passes of the model."""
         return self.plain_forwards + self.center_forwards
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return vars(self) | {"forwards": self.forwards}
+
+    def as_table(self) -> Table:
+        """A line for what changed, one for the work, and one for each thing that was left out."""
+        names = (
+            "new_nodes",
+            "changed_nodes",
+            "removed_nodes",
+            "new_links",
+            "removed_links",
+            "already_so",
+        )
+        counts = {name: getattr(self, name) for name in names}
+        done = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+        lines = [
+            f"{done or 'nothing to change'}; {self.nodes:,} vectors now",
+            f"{self.forwards:,} forwards in {self.seconds:.2f} s: {self.plain_forwards:,} texts "
+            f"encoded on their own, {self.center_forwards:,} nodes encoded with their neighbours",
+        ]
+        if self.is_compacted:
+            lines.append("the changes were compacted into a new base")
+        if self.linked_otherwise:
+            one, other, kind = self.linked_otherwise[0]
+            lines.append(
+                f"to be removed, but linked otherwise: {len(self.linked_otherwise):,} links, such "
+                f"as {one!r} – {other!r}, which have no link of type {kind!r}"
+            )
+        if self.not_there:
+            lines.append(
+                f"to be removed, but not there: {len(self.not_there):,} ids, such as "
+                f"{self.not_there[0]!r}"
+            )
+        if self.self_links:
+            lines.append(f"left out: {self.self_links:,} links from a node to itself")
+        lines += [f"skipped: {number:,} × {what}" for what, number in self.skipped.items()]
+        lines += [f"a new column: {name!r}, which no node had before" for name in self.new_columns]
+        if self.columns_not_kept:
+            lines.append(
+                f"not kept of the nodes: {', '.join(self.columns_not_kept)}, as when the graph was "
+                f"imported; --keep {','.join(self.columns_not_kept)} keeps them"
+            )
+        if self.edge_columns_not_kept:
+            lines.append(
+                f"not kept of the edges: {', '.join(self.edge_columns_not_kept)}; links that an "
+                f"update adds have a type at most"
+            )
+        return Table((), [(line,) for line in lines])
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
 
 
 class Updater:

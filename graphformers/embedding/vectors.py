@@ -142,6 +142,11 @@ class VectorStore:
     def __repr__(self) -> str:
         return f"VectorStore({len(self):,} vectors of {self.size} numbers)"
 
+    def _repr_html_(self) -> str:
+        from graphformers.embedding.describe import describe_store
+
+        return describe_store(self)._repr_html_()
+
     def __len__(self) -> int:
         return self.live.num_nodes
 

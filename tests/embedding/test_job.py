@@ -628,9 +628,9 @@ def test_a_forecast_writes_nothing(name: str, tmp_path: Path) -> None:
     graph = some_graph().save(tmp_path / "some.graph")
     before = bytes_of(tmp_path)
     found = forecast(make_model(**MODELS[name]), graph, EmbedSettings())
-    assert found["nodes"] == 60
-    assert found["seconds"] > 0
-    assert found["vectors_gb"] * 1e9 == 60 * 24 * 4
+    assert found.nodes == 60
+    assert found.seconds > 0
+    assert found.vectors_gb * 1e9 == 60 * 24 * 4
     assert bytes_of(tmp_path) == before
 
 
@@ -640,7 +640,7 @@ def test_a_forecast_with_little_memory_tries_fewer_nodes(
 ) -> None:
     short_of_memory(monkeypatch, forecast_module, 9)
     # of 60, 30, 15
-    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())["nodes_tried"] == 7
+    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings()).nodes_tried == 7
     short_of_memory(monkeypatch, forecast_module, 0)
     with pytest.raises(GraphFormersError, match="too small even for one node"):
         forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())
@@ -712,7 +712,7 @@ def test_the_commands(
     assert "0 forwards" in run(*changes, "--device", "cpu")[0]
     assert json.loads(run("info", "some.vectors", "--json", "--verify")[0])["vectors"] == 60
     assert (
-        "of changes in its log, which is compacted by itself at 67.1 MB"
+        "of changes in its log, which is compacted automatically at 67.1 MB"
         in run("info", "some.vectors")[0]
     )
     assert "60 vectors" in run("export", "some.vectors", "-o", "some.parquet")[0]

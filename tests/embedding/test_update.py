@@ -29,7 +29,6 @@ from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
-from graphformers.printing import print_update
 from graphformers.retrieval.filters import allowed_nodes
 from tests import forked
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
@@ -1075,10 +1074,9 @@ def test_a_link_without_a_type_is_none_of_a_type(
     report = update(store, edges=[("a", "b", "likes")], model=model)
     report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
     assert (report.removed_links, report.linked_otherwise) == (1, (("a", "b", "cites"),))
-    print_update(report, store.path, as_json=False)
     assert (
         "linked otherwise: 1 links, such as 'a' – 'b', which have no link of type 'cites'"
-        in capsys.readouterr().out
+        in str(report.as_table())
     )
     update(store, remove_edges=[("a", "b", "likes")], model=model)
     assert VectorStore.load(store.path).graph().num_pairs == 1
@@ -1317,10 +1315,9 @@ def test_columns_that_the_import_left_out_stay_out(
     (tmp_path / "new.csv").write_text("id,title,note,year\na,graph,z,3\n")
     report = update(store, nodes=tmp_path / "new.csv", model=model)
     assert (report.changed_nodes, report.new_columns, report.columns_not_kept) == (1, (), ("note",))
-    print_update(report, store.path, as_json=False)
     assert (
         "not kept of the nodes: note, as when the graph was imported; --keep note keeps them"
-        in capsys.readouterr().out
+        in str(report.as_table())
     )
     (tmp_path / "few.csv").write_text("id,title\nc,words\n")  # none of those that are kept
     assert update(store, nodes=tmp_path / "few.csv", model=model).new_nodes == 1
@@ -1466,8 +1463,7 @@ def test_rows_that_are_left_out_are_counted(
         1,
         0,
     )
-    print_update(report, store.path, as_json=False)
-    shown = capsys.readouterr().out
+    shown = str(report.as_table())
     assert "skipped: 1 × empty text" in shown
     assert "left out: 1 links from a node to itself" in shown
 
