@@ -1,9 +1,7 @@
-"""LinkSplit: which links are trained on, which are asked (held out as holdout.py says), and among
-which candidates.
+"""LinkSplit: train, valid and test links of a graph, with candidates to rank.
 
-Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the
-train links alone (and, in the rows of held-out nodes, their links to known nodes minus the asked
-one).
+Held-out links are never among the neighbours that models see: `indptr` and `indices` hold the train
+links and, in the rows of held-out nodes, their links to known nodes except the held-out one.
 """
 
 import hashlib
@@ -43,14 +41,13 @@ from graphformers.table import Table
 
 KIND = "split"
 VERSION = 1
-ROUGH = 30  # questions below which a score says little: of 30, one is 3 percent
+# Below so many questions a score is imprecise: of 30, one is 3 percent.
+ROUGH = 30
 
 
 @dataclass(frozen=True)
 class LinkQuestions:
-    """Q asked links: anchor, positive, and the candidates among which the positive must be
-    found.
-    """
+    """Q held-out links: anchor, positive, and the candidates among which the positive is ranked."""
 
     pairs: Array  # (Q, 2) int32: anchor, positive
     candidates: Array  # (Q, C) int32: the positive first, then the negatives
@@ -61,7 +58,7 @@ class LinkQuestions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkSplit:
-    """A graph's links, divided. Made by `split_links` or `LinkSplit.load`."""
+    """Train, valid and test links of a graph. Use `split_links` or `LinkSplit.load` to make one."""
 
     graph: TextGraph
     settings: SplitSettings
@@ -70,9 +67,10 @@ class LinkSplit:
     train: Array  # (T, 2) int32: pairs to train on, each unordered pair once
     valid: LinkQuestions
     test: LinkQuestions
-    # unknown in training, sorted
+    # Sorted; unknown in training.
     held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    notes: tuple[str, ...] = ()  # where less was done than asked for
+    # What was done otherwise than asked for.
+    notes: tuple[str, ...] = ()
     artifact: Artifact | None = None
 
     def __repr__(self) -> str:
@@ -82,7 +80,7 @@ class LinkSplit:
         )
 
     def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
-        """Draws from the links that models may see."""
+        """A sampler of neighbours over the links that models may see."""
         return NeighborSampler(
             self.indptr,
             self.indices,
@@ -93,7 +91,7 @@ class LinkSplit:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells this split from others, also where it was not saved."""
+        """A hash of the split, for splits that were not saved as well."""
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.graph.fingerprint.encode())
@@ -109,6 +107,7 @@ class LinkSplit:
 
     @cached_property
     def mean_neighbors(self) -> float:
+        """Mean number of neighbours that models may see."""
         return len(self.indices) / self.graph.num_nodes
 
     def sizes(self) -> dict[str, float]:
@@ -148,8 +147,10 @@ class LinkSplit:
         return self.as_table()._repr_html_()
 
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
-        """Writes the split as a folder and returns it as loaded from there. Its graph must have
-        been saved before.
+        """Writes the split as a folder and loads it from there.
+
+        Raises:
+            GraphFormersError: If its graph was not saved before.
         """
         if self.graph.artifact is None:
             raise GraphFormersError(
@@ -176,8 +177,14 @@ class LinkSplit:
 
     @staticmethod
     def load(path: str | Path, graph: TextGraph | None = None) -> "LinkSplit":
-        """Maps a split folder into memory, with the graph it was made from: found where it lay, or
-        the one given.
+        """Maps a split folder into memory.
+
+        Args:
+            path: The split folder.
+            graph: The graph that was split; by default it is loaded from where it was then.
+
+        Raises:
+            ArtifactError: If the split was made from another graph.
         """
         artifact = open_artifact(path, KIND, VERSION)
         graph = graph or TextGraph.load(find_parent(artifact, "graph"))
@@ -206,7 +213,7 @@ class LinkSplit:
 
 
 def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
-    """A split, or the one in a folder."""
+    """A split as it is, or loaded from its folder."""
     if isinstance(split, LinkSplit):
         return split
     if not isinstance(split, str | Path):
@@ -219,8 +226,18 @@ def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
 def split_links(
     graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any
 ) -> LinkSplit:
-    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph`
-    may be a folder.
+    """Divides the links of a graph into train, valid and test.
+
+    Args:
+        graph: A graph or its folder.
+        settings: How links are held out.
+        changes: Settings by name, instead of `settings`.
+
+    Raises:
+        GraphFormersError: If the graph has too few links.
+
+    Example:
+        >>> split_links(graph, valid=0.05, test=1000, seed=42)
     """
     settings = settings or SplitSettings(**changes)
     graph = loaded_graph(graph)
@@ -240,7 +257,7 @@ def split_links(
             [pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
         )
         asked = [pairs[kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
-        # elsewhere they are later than what is asked, or of unknown nodes
+        # With other ways to hold out they are later than held-out links, or of unknown nodes.
         if settings.held_out == "links" and len(left_out):
             rows = give_back(graph, rows, left_out)
     indptr, indices = rows
@@ -260,7 +277,7 @@ def split_links(
 
 
 def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
-    """That less could be held out than was asked for, where it could."""
+    """Notes that fewer pairs could be held out than asked for."""
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
     for name, share, pairs in zip(
@@ -276,7 +293,7 @@ def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> l
 
 
 def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
-    """That known nodes are as late as some that ask, where they are."""
+    """Notes that known nodes have the same time as the earliest held-out ones."""
     times = times_of(graph, name)
     first = times[asked].min()
     tied = int((times[known] == first).sum())
@@ -288,14 +305,15 @@ def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
 
 
 def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
-    """That links which models may see are as late as some that are asked, and that some are neither
-    seen nor asked.
+    """Notes on visible links as late as the earliest held-out one, and on late links that are
+    dropped.
 
-    `left_out` of these could have been asked but for their negatives.
+    Of these, `left_out` could have been held out but for their negatives.
     """
     times, pairs = graph.pair_times(), graph.pairs()
     assert times is not None, "a split by the times of links has them"
-    keys = pair_keys(*pairs.T)  # sorted, as pairs are
+    # Sorted, because pairs are.
+    keys = pair_keys(*pairs.T)
     first = times[np.searchsorted(keys, pair_keys(*asked.T))].min()
     sources = np.repeat(np.arange(graph.num_nodes), np.diff(rows[0]))
     once = sources < rows[1]
@@ -318,7 +336,7 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
 
 
 def _rough(valid: int, test: int) -> list[str]:
-    """That scores will say little, where few questions are asked."""
+    """Notes that scores are imprecise, where there are few questions."""
     few = [
         f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH
     ]

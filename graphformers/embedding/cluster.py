@@ -1,9 +1,9 @@
-"""The same shards on many machines: Ray actors over a shared folder.
+"""Embedding on a Ray cluster, over a shared folder.
 
-The head makes the plan, the folder and the graph inside it; workers read model and graph from their
-folders, compute whole shards and write them as a local run would, so that with as many threads the
-bytes are the same. A worker that dies has its shard done again by another; a shard that fails for
-another reason ends the run with its message. Phase 2 begins when all states are there.
+The head makes the plan, the folder and the graph inside it. Workers load model and graph from their
+folders, compute whole shards and write them as a local run would: with the same number of threads
+the bytes are the same. If a worker dies, another computes its shard again; any other failure of a
+shard ends the run. Phase 2 begins when all states are there.
 """
 
 import logging
@@ -34,7 +34,7 @@ MOST_DEATHS = 5
 
 
 class Worker:
-    """Computes shards in a process of its own, anywhere that sees the folders."""
+    """Computes shards in a process of its own, on any machine that sees the folders."""
 
     def __init__(
         self,
@@ -72,11 +72,15 @@ class Worker:
         )
 
     def ready(self) -> int:
-        """Answers when everything is loaded."""
+        """Returns when everything is loaded."""
         return self.phases.pieces.count
 
     def run(self, phase: int, shard: int) -> int:
-        """Computes and writes one shard; in how many pieces batches had to be read."""
+        """Computes and writes one shard.
+
+        Returns:
+            The number of pieces in which batches were read for want of memory.
+        """
         task, phases = Progress("", None, ""), self.phases
         if phase == 1:
             phases.read_texts([shard], task)
@@ -98,8 +102,13 @@ def embed_on_cluster(
     *,
     force: bool = False,
 ) -> VectorStore:
-    """`embed` on Ray. Model and graph must lie in folders that all machines see, and so must the
-    result.
+    """`embed` on a Ray cluster.
+
+    Model, graph and result must be folders that all machines see.
+
+    Raises:
+        MissingExtraError: If Ray is not installed.
+        GraphFormersError: If model or graph are not saved, or a shard fails.
     """
     output = Path(out).resolve()
     check_output(output, force=force)
@@ -122,7 +131,8 @@ def embed_on_cluster(
             work.opened(force=force),
         ):
             work.begin(output, graph, force=force, in_memory=False)
-            tokens_of(graph, model)  # made once, before everybody looks for them
+            # Made once, before all workers look for them.
+            tokens_of(graph, model)
             texts, left = work.missing(in_memory=False)
             actors.do(1, texts, "Reading texts")
             actors.do(2, left, "Embedding")
@@ -133,9 +143,7 @@ def embed_on_cluster(
 
 
 class _Actors:
-    """As many workers as asked for, as soon as the cluster has room for them; replaced when they
-    die.
-    """
+    """The workers: as many as the cluster has room for, replaced when they die."""
 
     def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace], states: str) -> None:
         try:
@@ -146,9 +154,11 @@ class _Actors:
         self._cluster, self._states = cluster, states
         model, graph, self._work = where
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
-        self._pieces = 1  # in how many a worker had to read its batches
-        self._starting: dict[Any, Any] = {}  # workers, by what answers when they are ready
-        # which stay for the next phase: loading and compiling takes time
+        # The most pieces in which a worker read its batches.
+        self._pieces = 1
+        # Workers by the call that returns when they are ready.
+        self._starting: dict[Any, Any] = {}
+        # Workers stay for the next phase: loading and compiling takes time.
         self._idle: list[Any] = []
 
     def __enter__(self) -> "_Actors":
@@ -159,13 +169,14 @@ class _Actors:
         try:
             self._ray.init(address=address, include_dashboard=False, log_to_driver=False, **options)
         except Exception as error:
-            # of many kinds, for what is no address and for one where nobody answers
+            # Ray raises many kinds of errors for a wrong address or one that does not answer.
             raise GraphFormersError(f"no Ray cluster at {address!r}: {error}") from error
         room = self._room()
         if not room and address == "local":
             self._ray.shutdown()
             raise GraphFormersError(f"this machine has not {self._needed()}, which a worker needs")
-        # which may change: others come when there is room, and shards go to those that are there
+        # The room may change: more workers start when there is some, and shards go to those there
+        # are.
         if room < workers:
             logger.info(
                 f"the cluster has room for {room} of {workers} workers, each with {self._needed()}"
@@ -176,7 +187,7 @@ class _Actors:
         self._ray.shutdown()
 
     def _room(self) -> int:
-        """How many workers the machines of the cluster can hold, if nobody else uses them."""
+        """Number of workers for which the cluster has room, if nobody else uses it."""
         gpus, room = self._cluster.gpus_per_worker, 0
         for machine in self._ray.nodes():
             has = machine["Resources"] if machine["Alive"] else {}
@@ -188,7 +199,7 @@ class _Actors:
         return f"a CPU and {gpus:g} GPUs" if gpus else "a CPU"
 
     def _start(self) -> None:
-        """Asks for a worker; where the cluster is in use, it comes when there is room."""
+        """Asks for a worker, which starts when there is room."""
         threads = self._cluster.threads or max(1, (os.cpu_count() or 1) // self._cluster.workers)
         kind = self._ray.remote(num_cpus=1, num_gpus=self._cluster.gpus_per_worker, max_restarts=0)(
             Worker
@@ -199,11 +210,13 @@ class _Actors:
         self._starting[actor.ready.remote()] = actor
 
     def do(self, phase: int, shards: Sequence[int], title: str) -> None:
-        """Has all these shards computed."""
+        """Computes shards and returns when all are done."""
         plan, left = self._work.plan, list(reversed(shards))
         deaths: dict[str, int] = {}
-        running: dict[Any, tuple[Any, list[int]]] = {}  # workers and their shards
-        waited = {actor.ready.remote(): actor for actor in self._idle}  # some may have died since
+        # Workers and their shards.
+        running: dict[Any, tuple[Any, list[int]]] = {}
+        # Some workers may have died since.
+        waited = {actor.ready.remote(): actor for actor in self._idle}
         self._idle = []
         self._starting |= waited
         for _ in range(min(self._cluster.workers, len(left)) - len(self._starting)):
@@ -235,7 +248,7 @@ class _Actors:
                             self._start()
 
     def _next(self, awaited: list[Any]) -> list[Any]:
-        """What is done of this, when something is; it is said when no worker comes for a while."""
+        """Waits for some of the calls; logs a message when no worker starts for a while."""
         done, _ = self._ray.wait(awaited, timeout=self._cluster.patience)
         if not done and len(awaited) == len(self._starting):
             logger.info("waiting for a worker: the cluster has no room for one now")
@@ -243,13 +256,13 @@ class _Actors:
         return list(done)
 
     def _is_done(self, reference: Any, where: str, deaths: dict[str, int]) -> bool:
-        """False when the worker died; what went wrong in it otherwise is raised."""
+        """False if the worker died. Raises any other error of the worker."""
         try:
             pieces = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
         except self._ray.exceptions.RayError as error:
-            # an actor that died; or for want of memory, which is no RayActorError
+            # An actor that died; for want of memory that is no RayActorError.
             inner = getattr(error, "cause", None) or error.__cause__
             if isinstance(inner, GraphFormersError):
                 raise inner from error

@@ -29,15 +29,19 @@ COMPILE_FROM = 100_000
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the bytes: two runs with equal plans can be one."""
+    """Everything that determines the bytes of the result. A run can continue another one with an
+    equal plan.
+    """
 
     key: StatesKey
-    graph: str  # fingerprint
+    # Fingerprint of the graph.
+    graph: str
     num_nodes: int
     method: str
     similarity: str
     hidden_size: int
-    num_states: int  # of a node; 0 for models that read everything in one pass
+    # States of a node; 0 for models with a single pass.
+    num_states: int
     num_neighbors: int
     seed: int
     precision: str
@@ -45,15 +49,25 @@ class Plan:
     shard_size: int
     batch_tokens: int
     row_multiple: int
-    most_places: int  # centres times neighbours of a batch
-    compute: str  # the type in which the network computes
-    compile: bool  # whether layers are compiled, which rounds otherwise
+    # Largest number of centres times neighbours of a batch.
+    most_places: int
+    # Number type of the computation.
+    compute: str
+    # Compiled layers round differently.
+    compile: bool
 
     @staticmethod
     def of(
         model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None
     ) -> "Plan":
-        """`kind` is the device that will compute, where it is not the model's own."""
+        """The plan of an embedding.
+
+        Args:
+            model: The model.
+            graph: The graph.
+            settings: The settings of the embedding.
+            kind: The type of the device that computes, where it is not the model's.
+        """
         kind = kind or model.device.type
         passes = model.passes()
         on_gpu = kind == "cuda"
@@ -88,15 +102,13 @@ class Plan:
         )
 
     def passes(self, model: GraphFormers) -> Passes:
-        """How the model reads nodes, in the batches of this plan."""
+        """The two encoding passes of the model, with the batches of this plan."""
         passes = model.passes(self.row_multiple, self.batch_tokens, self.width_multiple)
         return replace(passes, most_places=self.most_places)
 
     @property
     def width_multiple(self) -> int:
-        """Of the batches' neighbourhoods: where layers are compiled there are few widths, none much
-        wider than needed.
-        """
+        """Neighbourhoods are padded to a multiple of this: compiled layers need few widths."""
         if self.row_multiple == 1:
             return 1
         return (
@@ -106,16 +118,14 @@ class Plan:
         )
 
     def counts(self, graph: TextGraph, nodes: Array) -> Array:
-        """How many neighbours are sampled for each."""
+        """Number of sampled neighbours of each node."""
         counts: Array = np.minimum(
             graph.indptr[nodes + 1] - graph.indptr[nodes], self.num_neighbors
         )
         return counts
 
     def by_neighbors(self, graph: TextGraph, nodes: Array) -> Array:
-        """The order in which centres are read: those with as many neighbours together, a batch is
-        as wide as its widest one.
-        """
+        """Centres sorted by their number of neighbours: a batch is as wide as its widest centre."""
         ordered: Array = nodes[np.argsort(self.counts(graph, nodes), kind="stable")]
         return ordered
 
@@ -125,6 +135,7 @@ class Plan:
         return bounds(self.num_nodes, self.shard_size)
 
     def bytes_of_states(self) -> int:
+        """Size of all layer states."""
         return (
             self.num_nodes
             * self.num_states
@@ -133,17 +144,20 @@ class Plan:
         )
 
     def bytes_of_vectors(self) -> int:
+        """Size of all vectors."""
         return self.num_nodes * (
             self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8")
         )
 
     def to_json(self) -> dict[str, Any]:
+        """All fields, for JSON."""
         return asdict(self)
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """In words, what another plan says otherwise."""
+        """The differences to another plan, as text."""
         own = _flat(self.to_json())
-        theirs = {"compile": False} | _flat(other)  # which older ones do not say
+        # Older plans lack this field.
+        theirs = {"compile": False} | _flat(other)
         return [
             f"{name} {_short(theirs.get(name))}, now {_short(own[name])}"
             for name in own
@@ -152,14 +166,14 @@ class Plan:
 
 
 def stay_in_memory(plan: Plan, settings: EmbedSettings, device: torch.device) -> bool:
-    """Whether states stay in the memory of the device between the two passes."""
+    """Whether states stay in the device's memory between the two passes."""
     return plan.num_states > 0 and (
         settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device))
     )
 
 
 def fits_on_device(plan: Plan, device: torch.device) -> bool:
-    """Whether all states can stay on a GPU beside what computing takes."""
+    """Whether a GPU has room for all states besides what the computation needs."""
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)
@@ -167,7 +181,7 @@ def fits_on_device(plan: Plan, device: torch.device) -> bool:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    # a plan of somebody else may hold anything there
+    # A plan that graphformers did not write may hold anything.
     told = values.get("key")
     told = told if isinstance(told, dict) else {}
     key = {_flat_name(name): value for name, value in told.items()}
