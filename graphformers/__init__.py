@@ -1,4 +1,4 @@
-"""Vectors for graphs of texts that know both the text and its neighbourhood."""
+"""Embeddings of text graphs, computed from a node's text and its neighbours' texts."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -33,19 +33,22 @@ def import_command(
         list[str] | None,
         typer.Argument(
             metavar="FILES",
-            help="Tables are told apart by their columns. With --format python: packages.",
+            help="Node and edge tables are told apart by their columns. With --format python: "
+            "packages.",
         ),
     ] = None,
     format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "tables",
     nodes: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="A file of nodes, where the columns do not tell. Repeatable."
+            metavar="FILE", help="A file of nodes, where its columns are ambiguous. Repeatable."
         ),
     ] = None,
     edges: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A file of edges, likewise. Repeatable."),
+        typer.Option(
+            metavar="FILE", help="A file of edges, where its columns are ambiguous. Repeatable."
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""The app, and the options that several commands share."""
+"""The app, options that several commands share, and helpers for options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ def setting_help(settings: type[Settings], name: str, more: str = "") -> str:
 
 app = typer.Typer(
     name="graphformers",
-    help="Vectors for graphs of texts that know both the text and its neighbourhood.",
+    help="Embeddings of text graphs, computed from a node's text and its neighbours' texts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,13 +38,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is."
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1 or mps; by default the fastest available.",
     ),
 ]
 Recipe = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="RECIPE", help="A recipe of ours such as minilm, or a .toml file."
+        "--config", metavar="RECIPE", help="A built-in recipe such as minilm, or a .toml file."
     ),
 ]
 Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")]
@@ -53,7 +55,7 @@ MovedModel = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="The model folder, if it no longer lies where it did, as seen from the vectors.",
+        help="The model folder, if it is no longer where it was when the vectors were made.",
     ),
 ]
 Neighbors = Annotated[
@@ -89,7 +91,7 @@ def listed(text: str) -> list[str]:
 
 
 def parse_column(word: str) -> tuple[str, str]:
-    """ROLE=NAME as typed after --column."""
+    """The role and the column name of an argument of --column, ROLE=NAME."""
     role, equals, name = word.partition("=")
     if not equals or not name:
         raise typer.BadParameter(
