@@ -3,12 +3,20 @@
 import pytest
 
 from graphformers.data.settings import ImportSettings, SplitSettings
-from graphformers.embedding.settings import Cluster, EmbedSettings
+from graphformers.embedding.settings import Cluster, CompactionSettings, EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.serve.settings import Limits, ServeSettings
 from graphformers.settings import Settings, describe
 
-CLASSES = (ImportSettings, SplitSettings, EmbedSettings, Cluster, Limits, ServeSettings)
+CLASSES = (
+    ImportSettings,
+    SplitSettings,
+    EmbedSettings,
+    Cluster,
+    CompactionSettings,
+    Limits,
+    ServeSettings,
+)
 
 
 @pytest.mark.parametrize("settings", CLASSES)

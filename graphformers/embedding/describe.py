@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.embedding.compaction import most_bytes
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.backbones import training_of
@@ -85,7 +86,7 @@ def describe_store(store: VectorStore) -> StoreDescription:
         neighbors=settings["num_neighbors"],
         states=settings["states"]["key"]["precision"] if settings["states"] else None,
         log_bytes=store.log.end,
-        compacted_at=most_bytes(store),
+        compacted_at=most_bytes(store, CompactionSettings()),
         unfinished_bytes=store.log.unfinished,
         model=store.key.model[:SHOWN],
     )

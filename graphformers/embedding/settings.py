@@ -81,3 +81,26 @@ class Cluster(Settings):
     def device(self) -> str:
         """The device type of the workers."""
         return "cuda" if self.gpus_per_worker else "cpu"
+
+
+@dataclass(frozen=True)
+class CompactionSettings(Settings):
+    """When the log of changes of a store is written as a new base."""
+
+    least_bytes: int = setting(
+        64 << 20, "Size of the log below which it is not compacted.", at_least=0
+    )
+    most_bytes: int = setting(
+        2 << 30,
+        "Size of the log above which it is compacted in any case, because loading reads it.",
+        at_least=0,
+    )
+    share: float = setting(
+        0.25, "Share of the base's size above which the log is compacted.", at_least=0
+    )
+    least_changed: int = setting(
+        16_384, "Number of changed vectors below which their share does not count.", at_least=0
+    )
+    changed_share: float = setting(
+        0.05, "Share of changed vectors above which the log is compacted.", at_least=0
+    )

@@ -30,6 +30,7 @@ from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
 from graphformers.embedding.live import Link, LiveGraph
 from graphformers.embedding.log import NAME, Record
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import (
     FolderLock,
@@ -146,10 +147,18 @@ class Updater:
         store: The store of vectors.
         model: The model that made the vectors.
         lock: The lock of the folder, which the caller holds: `with locked(path) as lock`.
+        compaction: When the log is compacted.
     """
 
-    def __init__(self, store: VectorStore, model: GraphFormers, lock: FolderLock) -> None:
+    def __init__(
+        self,
+        store: VectorStore,
+        model: GraphFormers,
+        lock: FolderLock,
+        compaction: CompactionSettings | None = None,
+    ) -> None:
         self.store, self.model, self._lock = store, model, lock
+        self._limits = compaction or CompactionSettings()
         check_model(store, model)
 
     def apply(self, changes: Changes, *, compact: bool = True) -> UpdateReport:
@@ -165,7 +174,7 @@ class Updater:
             self._lock.check()
             store.log.append(record)
             store.absorb(record, effect.live)
-        is_compacted = compact and compaction.is_due(store) and self._compact()
+        is_compacted = compact and compaction.is_due(store, self._limits) and self._compact()
         return replace(report, nodes=len(self.store), is_compacted=is_compacted)
 
     def _compact(self) -> bool:
@@ -322,6 +331,7 @@ def update(
     remove_edges: Links | None = None,
     model: GraphFormers | str | Path | None = None,
     settings: ImportSettings | None = None,
+    compaction: CompactionSettings | None = None,
     device: str | None = None,
     **reading: Any,
 ) -> UpdateReport:
@@ -337,6 +347,7 @@ def update(
         remove_edges: Links to remove, like `edges`.
         model: The model that made the vectors; by default it is loaded from where it was then.
         settings: How the files are read; by default like the graph's own.
+        compaction: When the log is compacted.
         device: The device of the model.
         reading: Settings of ImportSettings by name, instead of `settings`.
 
@@ -363,7 +374,7 @@ def update(
             name for name in changes.nodes.column_names if name not in ("id", "text", *known)
         )
         not_there = _not_there(changes, store.live)
-        report = Updater(store, model, lock).apply(changes)
+        report = Updater(store, model, lock, compaction).apply(changes)
         loops = sum(one == other for one, other, _ in changes.links)
         return replace(
             report,

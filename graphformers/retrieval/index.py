@@ -427,7 +427,7 @@ class Trial:
 
     @staticmethod
     def of_nodes(store: VectorStore) -> "Trial":
-        """Vectors of the store, each without itself."""
+        """Vectors of the store; each leaves itself out."""
         nodes = np.random.default_rng(1).choice(
             store.num_base, min(store.num_base, RECALL_QUERIES), replace=False
         )
@@ -435,7 +435,7 @@ class Trial:
 
     @staticmethod
     def of(store: VectorStore) -> "Trial":
-        """Means of two vectors of the store."""
+        """Random points between pairs of vectors of the store."""
         draw = np.random.default_rng(0)
         ends = draw.integers(0, store.num_base, (2, RECALL_QUERIES))
         share = draw.uniform(0, 0.5, (RECALL_QUERIES, 1)).astype(np.float32)

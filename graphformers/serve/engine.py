@@ -62,7 +62,7 @@ class View:
 
 @dataclass(frozen=True)
 class Question:
-    """A search for the neighbourhood of a node or a vector."""
+    """A search for the nodes nearest to a node or a vector."""
 
     k: int
     id: str | None = None
@@ -112,7 +112,9 @@ class Engine:
                 self.model = GraphFormers.from_pretrained(settings.model, device=settings.device)
             check_model(store, self.model)
             self._updater = (
-                Updater(store, self.model, self._lock) if self._lock is not None else None
+                Updater(store, self.model, self._lock, settings.compaction)
+                if self._lock is not None
+                else None
             )
             state = store.fork()
             self.view = View(state, open_index(state))
@@ -245,7 +247,7 @@ class Engine:
             or self._lock is None
             or self._is_indexing()
             or updater.store.log.end < self._patient
-            or not compaction.is_due(updater.store)
+            or not compaction.is_due(updater.store, self.settings.compaction)
         ):
             return
         logger.info(

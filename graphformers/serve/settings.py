@@ -4,6 +4,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.errors import GraphFormersError
 from graphformers.settings import Settings, setting
 
@@ -61,6 +62,9 @@ class ServeSettings(Settings):
         (), "Host names under which a proxy on this machine passes requests on."
     )
     limits: Limits = setting(Limits(), "Limits of requests.")
+    compaction: CompactionSettings = setting(
+        CompactionSettings(), "When the log of changes is compacted."
+    )
 
     @property
     def is_loopback(self) -> bool:

@@ -25,6 +25,7 @@ from graphformers.embedding import compaction, shards
 from graphformers.embedding.changes import gather_changes, work_out
 from graphformers.embedding.job import embed
 from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
@@ -240,19 +241,22 @@ def test_columns_and_types_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "share"), [("LEAST_BYTES", "SHARE"), ("LEAST_CHANGED", "CHANGED_SHARE")]
+    "limits",
+    [
+        CompactionSettings(least_bytes=5000, share=0.0),
+        CompactionSettings(least_changed=4, changed_share=0.0),
+    ],
 )
-def test_the_log_is_compacted_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, share: str
-) -> None:
+def test_the_log_is_compacted_by_itself(tmp_path: Path, limits: CompactionSettings) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
-    monkeypatch.setattr(compaction, limit, 5000 if limit == "LEAST_BYTES" else 4)
-    monkeypatch.setattr(compaction, share, 0.0)
-    reports = [update(store.path, nodes={f"new {i}": "graph"}, model=model) for i in range(12)]
+    reports = [
+        update(store.path, nodes={f"new {i}": "graph"}, model=model, compaction=limits)
+        for i in range(12)
+    ]
     assert [report.is_compacted for report in reports].count(True) >= 2
     found = VectorStore.load(store.path)
-    assert found.log.end <= 5000 if limit == "LEAST_BYTES" else len(found.changed_nodes()) <= 4
+    assert found.log.end <= 5000 if limits.share == 0 else len(found.changed_nodes()) <= 4
     assert len(found) == 72
     assert farthest(found, model, found.graph()) <= 1e-5
     found.artifact.verify()
@@ -698,10 +702,9 @@ def test_one_writer_for_many_changes_keeps_its_lock(
     model = make_model()
     path = make_base(tmp_path, model).path
     monkeypatch.setattr(shards, "LOCK_TRIES", 1)
-    monkeypatch.setattr(compaction, "LEAST_BYTES", 5000)
-    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    limits = CompactionSettings(least_bytes=5000, share=0.0)
     with locked(path) as lock:
-        updater = Updater(VectorStore.load(path), model, lock)
+        updater = Updater(VectorStore.load(path), model, lock, limits)
         ids = updater.store.ids.to_pylist()
         compactions = 0
         for i in range(8):
@@ -924,15 +927,17 @@ def test_a_folder_can_be_changed_from_within(
     model = make_model()
     store = make_base(tmp_path, model)
     monkeypatch.chdir(store.path)
-    monkeypatch.setattr(compaction, "LEAST_BYTES", 1)
-    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    always = CompactionSettings(least_bytes=1, share=0.0)
     for i in range(2):
         assert update(
-            place if not i else store.path, nodes={f"new {i}": "graph"}, model=model
+            place if not i else store.path,
+            nodes={f"new {i}": "graph"},
+            model=model,
+            compaction=always,
         ).is_compacted
     monkeypatch.chdir(store.path)
     assert len(VectorStore.load(".")) == 62
-    assert update(".", nodes={"one more": "graph"}, model=model).nodes == 63
+    assert update(".", nodes={"one more": "graph"}, model=model, compaction=always).nodes == 63
     with pytest.raises(
         GraphFormersError,
         match="the current folder is gone, or another was put in its place; cd into it again",
@@ -1123,7 +1128,7 @@ def test_an_update_whose_compaction_fails_is_done(
         raise GraphFormersError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "is_due", lambda store: True)
+        patch.setattr(compaction, "is_due", lambda *given: True)
         patch.setattr(compaction, "compact", fail)
         assert not update(store, nodes={"new": "graph"}, model=model).is_compacted
     assert "the update is done, but its log could not be compacted: the disk is full" in caplog.text
@@ -1194,7 +1199,7 @@ def test_nobody_else_writes_between_a_compaction_and_the_next_change(
         tried.append(path)
         return load(path)
 
-    monkeypatch.setattr(compaction, "is_due", lambda store: len(tried) == 0)
+    monkeypatch.setattr(compaction, "is_due", lambda *given: len(tried) == 0)
     with locked(store.path) as lock:
         updater = Updater(VectorStore.load(store.path), model, lock)
         monkeypatch.setattr(VectorStore, "load", staticmethod(opened))
@@ -1221,7 +1226,7 @@ def test_an_updater_whose_new_base_cannot_be_opened_writes_no_more(
     with locked(store.path) as lock:
         updater = Updater(VectorStore.load(store.path), model, lock)
         with monkeypatch.context() as patch:
-            patch.setattr(compaction, "is_due", lambda store: True)
+            patch.setattr(compaction, "is_due", lambda *given: True)
             patch.setattr(VectorStore, "load", staticmethod(fail))
             assert not updater.apply(gather_changes(nodes={"one": "graph"})).is_compacted
         with pytest.raises(GraphFormersError, match="was replaced or moved while it was in use"):
