@@ -101,7 +101,7 @@ def import_command(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a textual graph from files.
+    """Read a text graph from files.
 
     graphformers import papers.csv citations.csv -o papers.graph
     """

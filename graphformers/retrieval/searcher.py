@@ -12,10 +12,11 @@ from graphformers.data.arrays import Array
 from graphformers.data.describe import shorten
 from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
-from graphformers.errors import GraphFormersError, fits
+from graphformers.errors import GraphFormersError
 from graphformers.model.encoding import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index
+from graphformers.settings import has_type
 from graphformers.table import Table
 
 MOST_HITS = 10_000
@@ -167,7 +168,8 @@ class Searcher:
 
 
 def check_k(k: int) -> None:
-    if not fits(k, "int") or not 1 <= k <= MOST_HITS:
+    """Raises an error unless `k` is a valid number of matches."""
+    if not has_type(k, "int") or not 1 <= k <= MOST_HITS:
         raise GraphFormersError(f"k={k!r} given, expected 1 to {MOST_HITS:,}")
 
 
