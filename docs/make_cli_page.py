@@ -1,5 +1,4 @@
-"""Writes docs/cli.md from the help texts of the command line and the comments beside the settings
-of training.
+"""Writes docs/cli.md from the help texts of the command line and the settings classes.
 
 A test fails when the page is out of date.
 """
@@ -7,6 +6,7 @@ A test fails when the page is out of date.
 import inspect
 import os
 import re
+from dataclasses import MISSING
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ import typer.main
 
 from graphformers.cli import app
 from graphformers.model.config import ModelConfig
+from graphformers.settings import Settings, describe
 from graphformers.train.objective import ObjectiveSettings
 from graphformers.train.settings import MODEL_SETTINGS, TrainConfig
 
@@ -36,7 +37,7 @@ def cli_page() -> str:
 
 
 def settings_page() -> str:
-    """What recipes and --set may say, as the code says it."""
+    """The settings of training, which recipes and --set may name."""
     rows = [row for owner in (TrainConfig, ObjectiveSettings) for row in settings_of(owner)]
     rows += [row for row in settings_of(ModelConfig) if row[0] in MODEL_SETTINGS]
     lines = [f"| `{name}` | {default} | {comment} |" for name, default, comment in rows]
@@ -52,12 +53,19 @@ def settings_page() -> str:
 
 
 def settings_of(owner: type) -> list[tuple[str, str, str]]:
-    """Name, default and comment of every field of a dataclass that has a default."""
+    """Name, default and description of every field that has a default."""
+    if issubclass(owner, Settings):
+        found = [entry for entry in describe(owner) if entry.default is not MISSING]
+        return [(entry.name, _shown(entry.default), entry.help) for entry in found]
     pattern = r"^    (\w+): [\w |]+ = ([^#\n]+?)(?:  # (.*))?$"
     return [
         (name, default.strip(), comment)
         for name, default, comment in re.findall(pattern, inspect.getsource(owner), re.MULTILINE)
     ]
+
+
+def _shown(default: object) -> str:
+    return f'"{default}"' if isinstance(default, str) else repr(default)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Vectors for graphs of texts that know both the text and its neighbourhood."""
+"""Embeddings of text graphs, computed from a node's text and its neighbours' texts."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -8,12 +8,11 @@ if TYPE_CHECKING:
     from graphformers.data.builder import build_graph
     from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
     from graphformers.data.graph import TextGraph
-    from graphformers.data.holdout import SplitSettings
     from graphformers.data.readers import read_graph
-    from graphformers.data.settings import ImportSettings
+    from graphformers.data.settings import ImportSettings, SplitSettings
     from graphformers.data.split import LinkSplit, split_links
     from graphformers.embedding.job import embed
-    from graphformers.embedding.plan import EmbedSettings
+    from graphformers.embedding.settings import EmbedSettings
     from graphformers.embedding.update import UpdateReport, update
     from graphformers.embedding.vectors import VectorStore
     from graphformers.errors import GraphFormersError
@@ -29,7 +28,7 @@ __version__ = "0.1.0"
 # where each public name lives; a module is imported when its name is first used, so that --help
 # stays fast
 _HOMES = {
-    "EmbedSettings": "embedding.plan",
+    "EmbedSettings": "embedding.settings",
     "Evaluation": "evaluation.ranking",
     "GraphFormers": "model.encoder",
     "GraphFormersError": "errors",
@@ -40,7 +39,7 @@ _HOMES = {
     "NeighborSampler": "batching.sampling",
     "Neighborhood": "batching.sampling",
     "Searcher": "retrieval.searcher",
-    "SplitSettings": "data.holdout",
+    "SplitSettings": "data.settings",
     "TextGraph": "data.graph",
     "TrainConfig": "train.settings",
     "Trainer": "train.trainer",

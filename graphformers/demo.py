@@ -1,13 +1,15 @@
-"""The demo: the whole walk on the graph of Python's standard library, which every machine has."""
+"""The demo: every step from import to search, on the graph of Python's standard library."""
 
+import logging
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from graphformers.compare.comparison import Comparison, compare
 from graphformers.compare.runs import Plan
 from graphformers.compare.variants import variant
+from graphformers.data.describe import describe_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
@@ -16,10 +18,13 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoder import GraphFormers
-from graphformers.progress import say
-from graphformers.retrieval.searcher import Match, Searcher
+from graphformers.retrieval.searcher import Matches, Searcher
+from graphformers.table import Table
 
-SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
+logger = logging.getLogger(__name__)
+
+# Settings of training for a minute or two on two cores.
+SETTINGS: dict[str, Any] = {
     "batch_size": 64,
     "similarity": "cosine",
     "temperature": 0.05,
@@ -32,7 +37,8 @@ SETTINGS: dict[str, Any] = {  # for a minute or two on two cores
     "warmup": 10,
     "decay": "linear",
     "max_norm": 1.0,
-    "dropout": 0.0,  # drawing random numbers takes a third of the time on a CPU
+    # On a CPU, drawing random numbers takes a third of the time.
+    "dropout": 0.0,
     "attention_dropout": 0.0,
     "neighbor_gradients": False,
 }
@@ -43,7 +49,15 @@ METHODS = ("plm.one-stage", "graphformers.one-stage")
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo made."""
+    """The results of the demo. Made by `run_demo`.
+
+    Attributes:
+        graph: The docstrings of the standard library and their links.
+        split: The held-out links.
+        comparison: Training and evaluation of two methods.
+        model: The folder of the model that reads neighbours.
+        found: A search in the vectors of that model.
+    """
 
     graph: TextGraph
     split: LinkSplit
@@ -51,12 +65,28 @@ class Demo:
     model: Path
     found: "Searched"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Graph, split, evaluation and search, for JSON."""
+        return {
+            "graph": describe_graph(self.graph).to_dict(),
+            "split": self.split.sizes(),
+            "test": self.comparison.results.table(),
+            "search": self.found.matches.to_dict(),
+        }
+
 
 def run_demo(
     folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None
 ) -> Demo:
-    """Builds, splits, trains two models for `seconds` each and compares them; what an earlier run
-    left in `folder` is used.
+    """Imports and splits a graph, trains and compares two models, embeds and searches.
+
+    Results of an earlier run in the same folder are used again.
+
+    Args:
+        folder: The folder of all results.
+        seconds: Training time of each model.
+        questions: Number of test questions.
+        candidates: Candidates per question; by default as `split_links` chooses.
     """
     graph = _graph(folder)
     place = folder / "python.split"
@@ -65,7 +95,9 @@ def run_demo(
         if _is_there(place)
         else _split(graph, questions, candidates).save(place)
     )
-    say(f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?")
+    logger.info(
+        f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?"
+    )
     plan = Plan(split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True)
     found = compare(plan, methods=METHODS)
     model = plan.place(variant(METHODS[1]), plan.seeds[0])
@@ -74,22 +106,43 @@ def run_demo(
 
 @dataclass(frozen=True)
 class Searched:
-    """The vectors of the demo, and what a search in them found."""
+    """A search in the vectors of the demo.
+
+    Attributes:
+        vectors: The folder of vectors.
+        query: The text that was searched for.
+        matches: The nearest nodes.
+    """
 
     vectors: Path
     query: str
-    matches: list[Match]
+    matches: Matches
+
+    def as_table(self) -> Table:
+        """The matches, and what to type next."""
+        return replace(
+            self.matches.as_table(),
+            title=(
+                f"The vectors of all docstrings are in {self.vectors}. A search for {self.query!r}:"
+            ),
+            notes=(
+                "",
+                f"Next: make serve (a page to search in), or graphformers search {self.vectors} "
+                f"'your words'",
+            ),
+        )
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
 
 
 def embed_and_search(
     model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line"
 ) -> Searched:
-    """Embeds the graph into `folder`, unless that was done with this model before, and searches it
-    for a sentence.
-    """
+    """Embeds the graph, unless the folder has its vectors already, and searches for a sentence."""
     place, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
     if not _is_there(place) or VectorStore.load(place).key.model != model_fingerprint(loaded):
-        say(f"embedding {graph.num_nodes:,} docstrings with {model} …")
+        logger.info(f"embedding {graph.num_nodes:,} docstrings with {model} …")
         embed(loaded, graph, place, force=True)
     return Searched(place, query, Searcher(place, loaded).text(query, k=3))
 
@@ -98,7 +151,7 @@ def _graph(folder: Path) -> TextGraph:
     place = folder / f"python{platform.python_version()}.graph"
     if _is_there(place):
         return TextGraph.load(place)
-    say("reading the docstrings of Python's standard library …")
+    logger.info("reading the docstrings of Python's standard library …")
     return read_graph([], settings=ImportSettings(format="python")).save(place)
 
 
@@ -109,5 +162,5 @@ def _split(graph: TextGraph, questions: int, candidates: int | None) -> LinkSpli
 def _is_there(place: Path) -> bool:
     if not (place / "manifest.json").is_file():
         return False
-    say(f"using {place}, made by an earlier run")
+    logger.info(f"using {place}, made by an earlier run")
     return True

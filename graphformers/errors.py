@@ -1,6 +1,4 @@
-"""What can go wrong for a user: every message says what was given, what was expected and what to do
-next.
-"""
+"""Exceptions. Every message says what was given, what was expected and what to do next."""
 
 import math
 import numbers
@@ -18,19 +16,20 @@ _KINDS = {
 
 
 class GraphFormersError(Exception):
-    """Anything the user can mend. The command line prints the message alone, without a
-    traceback.
-    """
+    """An error that the user can fix. The command line prints the message without a traceback."""
 
 
 class InputError(GraphFormersError):
-    """A file from outside is not what it should be. The message starts with the file and, where
-    there is one, the line.
-    """
+    """An input file is invalid. The message starts with the file and, if known, the line."""
 
 
 class BadRowError(InputError):
-    """Of a row: an import can leave such out. `advice` tells what else can be done with it."""
+    """A row of an input file is invalid.
+
+    Args:
+        message: What is wrong, with file and line.
+        advice: What else can be done with the row, such as skipping it.
+    """
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -38,19 +37,20 @@ class BadRowError(InputError):
 
 
 class ArtifactError(GraphFormersError):
-    """One of our own folders is missing, damaged, of another kind, or made from something else than
-    what it is used with.
+    """A folder of graphformers is missing, damaged, of another kind, or does not belong to the
+    others.
     """
 
 
 class UnknownIdError(GraphFormersError, KeyError):
-    """An id that no node has: a KeyError, as a dict would raise."""
+    """An id that no node has. A KeyError, too, as a dict would raise."""
 
-    __str__ = Exception.__str__  # a KeyError would show the message as a key
+    # A KeyError would show the message in quotes.
+    __str__ = Exception.__str__
 
 
 class MissingExtraError(GraphFormersError):
-    """A part that is installed separately is not there."""
+    """An optional dependency is not installed."""
 
     def __init__(self, package: str, purpose: str, extra: str | None = None) -> None:
         what = f"graphformers[{extra}]" if extra else package
@@ -60,7 +60,7 @@ class MissingExtraError(GraphFormersError):
 
 
 class StoppedError(GraphFormersError):
-    """A signal asked long work to stop; it did, and can be continued."""
+    """A signal stopped long work, which can be continued."""
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class StoppedError(GraphFormersError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is not known: the one that was perhaps meant, or all there are."""
+    """A hint for an unknown name: the most similar known name, or all of them."""
     from difflib import get_close_matches
 
     names = list(known)
@@ -77,13 +77,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def kind_of(annotation: object) -> str:
-    """A type as written: `int`, `float | None`."""
+    """A type as it is written: `int`, `float | None`."""
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def fits(value: object, kind: str) -> bool:
-    """Whether a value is of a kind such as `int` or `float | None`; numpy's numbers are numbers,
-    true and false are not.
+    """Whether a value has a type such as `int` or `float | None`.
+
+    Numbers of numpy count as numbers; true and false do not.
     """
     if isinstance(value, bool):
         return "bool" in kind.split(" | ")
@@ -91,24 +92,20 @@ def fits(value: object, kind: str) -> bool:
 
 
 def require(settings: Any, holds: bool, name: str, expected: str) -> None:
-    """Checks a field of a dataclass of settings."""
+    """Raises an error that names a setting, its value and what was expected, unless `holds`."""
     if not holds:
         raise GraphFormersError(f"{name}={getattr(settings, name)!r} given, expected {expected}")
 
 
 def require_types(settings: Any) -> None:
-    """Checks that the fields of a dataclass hold what they say: numbers, finite ones, texts, true
-    or false.
-
-    A text where a number belongs would end in a message of Python's, or in none.
-    """
+    """Checks the types of the fields of a dataclass, and that numbers are finite."""
     for entry in fields(settings):
         kind, value = kind_of(entry.type), getattr(settings, entry.name)
         if not set(kind.split(" | ")) <= set(_KINDS):
             continue
         if not fits(value, kind):
             raise GraphFormersError(f"{entry.name}={value!r} given, expected {kind}")
-        # numpy's, which JSON does not know
+        # Numbers of numpy cannot be written as JSON.
         if isinstance(value, numbers.Number) and hasattr(value, "item"):
             value = value.item()
             object.__setattr__(settings, entry.name, value)

@@ -1,6 +1,4 @@
-"""Single files that are whole or not there: written beside their place, on disk before they get
-their name.
-"""
+"""Atomic writes, locks and checksums of single files."""
 
 import errno
 import fcntl
@@ -18,7 +16,7 @@ from graphformers.progress import amount
 
 
 def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
-    """Writes a file beside its place, waits for the disk and renames it; its SHA-256."""
+    """Writes a file atomically and returns its SHA-256."""
     digest = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
     with put_in_place(path) as beside, beside.open("wb") as file:
@@ -30,11 +28,10 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
 
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
-    """A place beside a file's, to be written in the `with` block; then it is renamed, on disk. A
-    failure leaves nothing.
+    """Gives a temporary path beside a file, and renames it to the file after the `with` block.
 
-    A kill leaves what was written, without the lock that it has until then: `sweep_beside` finds
-    it.
+    The content is on disk before it is renamed. A failure removes the temporary file; a killed
+    process leaves it unlocked, and `sweep_beside` removes it later.
     """
     beside, handle = path.with_name(f".{path.name}.{secrets.token_hex(4)}"), -1
     try:
@@ -53,9 +50,10 @@ def put_in_place(path: Path) -> Iterator[Path]:
 
 
 def sweep_beside(path: Path) -> None:
-    """Removes what killed processes left where they were going to write a file."""
+    """Removes temporary files that killed processes left beside a file."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
-        with suppress(OSError):  # locked, so somebody is writing it; or gone by now
+        # Another process is writing it, or it is gone.
+        with suppress(OSError):
             handle = os.open(beside, os.O_RDWR)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,10 +64,11 @@ def sweep_beside(path: Path) -> None:
 
 @contextmanager
 def held(lock: Path, message: str | None = None) -> Iterator[None]:
-    """Holds a lock for the length of a `with` block, on a file that stays; where another process
-    has it, waits or says `message`.
+    """Holds a file lock for a `with` block; the kernel releases it when the process ends.
 
-    (The kernel drops the lock with the process, however that ends.)
+    Args:
+        lock: The lock file, which stays.
+        message: The error to raise where another process has the lock; without one, the call waits.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
@@ -84,8 +83,9 @@ def held(lock: Path, message: str | None = None) -> Iterator[None]:
 
 
 def foreign_entry(folder: Path, mark: str) -> str | None:
-    """Something in a folder that we did not put there. With our mark it is ours, and also where
-    that was being written.
+    """The first entry of a folder that graphformers did not put there.
+
+    A folder with the file `mark` is ours, and so is one in which that file was being written.
     """
     if not folder.is_dir() or (folder / mark).is_file():
         return None
@@ -106,7 +106,7 @@ def checksum(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Returns when a file or a folder is on disk."""
+    """Waits until a file or a folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -115,7 +115,7 @@ def sync(path: Path) -> None:
 
 
 def require_space(place: Path, needed: int, advice: str = "") -> None:
-    """Says early that a disk will not hold what is to be written."""
+    """Raises an error if a disk has less free space than needed."""
     free = shutil.disk_usage(place).free
     if needed > free:
         raise GraphFormersError(
@@ -124,7 +124,7 @@ def require_space(place: Path, needed: int, advice: str = "") -> None:
 
 
 def full_disk(error: OSError, target: Path) -> Exception:
-    """What to raise for `error`: that the disk is full, where that is what it says."""
+    """The exception to raise for an OSError: that the disk is full, or the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ArtifactError(f"{target}: the disk is full; what was there before is unchanged")
     return error

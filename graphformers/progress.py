@@ -1,7 +1,9 @@
-"""Progress of long work on stderr: a bar on a terminal, a line every ten seconds elsewhere, nothing
-for short work.
+"""Progress of long work on stderr.
+
+A terminal shows a bar; elsewhere a line is printed every ten seconds. Short work shows nothing.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -13,37 +15,37 @@ _silent = False
 
 
 def be_silent() -> None:
-    """Shows nothing from now on: of several processes one speaks."""
+    """Shows no progress and logs nothing from now on: of several processes only the first does."""
     global _silent
     _silent = True
+    logging.getLogger("graphformers").setLevel(logging.CRITICAL + 1)
 
 
 def say(message: str) -> None:
-    """Tells on stderr what happens next."""
-    if not _silent:
-        print(message, file=sys.stderr, flush=True)
+    """Logs a message."""
+    logging.getLogger("graphformers").info(message)
 
 
 class Progress:
-    """Counts work towards `total` units and shows it. Made by `progress`."""
+    """Counts work towards `total` units and shows it. Use `progress` to make one."""
 
     def __init__(self, title: str, total: float | None, unit: str) -> None:
         self.title, self.total, self.unit = title, total, unit
         self.done = 0.0
-        self.found_done = 0.0  # before this began, so that the rate is not counted from it
+        # Work that an earlier run did; the rate leaves it out.
+        self.found_done = 0.0
         self.records = 0
-        self.note = ""  # what else there is to say, at the end of the line
+        # Shown at the end of the line.
+        self.note = ""
         self._started = self._shown = time.monotonic()
         self._bar: _Bar | None = None
 
     def advance(self, amount: float = 1, records: int = 0) -> None:
-        """Adds `amount` units; `records` are counted beside them (lines of a file measured in
-        bytes).
-        """
+        """Adds units of work, and records (such as lines of a file that is measured in bytes)."""
         self.update(self.done + amount, records)
 
     def skip(self, amount: float) -> None:
-        """Counts work that was done before."""
+        """Counts work that an earlier run did."""
         self.done = self.found_done = amount
 
     def update(self, done: float, records: int = 0) -> None:
@@ -63,7 +65,7 @@ class Progress:
             print(f"{self.title}: {self.line(now - self._started)}", file=sys.stderr, flush=True)
 
     def line(self, seconds: float) -> str:
-        """Share, amount, rate and time left, in words."""
+        """Share, amount, rate and time left as text."""
         rate = (self.done - self.found_done) / max(seconds, 1e-9)
         parts = [f"{amount(self.done, self.unit)}", f"{amount(rate, self.unit)}/s"]
         if self.records:
@@ -77,6 +79,7 @@ class Progress:
         return ", ".join(parts)
 
     def close(self) -> None:
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -105,13 +108,13 @@ class _Bar:
 
 
 def clock(seconds: float) -> str:
-    """As 1:02:03 or 2:03."""
+    """Seconds as 1:02:03 or 2:03."""
     hours, rest = divmod(max(int(seconds), 0), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
 def amount(value: float, unit: str) -> str:
-    """As 1,234 nodes; bytes as 1.2 MB."""
+    """An amount of a unit as 1,234 nodes; bytes as 1.2 MB."""
     if unit != "B":
         return f"{value:,.0f} {unit}"
     for prefix in ("", "k", "M"):
@@ -123,8 +126,16 @@ def amount(value: float, unit: str) -> str:
 
 @contextmanager
 def progress(title: str, total: float | None = None, unit: str = "") -> Iterator[Progress]:
-    """Shows the work of a `with` block: `with progress("Reading", 100, "rows") as task:
-    task.advance()`.
+    """Shows the progress of a `with` block.
+
+    Args:
+        title: What is done, such as "Reading".
+        total: The units of work, if known.
+        unit: The name of a unit, such as "rows"; "B" for bytes.
+
+    Example:
+        >>> with progress("Reading", 100, "rows") as task:
+        ...     task.advance()
     """
     task = Progress(title, total, unit)
     try:

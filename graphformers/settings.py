@@ -75,6 +75,7 @@ def setting(
     default: Any = MISSING,
     help: str = "",
     *,
+    default_factory: Any = MISSING,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -86,6 +87,7 @@ def setting(
     Args:
         default: The default value; without one the field is required.
         help: One sentence for help texts and documentation.
+        default_factory: Makes the default value, where it is mutable.
         at_least: The smallest valid value.
         above: A bound that valid values exceed.
         at_most: The largest valid value.
@@ -93,7 +95,10 @@ def setting(
         choices: The valid values of a text.
     """
     bounds = Bounds(at_least, above, at_most, below, tuple(choices))
-    return dataclasses.field(default=default, metadata={"help": help, "bounds": bounds})
+    metadata = {"help": help, "bounds": bounds}
+    if default_factory is not MISSING:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -125,9 +130,9 @@ def describe(settings: type[Settings]) -> list[SettingInfo]:
     found = []
     for entry in fields(settings):
         bounds, help = entry.metadata.get("bounds", ""), entry.metadata.get("help", "")
-        found.append(
-            SettingInfo(entry.name, type_name(entry.type), entry.default, str(bounds), help)
-        )
+        made = entry.default_factory
+        default = entry.default if made is MISSING else made()
+        found.append(SettingInfo(entry.name, type_name(entry.type), default, str(bounds), help))
     return found
 
 

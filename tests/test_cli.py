@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, real files, a real kill."""
 
 import json
+import logging
 import os
 import random
 import signal
@@ -46,7 +47,7 @@ def tables(tmp_path: Path) -> Path:
 def test_import_split_info(tables: Path) -> None:
     done = run("import", "citations.csv", "papers.csv", "-o", "papers.graph", cwd=tables)
     graph = TextGraph.load(tables / "papers.graph")
-    repeated = f"  of 1,200 edges repeated or turned round: {1200 - graph.num_pairs}"
+    repeated = f"  of 1,200 edges repeated or reversed: {1200 - graph.num_pairs}"
     assert done.stdout.splitlines() == [
         f"papers.graph: 400 nodes, {graph.num_pairs:,} linked pairs",
         repeated,
@@ -127,19 +128,23 @@ def test_help_needs_no_heavy_import() -> None:
 
 
 def test_demo_trains_on_the_standard_library(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The whole demo, with few questions and seconds; its last step, which takes a minute, is
     tested in test_demo.py.
     """
     from graphformers import demo as demo_module
+    from graphformers.cli.demo import print_demo
     from graphformers.demo import Searched, run_demo
-    from graphformers.printing import print_demo
+    from graphformers.retrieval.searcher import Matches
 
     monkeypatch.setattr(
         demo_module,
         "embed_and_search",
-        lambda model, graph, folder: Searched(folder / "v", "words", []),
+        lambda model, graph, folder: Searched(folder / "v", "words", Matches()),
     )
     demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10)
     print_demo(demo, as_json=True)
@@ -155,12 +160,13 @@ def test_demo_trains_on_the_standard_library(
         "no neighbours",
         "runs",
     }
+    caplog.clear()
     again = run_demo(tmp_path / "demo", seconds=1)
     assert again.comparison.results.table() == demo.comparison.results.table()
     print_demo(again, as_json=False)
     shown = capsys.readouterr()
-    assert shown.err.count("made by an earlier run") == 2
-    assert "training" not in shown.err
+    assert caplog.text.count("made by an earlier run") == 2
+    assert "training" not in caplog.text + shown.err
     assert "neighbours]" in shown.out
     assert "the graph helps" in shown.out.lower()  # or that it cannot be told
     assert f"graphformers evaluate {demo.model} {tmp_path}/demo/python.split" in shown.out
@@ -317,8 +323,26 @@ def test_arguments_that_are_no_text(tables: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tables)
     assert (done.returncode, done.stderr) == (
         1,
-        "error: 'v\\udcff' given, which is no text in UTF-8\n",
+        "error: 'v\\udcff' given, expected text in UTF-8\n",
     )
+
+
+def test_messages_of_the_library_go_to_stderr_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.show_messages()
+    cli.show_messages()
+    logging.getLogger("graphformers.some.module").info("some message")
+    assert capsys.readouterr().err == "some message\n"
+
+
+def test_the_library_installs_no_handler() -> None:
+    words = (
+        "import logging; from graphformers.progress import be_silent; "
+        "import graphformers.data.split; logger = logging.getLogger('graphformers'); "
+        "print(logger.handlers, logger.level); be_silent(); "
+        "print(logging.getLogger('graphformers.data').isEnabledFor(logging.CRITICAL))"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] 0\nFalse\n"
 
 
 def test_a_full_gpu_is_one_message(
@@ -333,8 +357,8 @@ def test_a_full_gpu_is_one_message(
         cli.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
-        "error: the GPU's memory is full; end what else uses it, or compute with --device cpu. "
-        "CUDA out of memory.\n"
+        "error: the GPU is out of memory; end other processes that use it, or compute with "
+        "--device cpu. CUDA out of memory.\n"
     )
     monkeypatch.setattr(cli, "app", lambda: fail(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphformers.data.holdout import SplitSettings
-from graphformers.data.settings import ImportSettings
-from graphformers.embedding.plan import EmbedSettings
+from graphformers.data.settings import ImportSettings, SplitSettings
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.model.config import ModelConfig
 from graphformers.retrieval.searcher import check_k

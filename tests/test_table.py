@@ -1,18 +1,14 @@
 import pytest
 
-from graphformers.printing import print_rows
 from graphformers.table import Table, tables_html
 
 TABLE = Table(["a|b", "c"], [["1", "x | y"], ["2", "3"]], "T", ["n"], frozenset({(1, 1)}))
 
 
-def test_a_table_prints_as_other_rows_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_prints_what_a_terminal_would_not_obey(capsys: pytest.CaptureFixture[str]) -> None:
     rows, header = [("a", "1 \x1b[31mred"), ("b\u200dc", "[bold]2")], ["name", "value"]
-    for names in (header, None):
-        print_rows(rows, names)
-        expected = capsys.readouterr().out
-        Table(names or [], rows).print()
-        assert capsys.readouterr().out == expected
+    Table([], rows).print()
+    assert capsys.readouterr().out.split() == ["a", "1", "[31mred", "b\u200dc", "[bold]2"]
     Table(header, rows, "Title", ["a note", "another"]).print(gap=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["Title", ""]

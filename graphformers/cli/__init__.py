@@ -1,9 +1,10 @@
-"""The command line: each command parses, calls one public function and prints.
+"""The command line: each command parses its arguments, calls one public function and prints.
 
-Results go to stdout, progress and messages to stderr; exit 0 done, 1 failed, 2 misuse. Heavy
-imports happen inside the commands, so that --help answers at once.
+Results go to stdout, progress and log messages to stderr. The exit code is 0 for success, 1 for a
+failure and 2 for wrong usage. Heavy imports happen inside the commands, so that --help is fast.
 """
 
+import logging
 import signal
 import sys
 from typing import Any
@@ -14,9 +15,26 @@ from graphformers.errors import GraphFormersError, StoppedError
 
 
 class Interrupted(BaseException):
-    """Ctrl-C: nothing on the way catches it, so that drafts are removed and the last word is
-    ours.
-    """
+    """Ctrl-C. Not an Exception, so that no handler on the way catches it and drafts are removed."""
+
+
+class StderrHandler(logging.Handler):
+    """Prints messages to stderr as it is at that moment: progress bars and tests replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints the message of a record."""
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+def show_messages() -> None:
+    """Lets the library's log messages appear on stderr."""
+    logger = logging.getLogger("graphformers")
+    if not any(isinstance(handler, StderrHandler) for handler in logger.handlers):
+        logger.addHandler(StderrHandler())
+        logger.setLevel(logging.INFO)
 
 
 def _interrupt(signum: int, frame: Any) -> None:
@@ -24,10 +42,11 @@ def _interrupt(signum: int, frame: Any) -> None:
 
 
 def main() -> None:
-    """Runs the command line; an error the user can mend is one message, not a traceback."""
+    """Runs the command line. An error that the user can fix prints a message, no traceback."""
+    show_messages()
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        # bytes that are no UTF-8 come as half characters, which nothing below can write
+        # Bytes that are not UTF-8 arrive as lone surrogates, which cannot be written anywhere.
         strange = next(
             (
                 word
@@ -37,7 +56,7 @@ def main() -> None:
             None,
         )
         if strange is not None:
-            raise GraphFormersError(f"{strange!r} given, which is no text in UTF-8")
+            raise GraphFormersError(f"{strange!r} given, expected text in UTF-8")
         app()
     except StoppedError as error:
         print(error, file=sys.stderr)
@@ -58,8 +77,8 @@ def main() -> None:
         if not is_out_of_memory(error):
             raise
         print(
-            f"error: the GPU's memory is full; end what else uses it, or compute with --device "
-            f"cpu. {error}",
+            f"error: the GPU is out of memory; end other processes that use it, or compute with "
+            f"--device cpu. {error}",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -7,14 +7,22 @@ from typing import Annotated
 
 import typer
 
-from graphformers.cli.options import AsJson, Force, Output, app, listed, parse_column
+from graphformers.cli.options import (
+    AsJson,
+    Force,
+    Output,
+    app,
+    listed,
+    parse_column,
+    setting_help,
+)
+from graphformers.cli.output import show_result
+from graphformers.data.settings import FORMATS, ImportSettings, SplitSettings
 
-FORMAT_HELP = (
-    "tables: node and edge tables; dblp: dblp.v12.json; wikidata5m: id/text and head/relation/tail "
-    "files; amazon: SNAP's "
-    "amazon-meta.txt; debian: Packages files; sessions: an item table and a log of user, time, "
-    "item; pairs: the TSV of the 2021 "
-    "code; python: installed packages by name, the standard library when none is named."
+FORMAT_HELP = setting_help(
+    ImportSettings,
+    "format",
+    "; ".join(f"{name}: {format.about}" for name, format in FORMATS.items()) + ".",
 )
 
 
@@ -25,19 +33,22 @@ def import_command(
         list[str] | None,
         typer.Argument(
             metavar="FILES",
-            help="Tables are told apart by their columns. With --format python: packages.",
+            help="Node and edge tables are told apart by their columns. With --format python: "
+            "packages.",
         ),
     ] = None,
     format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "tables",
     nodes: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="A file of nodes, where the columns do not tell. Repeatable."
+            metavar="FILE", help="A file of nodes, where its columns are ambiguous. Repeatable."
         ),
     ] = None,
     edges: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A file of edges, likewise. Repeatable."),
+        typer.Option(
+            metavar="FILE", help="A file of edges, where its columns are ambiguous. Repeatable."
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,
@@ -58,61 +69,47 @@ def import_command(
     ] = None,
     header: Annotated[
         bool,
-        typer.Option(
-            help=(
-                "Whether the first line of .csv and .tsv files names "
-                "the columns; else they are 1, 2, 3."
-            )
-        ),
+        typer.Option(help=setting_help(ImportSettings, "header")),
     ] = True,
-    quotes: Annotated[
-        bool, typer.Option(help="Whether quotes in .csv and .tsv files enclose fields.")
-    ] = True,
+    quotes: Annotated[bool, typer.Option(help=setting_help(ImportSettings, "quotes"))] = True,
     skip_bad: Annotated[
         bool,
         typer.Option(
             "--skip-bad",
-            help="Leave bad rows out, count and list them, instead of stopping at the first.",
+            help=setting_help(ImportSettings, "skip_bad"),
         ),
     ] = False,
     keep_empty: Annotated[
         bool,
-        typer.Option(
-            "--keep-empty", help="Keep nodes without a text: they are read as texts without words."
-        ),
+        typer.Option("--keep-empty", help=setting_help(ImportSettings, "keep_empty")),
     ] = False,
     window: Annotated[
         float,
         typer.Option(
             metavar="MINUTES",
-            help="sessions: minutes within which two views by one user link their items.",
+            help=setting_help(ImportSettings, "window"),
         ),
     ] = 30.0,
     min_count: Annotated[
         int,
-        typer.Option(
-            metavar="NUMBER", help="sessions: how many users must have viewed two items together."
-        ),
+        typer.Option(metavar="NUMBER", help=setting_help(ImportSettings, "min_count")),
     ] = 1,
     max_views: Annotated[
         int,
-        typer.Option(
-            metavar="NUMBER", help="sessions: users with more views in a window are robots."
-        ),
+        typer.Option(metavar="NUMBER", help=setting_help(ImportSettings, "max_views")),
     ] = 500,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a textual graph from files.
+    """Read a text graph from files.
 
     graphformers import papers.csv citations.csv -o papers.graph
     """
     from graphformers.artifact import check_writable
+    from graphformers.data.describe import describe_import
     from graphformers.data.formats.tables import sort_inputs
     from graphformers.data.readers import read_graph
-    from graphformers.data.settings import ImportSettings
     from graphformers.data.sources import check_files
-    from graphformers.printing import print_import
 
     settings = ImportSettings(
         format=format,
@@ -136,7 +133,12 @@ def import_command(
     else:
         node_files += given
     graph = read_graph(node_files, edge_files, settings).save(output, force=force)
-    print_import(graph, output, as_json)
+    show_result(describe_import(graph), as_json, output)
+    if not graph.num_pairs:
+        print(
+            "warning: no two nodes are linked; a graph without links cannot be split or trained on",
+            file=sys.stderr,
+        )
 
 
 @app.command("split")
@@ -147,38 +149,35 @@ def split_command(
         float,
         typer.Option(
             metavar="NUMBER",
-            help=(
-                "Valid pairs: a share below 1 (of pairs; of nodes "
-                "when nodes are held out) or a count."
-            ),
+            help=setting_help(SplitSettings, "valid"),
         ),
     ] = 0.05,
-    test: Annotated[float, typer.Option(metavar="NUMBER", help="Test pairs, likewise.")] = 0.05,
+    test: Annotated[
+        float, typer.Option(metavar="NUMBER", help=setting_help(SplitSettings, "test"))
+    ] = 0.05,
     held_out: Annotated[
         str,
         typer.Option(
             metavar="WHAT",
-            help="links; latest-links (by the edges' times); nodes (inductive: "
-            "unknown in training); or a node column, whose "
-            "latest nodes are held out.",
+            help=setting_help(SplitSettings, "held_out"),
         ),
     ] = "links",
     candidates: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="Candidates per question: 1 positive, the rest negatives. 300, or what fits.",
+            help=setting_help(SplitSettings, "candidates"),
         ),
     ] = None,
     max_train: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="At most so many train pairs; the others stay visible as neighbours.",
+            help=setting_help(SplitSettings, "max_train"),
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="NUMBER", help="The same seed gives the same bytes.")
+        int, typer.Option(metavar="NUMBER", help=setting_help(SplitSettings, "seed"))
     ] = 42,
     force: Force = False,
     as_json: AsJson = False,
@@ -189,15 +188,13 @@ def split_command(
     """
     from graphformers.artifact import check_writable
     from graphformers.data.graph import TextGraph
-    from graphformers.data.holdout import SplitSettings
     from graphformers.data.split import split_links
-    from graphformers.printing import print_split
 
     settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
     check_writable(output, "split", force=force)
     split = split_links(TextGraph.load(graph), settings).save(output, force=force)
     print(f"{output}: written", file=sys.stderr)
-    print_split(split, as_json)
+    show_result(split, as_json)
 
 
 @app.command("info")
@@ -215,18 +212,18 @@ def info_command(
     graphformers info papers.graph
     """
     from graphformers.artifact import COMPARISON, open_artifact
+    from graphformers.data.describe import describe_graph
     from graphformers.data.graph import TextGraph
     from graphformers.data.split import LinkSplit
     from graphformers.places import refuse_links_out
-    from graphformers.printing import print_graph, print_split
 
     if (artifact / COMPARISON).is_file():
-        # files elsewhere would be shown
+        # Links would show files from elsewhere.
         refuse_links_out(artifact)
         for place in sorted(artifact.glob("*.md")):
             print(place.read_text(encoding="utf-8"))
         print(
-            f"{artifact}: what graphformers compare has made; report.html is for a browser",
+            f"{artifact}: a comparison; open report.html in a browser",
             file=sys.stderr,
         )
         return
@@ -235,21 +232,21 @@ def info_command(
         found.verify()
         print(f"{artifact}: all {len(found.files)} files match their checksums", file=sys.stderr)
     if found.kind == "graph":
-        print_graph(TextGraph.load(artifact), as_json)
+        show_result(describe_graph(TextGraph.load(artifact)), as_json)
     elif found.kind == "split":
-        print_split(LinkSplit.load(artifact), as_json)
+        show_result(LinkSplit.load(artifact), as_json)
     elif found.kind == "vectors":
+        from graphformers.embedding.describe import describe_store
         from graphformers.embedding.vectors import VectorStore
-        from graphformers.printing import print_vectors
 
         store = VectorStore.load(artifact)
         if verify and store.states is not None:
             store.states.check(store.live.base)
-        print_vectors(store, as_json)
+        show_result(describe_store(store), as_json)
     elif found.kind == "model":
-        from graphformers.printing import print_model
+        from graphformers.embedding.describe import describe_model
 
-        print_model(artifact, as_json)
+        show_result(describe_model(artifact), as_json)
     else:
         print(
             json.dumps(

@@ -1,4 +1,4 @@
-"""The app, and the options that several commands share."""
+"""The app, options that several commands share, and helpers for options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,10 +6,25 @@ from typing import Annotated
 import typer
 
 from graphformers import __version__
+from graphformers.embedding.settings import EmbedSettings
+from graphformers.settings import Settings, describe
+
+
+def setting_help(settings: type[Settings], name: str, more: str = "") -> str:
+    """The help text of an option that is a setting: the description on its field.
+
+    Args:
+        settings: The class that declares the setting.
+        name: The name of the setting.
+        more: What holds for the option alone, such as "Repeatable.".
+    """
+    help = next(entry.help for entry in describe(settings) if entry.name == name)
+    return f"{help} {more}".rstrip()
+
 
 app = typer.Typer(
     name="graphformers",
-    help="Vectors for graphs of texts that know both the text and its neighbourhood.",
+    help="Embeddings of text graphs, computed from a node's text and its neighbours' texts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -23,13 +38,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 Device = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1 or mps; by default the best there is."
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1 or mps; by default the fastest available.",
     ),
 ]
 Recipe = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="RECIPE", help="A recipe of ours such as minilm, or a .toml file."
+        "--config", metavar="RECIPE", help="A built-in recipe such as minilm, or a .toml file."
     ),
 ]
 Vectors = Annotated[Path, typer.Argument(metavar="VECTORS", help="A folder of vectors.")]
@@ -38,7 +55,7 @@ MovedModel = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="The model folder, if it no longer lies where it did, as seen from the vectors.",
+        help="The model folder, if it is no longer where it was when the vectors were made.",
     ),
 ]
 Neighbors = Annotated[
@@ -46,7 +63,7 @@ Neighbors = Annotated[
     typer.Option(
         "--neighbors",
         metavar="NUMBER",
-        help="Neighbours sampled for a node; by default as the model was trained.",
+        help=setting_help(EmbedSettings, "num_neighbors"),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -69,12 +86,12 @@ def _options(
 
 
 def listed(text: str) -> list[str]:
-    """What stands between commas, without blanks around it; nothing where there is nothing."""
+    """The parts of a list separated by commas, stripped; empty parts are dropped."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_column(word: str) -> tuple[str, str]:
-    """ROLE=NAME as typed after --column."""
+    """The role and the column name of an argument of --column, ROLE=NAME."""
     role, equals, name = word.partition("=")
     if not equals or not name:
         raise typer.BadParameter(

@@ -17,14 +17,19 @@ from graphformers.cli.options import (
     app,
     listed,
     parse_column,
+    setting_help,
 )
+from graphformers.cli.output import show_result
+from graphformers.data.settings import ImportSettings
+from graphformers.embedding.settings import Cluster, EmbedSettings
+from graphformers.serve.settings import Limits, ServeSettings, read_token
 
 if TYPE_CHECKING:
     from graphformers.model.encoder import GraphFormers
 
 
 def _moved(model: Path | None, device: str | None) -> "GraphFormers | None":
-    """A model that is no longer where the vectors say, where one is given."""
+    """The model given with --model; None where none was given."""
     from graphformers.model.encoder import GraphFormers
 
     return None if model is None else GraphFormers.from_pretrained(model, device=device)
@@ -36,33 +41,26 @@ def embed_command(
     graph: Annotated[Path, typer.Argument(metavar="GRAPH", help="A graph folder.")],
     output: Output,
     precision: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the vectors: float32, float16 or int8.")
+        str, typer.Option(metavar="NAME", help=setting_help(EmbedSettings, "precision"))
     ] = "float32",
     states_precision: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the layer states: float16 or float32.")
+        str, typer.Option(metavar="NAME", help=setting_help(EmbedSettings, "states_precision"))
     ] = "float16",
     keep_states: Annotated[
         bool,
-        typer.Option(
-            help=(
-                "Whether layer states stay beside the vectors, so that "
-                "updates need not compute them again."
-            )
-        ),
+        typer.Option(help=setting_help(EmbedSettings, "keep_states")),
     ] = True,
     states: Annotated[
         str,
         typer.Option(
             metavar="WHERE",
-            help="States between the two passes: memory (of the GPU), disk, or auto: what fits.",
+            help=setting_help(EmbedSettings, "states"),
         ),
     ] = "auto",
     neighbors: Neighbors = None,
     shard_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER", help="Nodes of a shard; by default 65,536 on a GPU, 4,096 elsewhere."
-        ),
+        typer.Option(metavar="NUMBER", help=setting_help(EmbedSettings, "shard_size")),
     ] = None,
     ray: Annotated[
         str | None,
@@ -72,32 +70,35 @@ def embed_command(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="With --ray: how many workers.")
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help=f"With --ray: {setting_help(Cluster, 'workers')} By default 2."
+        ),
     ] = None,
     gpus_per_worker: Annotated[
-        float, typer.Option(metavar="NUMBER", help="With --ray: GPUs of each worker.")
+        float,
+        typer.Option(
+            metavar="NUMBER", help=f"With --ray: {setting_help(Cluster, 'gpus_per_worker')}"
+        ),
     ] = 0.0,
     device: Device = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Tell what it would take, in time and on disk; nothing is written."
-        ),
+        typer.Option("--dry-run", help="Estimate time and disk space; nothing is written."),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the vector of every node. The same command continues what was stopped.
+    """Compute the vector of every node. The same command continues a stopped run.
 
     graphformers embed papers.model papers.graph -o papers.vectors
     """
     from graphformers.data.graph import TextGraph
-    from graphformers.embedding.cluster import Cluster, embed_on_cluster
+    from graphformers.embedding.cluster import embed_on_cluster
+    from graphformers.embedding.describe import describe_store
     from graphformers.embedding.forecast import forecast
     from graphformers.embedding.job import check_output, embed
-    from graphformers.embedding.plan import EmbedSettings
     from graphformers.model.encoder import GraphFormers
-    from graphformers.printing import print_embedding_forecast, print_vectors
 
     if ray is None and (workers is not None or gpus_per_worker):
         raise typer.BadParameter(
@@ -125,13 +126,13 @@ def embed_command(
         TextGraph.load(graph),
     )
     if dry_run:
-        print_embedding_forecast(forecast(loaded, texts, settings), as_json)
+        show_result(forecast(loaded, texts, settings), as_json)
         return
     if cluster is not None:
         store = embed_on_cluster(loaded, texts, output, settings, cluster, force=force)
     else:
         store = embed(loaded, texts, output, settings, force=force)
-    print_vectors(store, as_json)
+    show_result(describe_store(store), as_json)
 
 
 @app.command("update")
@@ -142,8 +143,8 @@ def update_command(
         typer.Option(
             metavar="FILE",
             help=(
-                "A table of nodes with their texts, new or changed; "
-                "what it does not say of a node stays."
+                "A table of new or changed nodes with their texts; columns that it lacks stay "
+                "unchanged."
             ),
         ),
     ] = None,
@@ -162,8 +163,8 @@ def update_command(
         typer.Option(
             metavar="FILE",
             help=(
-                "A table of links to remove: all of a pair; with a column of types "
-                "those of one, or of none where it is empty."
+                "A table of links to remove: all links of a pair or, with a column of types, "
+                "those of a type (empty: without a type)."
             ),
         ),
     ] = None,
@@ -182,9 +183,8 @@ def update_command(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Columns to take that no node has yet, separated by commas, '' "
-            "for none; by default all, or none where the"
-            " import left some out.",
+            help="New node columns to keep, separated by commas, '' for none; by default all, or "
+            "none where the import left some out.",
         ),
     ] = None,
     header: Annotated[
@@ -199,32 +199,32 @@ def update_command(
     quotes: Annotated[
         bool | None,
         typer.Option(
-            help="Whether quotes in .csv and .tsv files enclose fields; by default likewise."
+            help="Whether quotes in .csv and .tsv files enclose fields; by default as in the "
+            "graph's own."
         ),
     ] = None,
     skip_bad: Annotated[
         bool,
         typer.Option(
             "--skip-bad",
-            help="Leave bad rows out and count them, instead of stopping at the first.",
+            help=setting_help(ImportSettings, "skip_bad"),
         ),
     ] = False,
     keep_empty: Annotated[
         bool,
         typer.Option(
             "--keep-empty",
-            help="Take nodes without a text; a graph that has some takes more of them anyway.",
+            help="Accept nodes without a text; a graph that has some accepts more anyway.",
         ),
     ] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring vectors up to date with changes of the graph: only what they touch is computed.
+    """Update vectors after changes of the graph, computing only what they affect.
 
     graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
     """
     from graphformers.embedding.update import update
-    from graphformers.printing import print_update
 
     if not any((nodes, edges, remove, remove_edges)):
         raise typer.BadParameter(
@@ -249,7 +249,7 @@ def update_command(
         device=device,
         **{name: value for name, value in given.items() if value is not None},
     )
-    print_update(report, vectors, as_json)
+    show_result(report, as_json, vectors)
 
 
 @app.command("export")
@@ -280,53 +280,53 @@ def export_command(
 @app.command("search")
 def search_command(
     vectors: Vectors,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="The text to search for.")
+    ] = None,
     id: Annotated[
         str | None, typer.Option(metavar="ID", help="Nodes similar to this one, instead of a text.")
     ] = None,
     links: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Likely links that this node does not have yet."),
+        typer.Option(metavar="ID", help="Likely new links of this node."),
     ] = None,
     neighbors: Annotated[
         list[str] | None,
         typer.Option(
             metavar="IDS",
             help=(
-                "The company in which the text is read: an id, or "
-                "ids separated by commas. Repeatable."
+                "Nodes with which the text is encoded as its neighbours: ids separated by "
+                "commas. Repeatable."
             ),
         ),
     ] = None,
-    count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="How many to show.")] = 10,
+    count: Annotated[int, typer.Option("-k", metavar="NUMBER", help="Number of results.")] = 10,
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILTER",
-            help="Only nodes whose column fits: 'year>=1995', venue=ICML, "
-            "'venue~neur' (contains), 'year in 1995,1996'."
-            " Repeatable; all must hold.",
+            help="Only nodes with a matching column: 'year>=1995', venue=ICML, 'venue~neur' "
+            "(contains), 'year in 1995,1996'. Repeatable; all must hold.",
         ),
     ] = None,
     show: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMNS",
-            help="Columns to show of what is found, separated by commas. Repeatable.",
+            help="Columns of the results to show, separated by commas. Repeatable.",
         ),
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Look at every vector instead of using the index.")
+        bool, typer.Option("--exact", help="Compare every vector instead of using the index.")
     ] = False,
     model: MovedModel = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the nodes nearest to a text or to a node. The index is made when it is first needed.
+    """Find the nodes nearest to a text or to a node. The first search builds the index.
 
     graphformers search papers.vectors "graph neural networks" -k 10
     """
-    from graphformers.printing import print_matches
     from graphformers.retrieval.searcher import Searcher
 
     given = [
@@ -350,7 +350,7 @@ def search_command(
         vectors, _moved(model, device), exact=True if exact else None, device=device, columns=shown
     )
     if text is not None:
-        # an id may have commas of its own
+        # An id may contain commas.
         whole = [word for word in neighbors or [] if word in searcher.store]
         around = whole + [
             part for word in neighbors or [] if word not in whole for part in listed(word)
@@ -360,7 +360,7 @@ def search_command(
         found = searcher.similar(id, count, where=where)
     else:
         found = searcher.links(str(links), count, where=where)
-    print_matches(found, as_json)
+    show_result(found, as_json)
 
 
 @app.command("serve")
@@ -369,33 +369,33 @@ def serve_command(
     model: MovedModel = None,
     host: Annotated[
         str,
-        typer.Option(
-            metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in, see above."
-        ),
+        typer.Option(metavar="ADDRESS", help=setting_help(ServeSettings, "host")),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="NUMBER", help="0 takes any free one.", min=0, max=65535)
+        int,
+        typer.Option(metavar="NUMBER", help=setting_help(ServeSettings, "port"), min=0, max=65535),
     ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Holds the token that writing needs; or the environment, GRAPHFORMERS_TOKEN.",
+            help="File with the token that writing needs; by default the variable "
+            "GRAPHFORMERS_TOKEN.",
         ),
     ] = None,
     read_token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Holds the token that reading needs; or the environment, GRAPHFORMERS_READ_TOKEN."
-            " Without a token for writing, nobody may write then.",
+            help="File with the token that reading needs; by default the variable "
+            "GRAPHFORMERS_READ_TOKEN. Without a token for writing, nobody may write then.",
         ),
     ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="A name under which a proxy on this machine passes requests on. Repeatable.",
+            help=setting_help(ServeSettings, "names", "Repeatable."),
         ),
     ] = None,
     rate: Annotated[
@@ -410,28 +410,27 @@ def serve_command(
         bool,
         typer.Option(
             "--log",
-            help="Print a line for every request: time, address, what, status, milliseconds.",
+            help=setting_help(ServeSettings, "is_logged"),
         ),
     ] = False,
     device: Device = None,
 ) -> None:
-    """Serve vectors: search, embeddings, new nodes that are found at once, and a page for people.
+    """Serve vectors over HTTP: search, embeddings, changes of the graph, and a web page.
 
-    Without a token, changes are taken from this machine alone: a server that other machines can
-    reach, by itself or through a proxy, is then read-only; and so is one that asks readers for a
-    token and has none for writing. Tokens are sent as they are, so put a proxy that speaks TLS in
-    front where the network is not yours. While a server that takes changes runs, no other process
-    can change the folder; a read-only server shows the folder as it was at the start.
+    Without a token, changes are accepted from this machine only: a server that other machines can
+    reach, directly or through a proxy, is then read-only; and so is one with a token for reading
+    and none for writing. Tokens are sent unencrypted, so use a proxy with TLS on networks that you
+    do not control. While a server accepts changes, no other process can change the folder; a
+    read-only server serves the folder as it was at the start.
 
     graphformers serve papers.vectors --port 8000
     """
     import os
 
-    # before torch and numpy are imported: their threads must not spin while they wait for each
-    # other (docs/design.md)
+    # Before torch and numpy are imported: their threads must not spin while they wait for each
+    # other (docs/design.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from graphformers.serve.settings import Limits, ServeSettings, read_token
 
     write = read_token(token_file, os.environ.get("GRAPHFORMERS_TOKEN"), "writing")
     read = read_token(read_token_file, os.environ.get("GRAPHFORMERS_READ_TOKEN"), "reading")

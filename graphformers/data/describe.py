@@ -1,5 +1,7 @@
-"""What a person wants to know of a graph at first sight."""
+"""Descriptions of graphs: what `info` shows of one, and what `import` reports."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -7,46 +9,204 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, mix
 from graphformers.data.graph import TextGraph
+from graphformers.data.times import moment
+from graphformers.table import Table, printable
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
-MOST_SHOWN = 5
+# Sample nodes, neighbours of each, and edge types that are listed.
+NUM_SAMPLES = 5
+NUM_TYPES = 6
 
 
-def describe_graph(graph: TextGraph) -> dict[str, Any]:
-    """Counts, percentiles of degree and text length, what the import left out, and five sample
-    nodes with neighbours.
+@dataclass(frozen=True)
+class GraphDescription:
+    """Counts, percentiles, columns and sample nodes of a graph. Made by `describe_graph`.
+
+    Attributes:
+        nodes: Number of nodes.
+        pairs: Number of linked pairs.
+        edges: Number of edges, as they were given.
+        isolated: Number of nodes without a link.
+        mean_degree: Mean number of neighbours.
+        degree_percentiles: Percentiles of the number of neighbours.
+        words_percentiles: Percentiles of the number of words of a text.
+        columns: Type of each node column.
+        edge_types: Number of edges of each type.
+        edge_times: The earliest and the latest time; empty where edges have no times.
+        self_loops: Number of edges from a node to itself.
+        left_aside: What the import left out, as is normal for its format.
+        edge_columns_not_kept: Edge columns that the import did not keep.
+        skipped: Number of bad rows by what is wrong with them.
+        skipped_examples: Some of their error messages.
+        samples: Some nodes with their neighbours.
+    """
+
+    nodes: int
+    pairs: int
+    edges: int
+    isolated: int
+    mean_degree: float
+    degree_percentiles: Mapping[str, int]
+    words_percentiles: Mapping[str, int]
+    columns: Mapping[str, str]
+    edge_types: Mapping[str, int]
+    edge_times: Sequence[float]
+    self_loops: int
+    left_aside: Mapping[str, int]
+    edge_columns_not_kept: Sequence[str]
+    skipped: Mapping[str, int]
+    skipped_examples: Sequence[str]
+    samples: Sequence[Mapping[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return asdict(self)
+
+    def as_table(self) -> Table:
+        """The counts and percentiles, with the sample nodes as notes."""
+        names = ("nodes", "pairs", "edges", "isolated", "mean_degree")
+        rows = [(name.replace("_", " "), f"{getattr(self, name):,}") for name in names]
+        rows += [(what, f"{number:,}") for what, number in self.left_aside.items()]
+        rows += [(f"skipped: {what}", f"{number:,}") for what, number in self.skipped.items()]
+        if self.edge_columns_not_kept:
+            rows.append(("not kept of the edges", ", ".join(self.edge_columns_not_kept)))
+        columns = ", ".join(f"{name} ({type})" for name, type in self.columns.items())
+        rows.append(("node columns", columns or "none"))
+        types = sorted(self.edge_types.items(), key=lambda item: -item[1])
+        listed = ", ".join(f"{name or 'untyped'} {count:,}" for name, count in types[:NUM_TYPES])
+        more = " …" if len(types) > NUM_TYPES else ""
+        rows.append(("edge types", listed + more or "none"))
+        if self.edge_times:
+            rows.append(("edge times", " to ".join(map(moment, self.edge_times))))
+        return Table((), [*rows, *self._percentile_rows()], notes=self._sample_lines())
+
+    def _percentile_rows(self) -> list[tuple[str, str]]:
+        """Percentiles of degree and words, aligned in one cell each."""
+        kinds = {"degree": self.degree_percentiles, "words": self.words_percentiles}
+        rows = {"percentile": list(self.degree_percentiles)}
+        rows |= {name: [f"{value:,}" for value in found.values()] for name, found in kinds.items()}
+        widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
+        return [
+            (name, "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))
+            for name, cells in rows.items()
+        ]
+
+    def _sample_lines(self) -> list[str]:
+        lines = []
+        for sample in self.samples:
+            name, text = shorten(sample["id"]), shorten(sample["text"])
+            lines += ["", f"{name}: {text}  [{sample['degree']} neighbours]"]
+            lines += [
+                f"    {shorten(neighbor['id'])}: {shorten(neighbor['text'])}"
+                for neighbor in sample["neighbors"]
+            ]
+        return lines
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def describe_graph(graph: TextGraph) -> GraphDescription:
+    """Counts, percentiles of degree and text length, what the import left out, and sample nodes.
+
+    Example:
+        >>> describe_graph(TextGraph.load("papers.graph")).nodes
+        400
     """
     degrees = graph.degrees()
     words = np.asarray(pc.count_substring_regex(graph.texts, r"\S+"))
-    types = (
-        None
-        if graph.edge_types is None
-        else np.bincount(graph.edge_types, minlength=len(graph.type_names))
+    types: dict[str, int] = {}
+    if graph.edge_types is not None:
+        counts = np.bincount(graph.edge_types, minlength=len(graph.type_names))
+        types = dict(zip(graph.type_names, counts.tolist(), strict=True))
+    return GraphDescription(
+        nodes=graph.num_nodes,
+        pairs=graph.num_pairs,
+        edges=graph.edges.shape[1],
+        isolated=int((degrees == 0).sum()),
+        mean_degree=round(float(degrees.mean()), 2),
+        degree_percentiles=_percentiles(degrees),
+        words_percentiles=_percentiles(words),
+        columns={name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
+        edge_types=types,
+        edge_times=_span(graph.edge_times),
+        self_loops=graph.summary.get("self_loops", 0),
+        left_aside=graph.summary.get("left_aside", {}),
+        edge_columns_not_kept=graph.summary.get("edge_columns_not_kept", []),
+        skipped=graph.summary.get("skipped", {}),
+        skipped_examples=graph.summary.get("skipped_examples", []),
+        samples=[_sample(graph, int(node)) for node in _sample_nodes(graph)],
     )
-    return {
-        "nodes": graph.num_nodes,
-        "pairs": graph.num_pairs,
-        "edges": graph.edges.shape[1],
-        "isolated": int((degrees == 0).sum()),
-        "mean_degree": round(float(degrees.mean()), 2),
-        "degree_percentiles": _percentiles(degrees),
-        "words_percentiles": _percentiles(words),
-        "columns": {name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
-        "edge_types": {}
-        if types is None
-        else dict(zip(graph.type_names, types.tolist(), strict=True)),
-        "edge_times": _span(graph.edge_times),
-        "self_loops": graph.summary.get("self_loops", 0),
-        "left_aside": graph.summary.get("left_aside", {}),
-        "edge_columns_not_kept": graph.summary.get("edge_columns_not_kept", []),
-        "skipped": graph.summary.get("skipped", {}),
-        "skipped_examples": graph.summary.get("skipped_examples", []),
-        "samples": [_sample(graph, int(node)) for node in _sample_nodes(graph)],
-    }
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import read and what it left out. Made by `describe_import`.
+
+    Attributes:
+        nodes: Number of nodes.
+        pairs: Number of linked pairs.
+        edges: Number of edges, as they were given.
+        summary: What the reader noted in the graph, such as skipped rows.
+    """
+
+    nodes: int
+    pairs: int
+    edges: int
+    summary: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts and the notes of the reader, for JSON."""
+        counts = {"nodes": self.nodes, "pairs": self.pairs, "edges": self.edges}
+        return {**counts, **self.summary}
+
+    def as_table(self) -> Table:
+        """One line for the counts and one for everything that was left out or merged."""
+        found = self.summary
+        lines = [f"{self.nodes:,} nodes, {self.pairs:,} linked pairs"]
+        loops = found.get("self_loops", 0)
+        kinds = {
+            "repeated or reversed": self.edges - loops - self.pairs,
+            "from a node to itself": loops,
+        }
+        if merged := [f"{what}: {number:,}" for what, number in kinds.items() if number]:
+            lines.append(f"  of {self.edges:,} edges {', '.join(merged)}")
+        if columns := found.get("edge_columns_not_kept"):
+            lines.append(
+                f"  not kept of the edges: {', '.join(columns)}; links have a type and a time "
+                f"(--column time=NAME) at most"
+            )
+        for name, others in found.get("other_texts", {}).items():
+            lines.append(
+                f"  the text is {name}, not {', '.join(others)}; --column text=NAME chooses, "
+                f"--column text={','.join([name, *others])} takes all"
+            )
+        if empty := found.get("empty_texts"):
+            lines.append(f"  kept without a text: {empty:,} nodes")
+        for what, number in found["left_aside"].items():
+            lines.append(f"  left out, as is normal for this format: {number:,} {what}")
+        for what, number in found["skipped"].items():
+            lines.append(f"  skipped: {number:,} × {what}")
+        lines += [f"    {example}" for example in found["skipped_examples"]]
+        return Table((), [(line,) for line in lines])
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def describe_import(graph: TextGraph) -> ImportReport:
+    """What an import read into a graph and what it left out."""
+    return ImportReport(graph.num_nodes, graph.num_pairs, graph.edges.shape[1], graph.summary)
+
+
+def shorten(text: str, width: int = 100) -> str:
+    """A text of at most `width` characters, without control characters."""
+    text = printable(text)
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _span(times: Array | None) -> list[float]:
-    """The earliest and the latest of the times that are known."""
+    """The earliest and the latest known time."""
     known = np.zeros(0) if times is None else times[~np.isnan(times)]
     return [float(known.min()), float(known.max())] if len(known) else []
 
@@ -57,16 +217,16 @@ def _percentiles(values: Array) -> dict[str, int]:
 
 
 def _sample_nodes(graph: TextGraph) -> Array:
-    """Five nodes with neighbours where there are any, always the same ones."""
+    """Nodes with neighbours, where there are any; always the same ones for the same graph."""
     linked = np.flatnonzero(graph.degrees() > 0)
     nodes = linked if len(linked) else np.arange(graph.num_nodes)
     hashes = mix(0, graph.id_hashes[nodes])
-    return nodes[np.argpartition(hashes, min(MOST_SHOWN, len(nodes)) - 1)[:MOST_SHOWN]]
+    return nodes[np.argpartition(hashes, min(NUM_SAMPLES, len(nodes)) - 1)[:NUM_SAMPLES]]
 
 
 def _sample(graph: TextGraph, node: int) -> dict[str, Any]:
     neighbors = graph.neighbors_of(node)
-    shown = neighbors[:MOST_SHOWN]
+    shown = neighbors[:NUM_SAMPLES]
     return {
         "id": graph.ids[node].as_py(),
         "text": graph.texts[node].as_py(),

@@ -1,20 +1,16 @@
-"""Which links are held out to be asked, and which stay for models to see.
+"""Selection of held-out links.
 
 Four ways to hold out:
 - "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a
   train link.
-- "latest-links" (temporal): the same, the asked pairs being the latest ones, where edges have
-  times. No link that models may see
-  is later than one that is asked; late links that cannot be asked are left out altogether.
-- "nodes" (inductive): held-out nodes are unknown in training; each asks one of its links, in the
-  light of its other links to
-  known nodes.
-- a node column such as year (temporal): the same, the held-out nodes being the latest ones. No
-  known node is later than one
-  that asks; late nodes that have nothing to ask are left out altogether.
+- "latest-links" (temporal): the same, but the valid and test pairs are the latest ones, where edges
+  have times. No visible link is later than a held-out one; late links that cannot be held out are
+  dropped.
+- "nodes" (inductive): held-out nodes are unknown in training; each is the anchor of one of its
+  links, with its other links to known nodes as neighbours.
+- a node column such as year (temporal): the same, but the latest nodes are held out. No known node
+  is later than a held-out one; late nodes without a link to a known node are dropped.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,55 +19,21 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, mix, ranges
 from graphformers.data.columns import is_text
 from graphformers.data.graph import TextGraph
-from graphformers.errors import GraphFormersError, require_types
+from graphformers.data.settings import SplitSettings
+from graphformers.errors import GraphFormersError
 
-OF_LINKS = ("links", "latest-links")  # ways to hold out that leave all nodes known
-Rows = tuple[Array, Array]  # indptr, indices: the links that models may see
-
-
-@dataclass(frozen=True)
-class SplitSettings:
-    """How links are held out. Shares lie between 0 and 1, counts are 1 or more."""
-
-    # how many valid pairs: a share of all pairs (of all nodes when nodes are held out), or a count
-    valid: float = 0.05
-    test: float = 0.05  # how many test pairs, likewise
-    seed: int = 42  # the same seed gives the same bytes
-    # "links", "latest-links", "nodes", or the node column by which the latest nodes are held out
-    held_out: str = "links"
-    # for each valid and test pair; by default 1 positive + 299 negatives, fewer where few fit
-    candidates: int | None = None
-    # at most so many train pairs; the other links stay visible as neighbours
-    max_train: int | None = None
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        for name in ("valid", "test"):
-            value = getattr(self, name)
-            if not (0 < value < 1 or (1 <= value < 2**40 and value == int(value))):
-                raise GraphFormersError(
-                    f"{name}={value} given, expected a share between 0 and 1 or a whole number of "
-                    f"pairs"
-                )
-        if self.valid < 1 and self.test < 1 and self.valid + self.test >= 1:
-            raise GraphFormersError(
-                f"valid={self.valid} and test={self.test} given, expected shares that leave "
-                f"something to train on"
-            )
-        if self.candidates is not None and self.candidates < 2:
-            raise GraphFormersError(
-                f"candidates={self.candidates} given, expected at least 2: one positive and one "
-                f"negative"
-            )
-        if self.seed < 0:
-            raise GraphFormersError(f"seed={self.seed} given, expected 0 or more")
-        if self.max_train is not None and self.max_train < 1:
-            raise GraphFormersError(f"max_train={self.max_train} given, expected at least 1")
+# Ways to hold out that leave all nodes known.
+OF_LINKS = ("links", "latest-links")
+# indptr and indices of the links that models may see.
+Rows = tuple[Array, Array]
 
 
 def hold_out(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows, Array]:
-    """[valid, test] pairs of anchor and positive, the links that models may see, and the nodes held
-    out.
+    """Selects the held-out links.
+
+    Returns:
+        [valid, test] pairs of anchor and positive, the links that models may see, and the held-out
+        nodes.
     """
     if settings.held_out not in OF_LINKS:
         return _hold_out_nodes(graph, settings)
@@ -82,7 +44,7 @@ def hold_out(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Ro
 
 
 def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
-    """[valid, test] pairs whose ends keep a train link, and the rows of the links that are left."""
+    """[valid, test] pairs whose ends keep a train link, and the rows of the remaining links."""
     pairs = graph.pairs()
     wanted = [count_of(settings.valid, len(pairs)), count_of(settings.test, len(pairs))]
     order = np.argsort(pair_hashes(graph, pairs, settings.seed), kind="stable")
@@ -95,8 +57,10 @@ def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
 
 
 def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
-    """[valid, test] pairs, the latest ones whose ends have earlier links, test after valid; and the
-    rows of the earlier links.
+    """[valid, test] pairs, the latest ones whose ends have earlier links, and the rows of the
+    earlier links.
+
+    Test pairs are later than valid pairs.
     """
     pairs, times = graph.pairs(), graph.pair_times()
     if times is None:
@@ -114,13 +78,14 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
     wanted = [count_of(settings.valid, len(pairs)), count_of(settings.test, len(pairs))]
     order = np.lexsort((pair_hashes(graph, pairs, settings.seed), -times))
     late, found, degrees = pairs[:0], np.zeros(0, dtype=np.int64), graph.degrees()
-    most = len(order) // 2  # the earlier half is what they are asked in the light of
+    # The earlier half is what models see.
+    most = len(order) // 2
     tried = min(sum(wanted), most)
     while True:
         latest = pairs[order[:tried]]
         left = degrees - np.bincount(latest.reshape(-1), minlength=graph.num_nodes)
         can_be_asked = np.flatnonzero((left[latest] > 0).all(1))
-        # with more held out it may be fewer again: their ends lose their other links
+        # With more held out it may be fewer again: their ends lose their other links.
         if len(can_be_asked) > len(found):
             late, found = latest, can_be_asked
         if len(found) >= sum(wanted) or tried >= most:
@@ -140,14 +105,14 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
 
 
 def give_back(graph: TextGraph, rows: Rows, pairs: Array) -> Rows:
-    """The links that models may see, and these pairs as well."""
+    """Rows of links with some pairs added."""
     indptr, indices = rows
     sources = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
     return compressed_rows(graph.num_nodes, edge_keys(sources, indices), *_both_ways(pairs))
 
 
 def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Array:
-    """The first `wanted` pairs in `order` that can go without leaving an end without any link."""
+    """The first `wanted` pairs in `order` that can be removed without isolating a node."""
     left = degrees.tolist()
     taken = []
     for start in range(0, len(order), 1 << 20):
@@ -163,12 +128,12 @@ def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Arra
 
 
 def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows, Array]:
-    """[valid, test] pairs (held-out node, known node), the rows of the links that models may see,
-    and the held-out nodes.
+    """[valid, test] pairs (held-out node, known node), the rows of the visible links, and the
+    held-out nodes.
 
     Nodes are held out in order, at random or the latest first, until enough of them have a
     question. At random, those without one stay known nodes, which can only add links to the rest;
-    by time they are held out too, or training would know the future.
+    by time they are held out too, so that training sees nothing later.
     """
     wanted = [count_of(settings.valid, graph.num_nodes), count_of(settings.test, graph.num_nodes)]
     order = _node_order(graph, settings)
@@ -185,7 +150,7 @@ def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
     held_out = chosen if settings.held_out == "nodes" else order[:tried]
     sources, targets, position = _links_to_known(graph, chosen, held_out)
     positives = _choose_one(graph, chosen, held_out, settings.seed)
-    # the first, the latest, are test
+    # The first ones, which are the latest, are test.
     test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])
     context = targets != positives[position]
     rows = _rows_with_context(graph, held_out, sources[context], targets[context])
@@ -193,9 +158,7 @@ def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
 
 
 def _node_order(graph: TextGraph, settings: SplitSettings) -> Array:
-    """Nodes in the order in which they are held out: by hash, or by the named column, the latest
-    first.
-    """
+    """Nodes in the order in which they are held out: by hash, or the latest first."""
     hashes = mix(settings.seed, 1, graph.id_hashes)
     if settings.held_out == "nodes":
         return np.argsort(hashes, kind="stable")
@@ -236,8 +199,8 @@ def times_of(graph: TextGraph, name: str) -> Array:
 
 
 def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[Array, Array, Array]:
-    """The links from chosen nodes to known ones: sources, targets, and which of `chosen` the source
-    is.
+    """The links from chosen nodes to known ones: sources, targets, and the source's place in
+    `chosen`.
     """
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
@@ -258,8 +221,8 @@ def _can_be_asked(graph: TextGraph, held_out: Array) -> Array:
 
 
 def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
-    """Those of the held-out nodes with two links to known nodes, one of them to a node that can be
-    asked; in order.
+    """The held-out nodes with two links to known nodes, one of them to a node that can be asked; in
+    order.
     """
     _, targets, position = _links_to_known(graph, held_out, held_out)
     links = np.bincount(position, minlength=len(held_out))
@@ -270,8 +233,8 @@ def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
 
 
 def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> Array:
-    """(len(chosen),) the positive of each: among its links to nodes that can be asked, the one of
-    smallest hash.
+    """(len(chosen),) the positive of each: of its links to nodes that can be asked, the one with
+    the smallest hash.
     """
     _, targets, position = _links_to_known(graph, chosen, held_out)
     allowed = _can_be_asked(graph, held_out)[targets]
@@ -285,7 +248,7 @@ def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> 
 def _rows_with_context(
     graph: TextGraph, held_out: Array, sources: Array, targets: Array
 ) -> tuple[Array, Array]:
-    """Rows of the links among known nodes, and in the rows of held-out nodes the given links."""
+    """Rows of the links among known nodes and, for held-out nodes, of the given links."""
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
     pairs = graph.pairs()
@@ -298,15 +261,15 @@ def _both_ways(pairs: Array) -> tuple[Array, Array]:
 
 
 def pair_hashes(graph: TextGraph, pairs: Array, seed: int) -> Array:
-    """(P,) a hash of each unordered pair of ids, the same whichever end comes first."""
+    """(P,) a hash of each unordered pair of ids, independent of its order."""
     one, other = graph.id_hashes[pairs[:, 0]], graph.id_hashes[pairs[:, 1]]
     return mix(seed, np.minimum(one, other), np.maximum(one, other))
 
 
 def _orient(graph: TextGraph, pairs: Array, seed: int) -> Array:
-    """Which end is the anchor, drawn by the seed."""
+    """Chooses the anchor of each pair at random, by the seed."""
     swapped = (pair_hashes(graph, pairs, seed + 2) & np.uint64(1)).astype(bool)
-    # row numbers must not matter
+    # The result must not depend on row numbers.
     swapped ^= graph.id_hashes[pairs[:, 0]] > graph.id_hashes[pairs[:, 1]]
     return np.where(swapped[:, None], pairs[:, ::-1], pairs).astype(np.int32)
 
@@ -316,8 +279,8 @@ def count_of(wanted: float, total: int) -> int:
 
 
 def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str) -> list[int]:
-    """[valid, test] sizes: as wanted; less, in proportion, when shares were asked for and too
-    little was found.
+    """[valid, test] sizes: as wanted, or less in proportion where shares were asked for and too few
+    are there.
     """
     if found >= sum(wanted):
         return wanted

@@ -1,23 +1,29 @@
-"""What an import can be told: the format, which column plays which role, what to do with bad
-rows.
+"""Settings of reading files and of splitting links.
+
+This module imports nothing heavy, so that the command line can show the help texts at once.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphformers.errors import GraphFormersError, InputError, require_types
+from graphformers.errors import GraphFormersError, InputError
+from graphformers.settings import Settings, require, setting
 
 
 @dataclass(frozen=True)
 class Format:
-    """An input format: what it reads, in words; and whether edges to nodes outside the data are
-    normal in it.
+    """An input format.
+
+    Attributes:
+        about: What the format reads, in one sentence.
+        outside: Whether edges to nodes outside the data are normal in this format.
+        reads: The settings that the format uses, besides skip_bad and keep_empty, which apply to
+            all formats.
     """
 
     about: str
     outside: bool = False
-    # the settings that it heeds, but for skip_bad and keep_empty, which GraphBuilder heeds for all
     reads: tuple[str, ...] = ()
 
 
@@ -25,56 +31,71 @@ TABLES = ("columns", "keep", "header", "quotes")
 VIEWS = ("window", "min_count", "max_views")
 FORMATS = {
     "tables": Format(
-        "node and edge tables: .csv .tsv .jsonl .parquet, told apart by their columns", reads=TABLES
+        "node and edge tables (.csv, .tsv, .jsonl, .parquet), told apart by their columns",
+        reads=TABLES,
     ),
-    "dblp": Format("dblp.v12.json: titles and references, one record per line", outside=True),
+    "dblp": Format("titles and references of dblp.v12.json, one record per line", outside=True),
     "wikidata5m": Format(
-        "id<TAB>text and head<TAB>relation<TAB>tail files; the first sentence is the text"
+        "id<TAB>text and head<TAB>relation<TAB>tail files, the first sentence being the text"
     ),
-    "amazon": Format("SNAP's amazon-meta.txt: titles and similar items", outside=True),
+    "amazon": Format("titles and similar items of SNAP's amazon-meta.txt", outside=True),
     "debian": Format(
-        "Debian Packages files (.xz too): descriptions and dependencies", outside=True
+        "descriptions and dependencies of Debian Packages files (.xz too)", outside=True
     ),
     "sessions": Format(
-        "an item table and a log of user, time, item: items viewed together are linked",
+        "an item table and a log of user, time, item, linking items viewed together",
         reads=(*TABLES, *VIEWS),
     ),
     "pairs": Format(
-        "the TSV of the 2021 code: text|'|neighbour|'|…<TAB>text|'|…; equal texts are one node"
+        "the TSV of the 2021 code (text|'|neighbour|'|…<TAB>text|'|…), equal texts being one node"
     ),
     "python": Format(
-        "Python itself: docstrings; member of, calls, inherits. The standard library, or installed "
-        "packages by name"
+        "docstrings of installed Python packages, given by name, or of the standard library, with "
+        "the links member of, calls and inherits"
     ),
 }
 
 
 @dataclass(frozen=True)
-class ImportSettings:
-    """How foreign files are read."""
+class ImportSettings(Settings):
+    """How the files of a graph are read."""
 
-    format: str = "tables"  # one of FORMATS
-    columns: dict[str, str] = field(
-        default_factory=dict
-    )  # role -> column name, where the name does not say it: {"text": "abstract"}
-    keep: tuple[str, ...] | None = None  # node columns kept beside id and text; None keeps all
-    # the first line of a .csv or .tsv names the columns; otherwise they are called 1, 2, 3, …
-    header: bool = True
-    # a quote in a .csv or .tsv opens a field that may hold separators and line ends
-    quotes: bool = True
-    # leave bad rows out, counted and listed, instead of stopping at the first
-    skip_bad: bool = False
-    # keep nodes without a text, read as texts without words, instead of taking them for bad rows
-    keep_empty: bool = False
-    window: float = 30.0  # sessions: minutes within which two views by one user link their items
-    min_count: int = 1  # sessions: how many users must have viewed two items together
-    # sessions: users with more views than this within one window are robots and left aside
-    max_views: int = 500
+    format: str = setting("tables", "Input format.", choices=FORMATS)
+    columns: dict[str, str] = setting(
+        default_factory=dict,
+        help="Column name of a role, such as {'text': 'abstract'}, where the name does not say it.",
+    )
+    keep: tuple[str, ...] | None = setting(
+        None, "Node columns to keep besides id and text; None keeps all."
+    )
+    header: bool = setting(
+        True,
+        "Whether the first line of .csv and .tsv files names the columns; otherwise they are "
+        "called 1, 2, 3.",
+    )
+    quotes: bool = setting(True, "Whether quotes in .csv and .tsv files enclose fields.")
+    skip_bad: bool = setting(
+        False, "Leave out, count and list bad rows instead of stopping at the first."
+    )
+    keep_empty: bool = setting(
+        False, "Keep nodes without a text, as empty texts, instead of treating them as bad rows."
+    )
+    window: float = setting(
+        30.0,
+        "sessions: minutes within which two views by the same user link their items.",
+        above=0,
+    )
+    min_count: int = setting(
+        1, "sessions: number of users who must have viewed two items together.", at_least=1
+    )
+    max_views: int = setting(
+        500,
+        "sessions: users with more views within one window are treated as robots and left out.",
+        at_least=2,
+    )
 
     def __post_init__(self) -> None:
-        require_types(self)
-        if self.format not in FORMATS:
-            raise GraphFormersError(f"no format {self.format!r}; there are: {', '.join(FORMATS)}")
+        super().__post_init__()
         chosen = [
             name
             for name in (*TABLES, *VIEWS)
@@ -83,28 +104,17 @@ class ImportSettings:
         unread = next((name for name in chosen if name not in FORMATS[self.format].reads), None)
         if unread is not None:
             raise GraphFormersError(
-                f"{unread}={getattr(self, unread)!r} given, but the format {self.format!r} has no "
-                f"use for it"
+                f"{unread}={getattr(self, unread)!r} given, but the format {self.format!r} does "
+                f"not use it"
             )
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
             raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
-        if isinstance(self.keep, str):
-            raise GraphFormersError(
-                f"keep={self.keep!r} given, expected a list of columns: keep=[{self.keep!r}]"
-            )
-        if self.max_views < 2:
-            raise GraphFormersError(f"max_views={self.max_views} given, expected at least 2")
-        if self.window <= 0 or self.min_count < 1:
-            raise GraphFormersError(
-                f"window {self.window} and min_count {self.min_count} given, expected more than 0 "
-                f"minutes and at least 1 user"
-            )
+        is_list = not isinstance(self.keep, str)
+        require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
 
     def remembered(self) -> dict[str, Any]:
-        """What a graph notes of how its tables were read, so that an update reads its own in the
-        same way.
-        """
+        """The settings that a graph saves, so that updates read their tables in the same way."""
         columns = {
             role: name
             for role, name in self.columns.items()
@@ -121,7 +131,50 @@ class ImportSettings:
         return {name: value for name, value in found.items() if value != getattr(usual, name)}
 
 
-ROLES = {  # role -> column names that mean it, the best first
+@dataclass(frozen=True)
+class SplitSettings(Settings):
+    """How links are held out for validation and test."""
+
+    valid: float = setting(
+        0.05,
+        "Valid pairs: a share below 1 of all pairs (of all nodes when nodes are held out), or a "
+        "count.",
+        above=0,
+    )
+    test: float = setting(0.05, "Test pairs: a share below 1, or a count.", above=0)
+    seed: int = setting(42, "Random seed; the same seed gives the same bytes.", at_least=0)
+    held_out: str = setting(
+        "links",
+        "What to hold out: links; latest-links (by the edges' times); nodes (inductive: unknown in "
+        "training); or a node column, whose latest nodes are held out.",
+    )
+    candidates: int | None = setting(
+        None,
+        "Candidates per question, one positive and the rest negatives; by default 300, or fewer "
+        "where the graph is small.",
+        at_least=2,
+    )
+    max_train: int | None = setting(
+        None,
+        "Maximum number of train pairs; the other links stay visible as neighbours.",
+        at_least=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("valid", "test"):
+            value = getattr(self, name)
+            is_valid = value < 1 or (value < 2**40 and value == int(value))
+            require(self, is_valid, name, "a share between 0 and 1 or a whole number of pairs")
+        if self.valid < 1 and self.test < 1 and self.valid + self.test >= 1:
+            raise GraphFormersError(
+                f"valid={self.valid} and test={self.test} given, expected shares that leave "
+                f"something to train on"
+            )
+
+
+# Role -> column names that mean it, the best first.
+ROLES = {
     "id": ("id", "node", "node_id", "paperid", "key", "name"),
     "text": ("text", "title", "name", "label", "description", "abstract"),
     "src": (
@@ -158,8 +211,9 @@ ROLES = {  # role -> column names that mean it, the best first
 
 
 def guess_column(role: str, names: list[str], settings: ImportSettings) -> str | None:
-    """The column that plays `role`: the one the user named, or the first whose name means it; None
-    when there is none.
+    """The column of a role: the one the user named, or the first whose name means the role.
+
+    Returns None if there is no such column.
     """
     if role in settings.columns:
         return settings.columns[role] if settings.columns[role] in names else None
@@ -167,10 +221,10 @@ def guess_column(role: str, names: list[str], settings: ImportSettings) -> str |
 
 
 def meaning(role: str, names: list[str], settings: ImportSettings) -> list[str]:
-    """All columns whose names mean `role`, the best first."""
+    """All columns whose names mean the role, the best first."""
     lower = {name.lower(): name for name in reversed(names)}
     words = ROLES[role]
-    # the id of an item is what the log calls the item
+    # In sessions, the id of an item is the column that the log calls item.
     if role == "id" and settings.format == "sessions":
         named = [settings.columns["item"].lower()] if "item" in settings.columns else []
         words = (*named, *(word for word in words if word != "name"), *ROLES["item"], "name")
@@ -178,7 +232,11 @@ def meaning(role: str, names: list[str], settings: ImportSettings) -> list[str]:
 
 
 def require_column(role: str, names: list[str], settings: ImportSettings, path: Path) -> str:
-    """The column that plays `role`, or the error that says what to type."""
+    """The column of a role.
+
+    Raises:
+        InputError: If there is no such column; the message says what to type.
+    """
     found = guess_column(role, names, settings)
     if found is None:
         wanted = settings.columns.get(role) or " or ".join(ROLES[role][:3])

@@ -1,9 +1,7 @@
-"""LinkSplit: which links are trained on, which are asked (held out as holdout.py says), and among
-which candidates.
+"""LinkSplit: train, valid and test links of a graph, with candidates to rank.
 
-Whatever is asked is never among the neighbours that any model sees: `indptr` and `indices` hold the
-train links alone (and, in the rows of held-out nodes, their links to known nodes minus the asked
-one).
+Held-out links are never among the neighbours that models see: `indptr` and `indices` hold the train
+links and, in the rows of held-out nodes, their links to known nodes except the held-out one.
 """
 
 import hashlib
@@ -30,26 +28,26 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.holdout import (
     OF_LINKS,
     Rows,
-    SplitSettings,
     count_of,
     give_back,
     hold_out,
     pair_hashes,
     times_of,
 )
+from graphformers.data.settings import SplitSettings
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
+from graphformers.table import Table
 
 KIND = "split"
 VERSION = 1
-ROUGH = 30  # questions below which a score says little: of 30, one is 3 percent
+# Below so many questions a score is imprecise: of 30, one is 3 percent.
+ROUGH = 30
 
 
 @dataclass(frozen=True)
 class LinkQuestions:
-    """Q asked links: anchor, positive, and the candidates among which the positive must be
-    found.
-    """
+    """Q held-out links: anchor, positive, and the candidates among which the positive is ranked."""
 
     pairs: Array  # (Q, 2) int32: anchor, positive
     candidates: Array  # (Q, C) int32: the positive first, then the negatives
@@ -60,7 +58,7 @@ class LinkQuestions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkSplit:
-    """A graph's links, divided. Made by `split_links` or `LinkSplit.load`."""
+    """Train, valid and test links of a graph. Use `split_links` or `LinkSplit.load` to make one."""
 
     graph: TextGraph
     settings: SplitSettings
@@ -69,9 +67,10 @@ class LinkSplit:
     train: Array  # (T, 2) int32: pairs to train on, each unordered pair once
     valid: LinkQuestions
     test: LinkQuestions
-    # unknown in training, sorted
+    # Sorted; unknown in training.
     held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    notes: tuple[str, ...] = ()  # where less was done than asked for
+    # What was done otherwise than asked for.
+    notes: tuple[str, ...] = ()
     artifact: Artifact | None = None
 
     def __repr__(self) -> str:
@@ -81,7 +80,7 @@ class LinkSplit:
         )
 
     def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
-        """Draws from the links that models may see."""
+        """A sampler of neighbours over the links that models may see."""
         return NeighborSampler(
             self.indptr,
             self.indices,
@@ -92,7 +91,7 @@ class LinkSplit:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells this split from others, also where it was not saved."""
+        """A hash of the split, for splits that were not saved as well."""
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.graph.fingerprint.encode())
@@ -108,16 +107,50 @@ class LinkSplit:
 
     @cached_property
     def mean_neighbors(self) -> float:
+        """Mean number of neighbours that models may see."""
         return len(self.indices) / self.graph.num_nodes
 
-    def table(self) -> dict[str, float]:
+    def sizes(self) -> dict[str, float]:
         """The columns of the paper's Table 1."""
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
 
+    def table(self) -> dict[str, float]:
+        """The same as `sizes`."""
+        return self.sizes()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sizes, settings and notes, for JSON."""
+        return self.sizes() | {
+            "held_out": self.settings.held_out,
+            "held_out_nodes": len(self.held_out_nodes),
+            "candidates": self.test.candidates.shape[1],
+            "seed": self.settings.seed,
+            "graph": "" if self.graph.artifact is None else str(self.graph.artifact.path),
+            "notes": list(self.notes),
+        }
+
+    def as_table(self) -> Table:
+        """The columns of the paper's Table 1, with settings and notes below."""
+        found = self.to_dict()
+        notes = [
+            "#N: neighbours per node that models may see, on average",
+            f"held out: {found['held_out']}; {found['candidates']} candidates per question; seed "
+            f"{found['seed']}",
+            f"graph: {found['graph']}",
+        ]
+        notes += [f"note: {note}" for note in self.notes]
+        sizes = self.sizes()
+        return Table(tuple(sizes), [tuple(f"{value:,}" for value in sizes.values())], notes=notes)
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
-        """Writes the split as a folder and returns it as loaded from there. Its graph must have
-        been saved before.
+        """Writes the split as a folder and loads it from there.
+
+        Raises:
+            GraphFormersError: If its graph was not saved before.
         """
         if self.graph.artifact is None:
             raise GraphFormersError(
@@ -129,7 +162,7 @@ class LinkSplit:
                 save_array(draft.path(f"{name}.npy"), array)
             draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
             draft.settings = dict(vars(self.settings))
-            draft.summary = self.table() | {"notes": list(self.notes)}
+            draft.summary = self.sizes() | {"notes": list(self.notes)}
         return LinkSplit.load(path)
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
@@ -144,8 +177,14 @@ class LinkSplit:
 
     @staticmethod
     def load(path: str | Path, graph: TextGraph | None = None) -> "LinkSplit":
-        """Maps a split folder into memory, with the graph it was made from: found where it lay, or
-        the one given.
+        """Maps a split folder into memory.
+
+        Args:
+            path: The split folder.
+            graph: The graph that was split; by default it is loaded from where it was then.
+
+        Raises:
+            ArtifactError: If the split was made from another graph.
         """
         artifact = open_artifact(path, KIND, VERSION)
         graph = graph or TextGraph.load(find_parent(artifact, "graph"))
@@ -174,7 +213,7 @@ class LinkSplit:
 
 
 def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
-    """A split, or the one in a folder."""
+    """A split as it is, or loaded from its folder."""
     if isinstance(split, LinkSplit):
         return split
     if not isinstance(split, str | Path):
@@ -187,8 +226,18 @@ def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
 def split_links(
     graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any
 ) -> LinkSplit:
-    """Divides the links of a graph: `split_links(graph, valid=0.05, test=1000, seed=42)`. `graph`
-    may be a folder.
+    """Divides the links of a graph into train, valid and test.
+
+    Args:
+        graph: A graph or its folder.
+        settings: How links are held out.
+        changes: Settings by name, instead of `settings`.
+
+    Raises:
+        GraphFormersError: If the graph has too few links.
+
+    Example:
+        >>> split_links(graph, valid=0.05, test=1000, seed=42)
     """
     settings = settings or SplitSettings(**changes)
     graph = loaded_graph(graph)
@@ -208,7 +257,7 @@ def split_links(
             [pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
         )
         asked = [pairs[kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
-        # elsewhere they are later than what is asked, or of unknown nodes
+        # With other ways to hold out they are later than held-out links, or of unknown nodes.
         if settings.held_out == "links" and len(left_out):
             rows = give_back(graph, rows, left_out)
     indptr, indices = rows
@@ -228,7 +277,7 @@ def split_links(
 
 
 def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
-    """That less could be held out than was asked for, where it could."""
+    """Notes that fewer pairs could be held out than asked for."""
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     found = []
     for name, share, pairs in zip(
@@ -244,7 +293,7 @@ def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> l
 
 
 def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
-    """That known nodes are as late as some that ask, where they are."""
+    """Notes that known nodes have the same time as the earliest held-out ones."""
     times = times_of(graph, name)
     first = times[asked].min()
     tied = int((times[known] == first).sum())
@@ -256,14 +305,15 @@ def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
 
 
 def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
-    """That links which models may see are as late as some that are asked, and that some are neither
-    seen nor asked.
+    """Notes on visible links as late as the earliest held-out one, and on late links that are
+    dropped.
 
-    `left_out` of these could have been asked but for their negatives.
+    Of these, `left_out` could have been held out but for their negatives.
     """
     times, pairs = graph.pair_times(), graph.pairs()
     assert times is not None, "a split by the times of links has them"
-    keys = pair_keys(*pairs.T)  # sorted, as pairs are
+    # Sorted, because pairs are.
+    keys = pair_keys(*pairs.T)
     first = times[np.searchsorted(keys, pair_keys(*asked.T))].min()
     sources = np.repeat(np.arange(graph.num_nodes), np.diff(rows[0]))
     once = sources < rows[1]
@@ -286,7 +336,7 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
 
 
 def _rough(valid: int, test: int) -> list[str]:
-    """That scores will say little, where few questions are asked."""
+    """Notes that scores are imprecise, where there are few questions."""
     few = [
         f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH
     ]

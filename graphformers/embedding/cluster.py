@@ -1,64 +1,40 @@
-"""The same shards on many machines: Ray actors over a shared folder.
+"""Embedding on a Ray cluster, over a shared folder.
 
-The head makes the plan, the folder and the graph inside it; workers read model and graph from their
-folders, compute whole shards and write them as a local run would, so that with as many threads the
-bytes are the same. A worker that dies has its shard done again by another; a shard that fails for
-another reason ends the run with its message. Phase 2 begins when all states are there.
+The head makes the plan, the folder and the graph inside it. Workers load model and graph from their
+folders, compute whole shards and write them as a local run would: with the same number of threads
+the bytes are the same. If a worker dies, another computes its shard again; any other failure of a
+shard ends the run. Phase 2 begins when all states are there.
 """
 
+import logging
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from graphformers.batching.tokens import graph_tokens
 from graphformers.data.graph import TextGraph
-from graphformers.embedding.job import Workplace, check_output, num_nodes, say_cost, told_tokens
+from graphformers.embedding.job import Workplace, check_output, log_cost, num_nodes, tokens_of
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.embedding.states import StatesKey, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import full_disk
 from graphformers.model.encoder import GraphFormers
-from graphformers.progress import Progress, progress, say
+from graphformers.progress import Progress, progress
 
-MOST_DEATHS = 5  # of workers at one shard: then it is the shard that kills them
-PATIENCE = 20  # seconds until it is said that no worker comes
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Cluster:
-    """Where to compute."""
-
-    address: str = "local"  # of a Ray cluster; "local" starts one on this machine
-    workers: int = 2
-    gpus_per_worker: float = 0.0
-    threads: int | None = None  # of a worker on a CPU; by default this machine's share for each
-
-    @property
-    def device(self) -> str:
-        """What workers compute on."""
-        return "cuda" if self.gpus_per_worker else "cpu"
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise GraphFormersError(f"workers={self.workers} given, expected at least 1")
-        if not 0 <= self.gpus_per_worker < math.inf:
-            raise GraphFormersError(
-                f"gpus_per_worker={self.gpus_per_worker} given, expected 0 or more"
-            )
-        if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
-            raise GraphFormersError(
-                f"gpus_per_worker={self.gpus_per_worker} given, expected whole GPUs, or a part of "
-                f"one"
-            )
+# Deaths of workers at one shard after which the shard itself is blamed.
+MOST_DEATHS = 5
 
 
 class Worker:
-    """Computes shards in a process of its own, anywhere that sees the folders."""
+    """Computes shards in a process of its own, on any machine that sees the folders."""
 
     def __init__(
         self,
@@ -96,11 +72,15 @@ class Worker:
         )
 
     def ready(self) -> int:
-        """Answers when everything is loaded."""
+        """Returns when everything is loaded."""
         return self.phases.splitter.num_pieces
 
     def run(self, phase: int, shard: int) -> int:
-        """Computes and writes one shard; in how many pieces batches had to be read."""
+        """Computes and writes one shard.
+
+        Returns:
+            The number of pieces in which batches were read for want of memory.
+        """
         task, phases = Progress("", None, ""), self.phases
         if phase == 1:
             phases.read_texts([shard], task)
@@ -122,8 +102,13 @@ def embed_on_cluster(
     *,
     force: bool = False,
 ) -> VectorStore:
-    """`embed` on Ray. Model and graph must lie in folders that all machines see, and so must the
-    result.
+    """`embed` on a Ray cluster.
+
+    Model, graph and result must be folders that all machines see.
+
+    Raises:
+        MissingExtraError: If Ray is not installed.
+        GraphFormersError: If model or graph are not saved, or a shard fails.
     """
     output = Path(out).resolve()
     check_output(output, force=force)
@@ -139,14 +124,15 @@ def embed_on_cluster(
         )
     plan = Plan.of(model, graph, settings, cluster.device)
     work = Workplace.beside(output, plan)
-    say_cost(model, plan)
+    log_cost(model, plan)
     try:
         with (
             _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors,
             work.opened(force=force),
         ):
             work.begin(output, graph, force=force, in_memory=False)
-            told_tokens(graph, model)  # made once, before everybody looks for them
+            # Made once, before all workers look for them.
+            tokens_of(graph, model)
             texts, left = work.missing(in_memory=False)
             actors.do(1, texts, "Reading texts")
             actors.do(2, left, "Embedding")
@@ -157,9 +143,7 @@ def embed_on_cluster(
 
 
 class _Actors:
-    """As many workers as asked for, as soon as the cluster has room for them; replaced when they
-    die.
-    """
+    """The workers: as many as the cluster has room for, replaced when they die."""
 
     def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace], states: str) -> None:
         try:
@@ -170,9 +154,11 @@ class _Actors:
         self._cluster, self._states = cluster, states
         model, graph, self._work = where
         self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
-        self._pieces = 1  # in how many a worker had to read its batches
-        self._starting: dict[Any, Any] = {}  # workers, by what answers when they are ready
-        # which stay for the next phase: loading and compiling takes time
+        # The most pieces in which a worker read its batches.
+        self._pieces = 1
+        # Workers by the call that returns when they are ready.
+        self._starting: dict[Any, Any] = {}
+        # Workers stay for the next phase: loading and compiling takes time.
         self._idle: list[Any] = []
 
     def __enter__(self) -> "_Actors":
@@ -183,22 +169,25 @@ class _Actors:
         try:
             self._ray.init(address=address, include_dashboard=False, log_to_driver=False, **options)
         except Exception as error:
-            # of many kinds, for what is no address and for one where nobody answers
+            # Ray raises many kinds of errors for a wrong address or one that does not answer.
             raise GraphFormersError(f"no Ray cluster at {address!r}: {error}") from error
         room = self._room()
         if not room and address == "local":
             self._ray.shutdown()
             raise GraphFormersError(f"this machine has not {self._needed()}, which a worker needs")
-        # which may change: others come when there is room, and shards go to those that are there
+        # The room may change: more workers start when there is some, and shards go to those there
+        # are.
         if room < workers:
-            say(f"the cluster has room for {room} of {workers} workers, each with {self._needed()}")
+            logger.info(
+                f"the cluster has room for {room} of {workers} workers, each with {self._needed()}"
+            )
         return self
 
     def __exit__(self, *reason: object) -> None:
         self._ray.shutdown()
 
     def _room(self) -> int:
-        """How many workers the machines of the cluster can hold, if nobody else uses them."""
+        """Number of workers for which the cluster has room, if nobody else uses it."""
         gpus, room = self._cluster.gpus_per_worker, 0
         for machine in self._ray.nodes():
             has = machine["Resources"] if machine["Alive"] else {}
@@ -210,7 +199,7 @@ class _Actors:
         return f"a CPU and {gpus:g} GPUs" if gpus else "a CPU"
 
     def _start(self) -> None:
-        """Asks for a worker; where the cluster is in use, it comes when there is room."""
+        """Asks for a worker, which starts when there is room."""
         threads = self._cluster.threads or max(1, (os.cpu_count() or 1) // self._cluster.workers)
         kind = self._ray.remote(num_cpus=1, num_gpus=self._cluster.gpus_per_worker, max_restarts=0)(
             Worker
@@ -221,11 +210,13 @@ class _Actors:
         self._starting[actor.ready.remote()] = actor
 
     def do(self, phase: int, shards: Sequence[int], title: str) -> None:
-        """Has all these shards computed."""
+        """Computes shards and returns when all are done."""
         plan, left = self._work.plan, list(reversed(shards))
         deaths: dict[str, int] = {}
-        running: dict[Any, tuple[Any, list[int]]] = {}  # workers and their shards
-        waited = {actor.ready.remote(): actor for actor in self._idle}  # some may have died since
+        # Workers and their shards.
+        running: dict[Any, tuple[Any, list[int]]] = {}
+        # Some workers may have died since.
+        waited = {actor.ready.remote(): actor for actor in self._idle}
         self._idle = []
         self._starting |= waited
         for _ in range(min(self._cluster.workers, len(left)) - len(self._starting)):
@@ -257,26 +248,26 @@ class _Actors:
                             self._start()
 
     def _next(self, awaited: list[Any]) -> list[Any]:
-        """What is done of this, when something is; it is said when no worker comes for a while."""
-        done, _ = self._ray.wait(awaited, timeout=PATIENCE)
+        """Waits for some of the calls; logs a message when no worker starts for a while."""
+        done, _ = self._ray.wait(awaited, timeout=self._cluster.patience)
         if not done and len(awaited) == len(self._starting):
-            say("waiting for a worker: the cluster has no room for one now")
+            logger.info("waiting for a worker: the cluster has no room for one now")
             done, _ = self._ray.wait(awaited)
         return list(done)
 
     def _is_done(self, reference: Any, where: str, deaths: dict[str, int]) -> bool:
-        """False when the worker died; what went wrong in it otherwise is raised."""
+        """False if the worker died. Raises any other error of the worker."""
         try:
             pieces = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise GraphFormersError(f"a worker failed {where}: {error.cause}") from error
         except self._ray.exceptions.RayError as error:
-            # an actor that died; or for want of memory, which is no RayActorError
+            # An actor that died; for want of memory that is no RayActorError.
             inner = getattr(error, "cause", None) or error.__cause__
             if isinstance(inner, GraphFormersError):
                 raise inner from error
             deaths[where] = deaths.get(where, 0) + 1
-            say(f"a worker died {where}; another takes its place")
+            logger.warning(f"a worker died {where}; another takes its place")
             if deaths[where] >= MOST_DEATHS:
                 raise GraphFormersError(
                     f"{MOST_DEATHS} workers died {where}, the last with: {error}"
@@ -285,7 +276,7 @@ class _Actors:
         deaths.pop(where, None)
         if pieces > self._pieces:
             self._pieces = pieces
-            say(
+            logger.info(
                 f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which "
                 f"takes longer"
             )

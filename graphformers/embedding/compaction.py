@@ -1,48 +1,46 @@
-"""Compaction: a folder of vectors and its log written as a new base, shard by shard, and exchanged
-with the old one.
+"""Compaction: writes a folder of vectors and its log as a new base, which replaces the old one.
 
-It happens by itself when the log has grown to a share of the base, so that what is written for each
-change stays, on average, a small multiple of the change, and opening a folder never means reading a
-log of its own size; and when so many vectors have changed that searching them, which happens one by
-one, takes about as long as searching the base.
+It happens automatically when the log has grown to a share of the base. So the bytes written for a
+change stay, on average, a small multiple of the change, and loading never reads a log as large as
+the base. It also happens when so many vectors changed that searching them exactly takes as long as
+searching the base.
 """
 
 import os
 
 from graphformers.artifact import Draft, write_artifact
 from graphformers.data.arrays import save_array
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.shards import bounds, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, FolderLock, VectorStore
 
-LEAST_BYTES = 64 << 20  # of a log that is worth compacting
-MOST_BYTES = 2 << 30  # of a log, however large the base: it is read when a folder is opened
-SHARE = 0.25  # of the base
-# changed vectors that are too many: so many, and such a share of the base's
-LEAST_CHANGED, CHANGED_SHARE = 16_384, 0.05
 
-
-def is_due(store: VectorStore) -> bool:
+def is_due(store: VectorStore, settings: CompactionSettings) -> bool:
     """Whether the log has grown too large, in bytes or in vectors."""
-    if len(store.changed_nodes()) > max(LEAST_CHANGED, CHANGED_SHARE * store.num_base):
-        return True
-    return store.log.end > most_bytes(store)
+    most_changed = max(settings.least_changed, settings.changed_share * store.num_base)
+    return len(store.changed_nodes()) > most_changed or store.log.end > most_bytes(store, settings)
 
 
-def most_bytes(store: VectorStore) -> int:
-    """Of a log that is not compacted yet."""
+def most_bytes(store: VectorStore, settings: CompactionSettings) -> int:
+    """Size of the log above which it is compacted."""
     base = sum(
         int(entry["bytes"])
         for name, entry in store.artifact.files.items()
         if not name.startswith("graph/")
     )
-    return min(max(LEAST_BYTES, int(SHARE * base)), MOST_BYTES)
+    return min(max(settings.least_bytes, int(settings.share * base)), settings.most_bytes)
 
 
 def compact(store: VectorStore, lock: FolderLock) -> VectorStore:
     """Writes base and log as a new base. A kill leaves the old folder or the new one.
 
-    `lock` is the folder's. The new one is locked from before it has its name, so that nobody writes
-    to it before it is loaded.
+    Args:
+        store: The store to compact.
+        lock: The lock of its folder. The new folder is locked before it has its name, so that no
+            other process writes to it before it is loaded.
+
+    Returns:
+        The new store.
     """
     handle = -1
     try:

@@ -1,7 +1,8 @@
-"""What an embedding would take, from one batch of each phase that is computed and thrown away."""
+"""Forecast of an embedding, from one batch of each phase, whose result is discarded."""
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,39 +14,96 @@ from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.batching.two_pass import CenterBatch
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.memory import SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers, center_vectors, text_states
+from graphformers.progress import amount, clock
+from graphformers.table import Table
 
 TRIED_NODES = 4096
 
 
-def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> dict[str, Any]:
-    """Seconds and bytes; nothing is written, not even the graph's tokens."""
+@dataclass(frozen=True)
+class EmbeddingForecast:
+    """Time and disk space of an embedding. Made by `forecast`.
+
+    Attributes:
+        method: The model's method.
+        device: The device that would compute.
+        neighbors: Neighbours sampled for a node.
+        nodes: Nodes of the graph.
+        shards: Shards of the result.
+        nodes_tried: Nodes whose embedding was measured.
+        seconds: Time of the whole embedding.
+        nodes_per_second: Rate of the embedding.
+        vectors_gb: Size of the vectors.
+        states_gb: Size of the layer states.
+        states: What becomes of the states: kept, in memory alone, dropped at the end, or none.
+    """
+
+    method: str
+    device: str
+    neighbors: int
+    nodes: int
+    shards: int
+    nodes_tried: int
+    seconds: float
+    nodes_per_second: float
+    vectors_gb: float
+    states_gb: float
+    states: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return asdict(self)
+
+    def as_table(self) -> Table:
+        """Method, nodes, time and disk space."""
+        vectors, states = amount(1e9 * self.vectors_gb, "B"), amount(1e9 * self.states_gb, "B")
+        kept = "no states" if self.states == "none" else f"{states} of states ({self.states})"
+        rows = {
+            "method": f"{self.method}, {self.neighbors} neighbours, on {self.device}",
+            "nodes": f"{self.nodes:,} in {self.shards:,} shards",
+            "time": f"{clock(self.seconds)}, measured on {self.nodes_tried:,} nodes",
+            "disk": f"{vectors} of vectors, {kept}",
+        }
+        return Table((), list(rows.items()))
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> EmbeddingForecast:
+    """Measures a few batches; nothing is written, not even the graph's tokens.
+
+    Raises:
+        GraphFormersError: If the GPU's memory is too small for one node at a time.
+    """
     plan = Plan.of(model, graph, settings)
     tried = np.unique(
         np.linspace(0, graph.num_nodes - 1, min(TRIED_NODES, graph.num_nodes)).astype(np.int64)
     )
     seconds, count = _seconds_per_node(model, graph, plan, tried)
     in_memory = stay_in_memory(plan, settings, model.device)
-    return {
-        "method": plan.method,
-        "device": str(model.device),
-        "neighbors": plan.num_neighbors,
-        "nodes": plan.num_nodes,
-        "shards": len(plan.shards),
-        "nodes_tried": count,
-        "seconds": seconds * plan.num_nodes,
-        "nodes_per_second": 1 / max(seconds, 1e-12),
-        "vectors_gb": plan.bytes_of_vectors() / 1e9,
-        "states_gb": plan.bytes_of_states() / 1e9,
-        "states": (
-            "kept" if plan.keep_states else "in memory alone" if in_memory else "dropped at the end"
-        )
-        if plan.num_states
-        else "none",
-    }
+    states = "none"
+    if plan.num_states:
+        dropped = "in memory alone" if in_memory else "dropped at the end"
+        states = "kept" if plan.keep_states else dropped
+    return EmbeddingForecast(
+        method=plan.method,
+        device=str(model.device),
+        neighbors=plan.num_neighbors,
+        nodes=plan.num_nodes,
+        shards=len(plan.shards),
+        nodes_tried=count,
+        seconds=seconds * plan.num_nodes,
+        nodes_per_second=1 / max(seconds, 1e-12),
+        vectors_gb=plan.bytes_of_vectors() / 1e9,
+        states_gb=plan.bytes_of_states() / 1e9,
+        states=states,
+    )
 
 
 def _seconds_per_node(
@@ -91,7 +149,7 @@ def _seconds_of_batch(
 
 
 def _time(work: Callable[[], Any], model: GraphFormers) -> float:
-    """Of the second of two calls."""
+    """Seconds of the second of two calls."""
     for _ in range(2):
         started = time.perf_counter()
         work()

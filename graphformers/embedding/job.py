@@ -1,17 +1,18 @@
-"""embed: a model and a graph in, a folder of vectors out, in two phases over shards of nodes.
+"""embed: writes the vectors of a graph as a folder, in two passes over shards of nodes.
 
-Until it is finished the work lies in papers.vectors.embedding/:
+The unfinished work lies in papers.vectors.embedding/:
 
-    plan.json   everything that decides the bytes of the result
+    plan.json   everything that determines the bytes of the result
     notes/      a note for each finished shard
-    folder/     what becomes papers.vectors: graph/, states/, vectors/
+    folder/     becomes papers.vectors: graph/, states/, vectors/
     dropped/    states that are not kept
 
-Whoever starts the same command again goes on behind the finished shards; another plan is refused.
-When all shards are there, the manifest is written and `folder` is renamed: nothing is copied.
+The same command continues behind the finished shards; another plan is refused. When all shards are
+there, the manifest is written and `folder` is renamed: nothing is copied.
 """
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -33,19 +34,26 @@ from graphformers.artifact import (
 from graphformers.batching.tokens import TokenCache, cut_words, graph_tokens
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings, Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name, which_folder
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object, refuse_links_out
-from graphformers.progress import progress, say
+from graphformers.progress import progress
 
-MARK = "plan.json"  # tells our unfinished folders from other people's
-SEALED = "sealed"  # tells which folder is being put in place
-KINDS = ("folder/states", "folder/vectors", "folder/scales", "dropped/states")  # of shards
-CHECKERS = 4  # threads that compare checksums
+logger = logging.getLogger(__name__)
+
+# Marks unfinished folders of graphformers.
+MARK = "plan.json"
+# Names the folder that is being renamed.
+SEALED = "sealed"
+# Kinds of shards.
+KINDS = ("folder/states", "folder/vectors", "folder/scales", "dropped/states")
+# Threads that compare checksums.
+CHECKERS = 4
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,8 @@ class Workplace:
 
     @contextmanager
     def opened(self, *, force: bool) -> Iterator[None]:
-        """Makes the folder or goes on with it; no other process may do so at the same time."""
-        # before anything there is read, swept or cleared: it would be done elsewhere
+        """Makes the folder or continues in it, under a lock that keeps other processes out."""
+        # Before anything in the folder is read, removed or written.
         refuse_links_out(self.path)
         handle, is_open = self._lock(), False
         try:
@@ -88,7 +96,7 @@ class Workplace:
             if not self.is_begun and (self.path / MARK).is_file():
                 remove_work(self.path)
             elif is_open and self.is_begun:
-                say(
+                logger.info(
                     f"{self.path}: finished shards are kept there; the same command goes on from "
                     f"them"
                 )
@@ -97,8 +105,10 @@ class Workplace:
             os.close(handle)
 
     def _lock(self) -> int:
-        """A handle of the folder, locked. Whoever had it may finish meanwhile and remove it: then
-        another is made.
+        """A handle of the folder, locked.
+
+        The process that had the lock may finish meanwhile and remove the folder; then another one
+        is made.
         """
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -113,16 +123,19 @@ class Workplace:
             return handle
 
     def begin(self, output: Path, graph: TextGraph, *, force: bool, in_memory: bool) -> None:
-        """What comes before the first shard; `in_memory`: states need not lie on disk between the
-        two passes.
+        """Prepares the folder for the first shard.
+
+        With `in_memory`, states need not be on disk between the two passes.
         """
-        check_writable(output, KIND, force=force)  # whoever worked here before may have made it
+        # The process that had the lock may have made it.
+        check_writable(output, KIND, force=force)
         check_space(self, in_memory=in_memory)
         self.put_graph(graph)
 
     def missing(self, *, in_memory: bool) -> tuple[list[int], list[int]]:
-        """The shards whose texts are to be read, and those whose nodes are. States that are kept
-        are looked at in any case.
+        """The shards whose states are missing, and those whose vectors are.
+
+        States that are kept are checked in any case.
         """
         plan, left = self.plan, self.unfinished("vectors")
         if not plan.num_states or not (left or plan.keep_states):
@@ -163,7 +176,7 @@ class Workplace:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a finished shard, in which work lies that could be lost."""
+        """Whether there is a finished shard, so that work could be lost."""
         return any((self.path / "notes").glob("*.json"))
 
     def sweep(self) -> None:
@@ -175,8 +188,8 @@ class Workplace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def unfinished(self, kind: str) -> list[int]:
-        """The shards of a kind that are still to be done; finished ones are read through and done
-        again where damaged.
+        """The missing shards of a kind; finished ones are verified, and damaged ones count as
+        missing.
         """
         shards = self.states if kind == "states" else self.vectors
         others = ["scales"] if kind == "vectors" and self.plan.precision == "int8" else []
@@ -187,7 +200,7 @@ class Workplace:
                 return False
             if all(map(shards.is_intact, names)):
                 return True
-            say(
+            logger.warning(
                 f"{shards.folder / names[0]}: damaged, its checksum does not match; it is made "
                 f"again"
             )
@@ -199,23 +212,22 @@ class Workplace:
         return [shard for shard in numbers if not found[shard]]
 
     def put_graph(self, graph: TextGraph) -> None:
-        """Places the graph inside: linked where its folder lies on the same disk, copied
-        elsewhere.
-        """
+        """Puts the graph into the folder: linked on the same disk, copied elsewhere."""
         place = self.folder / "graph"
         self.folder.mkdir(exist_ok=True)
-        # it may have other columns than the last time, which change no vector
+        # The graph may have other columns than the last time, which change no vector.
         if graph.artifact is None:
             graph.save(place, force=True)
             return
-        if place.exists():  # since an earlier run
+        # From an earlier run.
+        if place.exists():
             try:
                 found = open_artifact(place, graph.artifact.kind, None)
                 found.verify()
                 if found.fingerprint == graph.artifact.fingerprint:
                     return
             except ArtifactError as error:
-                say(f"{error}; it is put there again")
+                logger.warning(f"{error}; it is put there again")
             shutil.rmtree(place)
         if not graph.artifact.path.is_dir():
             raise ArtifactError(
@@ -245,8 +257,9 @@ class Workplace:
         os.rename(beside, place)
 
     def publish(self, output: Path, sources: dict[str, Path | None], *, force: bool) -> None:
-        """Seals the folder and puts it in place. The graph in it is looked at last: sealed, damage
-        would be what was meant.
+        """Writes the manifest and renames the folder to its final name.
+
+        The graph is verified last: once the manifest is written, damage would pass as intended.
         """
         self.sweep()
         graph = open_artifact(self.folder / "graph", None, None)
@@ -284,7 +297,7 @@ class Workplace:
 
 
 def store_settings(plan: Plan, text_hashes: list[str]) -> dict[str, Any]:
-    """What a folder of vectors says of itself."""
+    """The settings that a folder of vectors saves."""
     names = (
         "method",
         "similarity",
@@ -305,7 +318,7 @@ def store_settings(plan: Plan, text_hashes: list[str]) -> dict[str, Any]:
 
 
 def _relative(source: Path | None, output: Path) -> str:
-    """Where a parent lies as seen from the result; nothing for one that was never written."""
+    """The relative path from the result to a parent; empty for one that was never saved."""
     return "" if source is None else os.path.relpath(source.resolve(), output.resolve())
 
 
@@ -318,10 +331,27 @@ def embed(
     force: bool = False,
     **changes: Any,
 ) -> VectorStore:
-    """Writes the vector of every node of a graph, and the layer states, as a folder; the same call
-    continues an unfinished one.
+    """Writes the vector of every node of a graph, and the layer states, as a folder.
 
-    `model` and `graph` may be folders. `changes` are settings of EmbedSettings.
+    The same call continues an embedding that was stopped.
+
+    Args:
+        model: A model or its folder.
+        graph: A graph or its folder.
+        output: The folder of vectors to write.
+        settings: How the graph is embedded.
+        force: Whether to replace an existing output.
+        changes: Settings by name, in addition to `settings`.
+
+    Returns:
+        The store of vectors.
+
+    Raises:
+        ArtifactError: If the output exists, or unfinished work has another plan.
+        GraphFormersError: If the disk is too small.
+
+    Example:
+        >>> store = embed("papers.model", "papers.graph", "papers.vectors")
     """
     output = Path(out)
     settings = replace(settings or EmbedSettings(), **changes)
@@ -330,7 +360,7 @@ def embed(
     graph = loaded_graph(graph)
     plan = Plan.of(model, graph, settings)
     work = Workplace.beside(output, plan)
-    say_cost(model, plan)
+    log_cost(model, plan)
     try:
         with work.opened(force=force):
             in_memory = stay_in_memory(plan, settings, model.device)
@@ -346,10 +376,10 @@ def embed(
     return VectorStore.load(output)
 
 
-def say_cost(model: GraphFormers, plan: Plan) -> None:
-    """Of a bidirectional model."""
+def log_cost(model: GraphFormers, plan: Plan) -> None:
+    """Logs that a bidirectional model needs a forward pass for every neighbour."""
     if model.two_pass().is_joint:
-        say(
+        logger.info(
             "a bidirectional model: the states of neighbours depend on who asks and cannot be "
             "reused, so every node is read "
             f"together with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} "
@@ -358,7 +388,7 @@ def say_cost(model: GraphFormers, plan: Plan) -> None:
 
 
 def check_output(output: Path, *, force: bool) -> None:
-    """Raises early what stands in the way of writing `output`."""
+    """Raises an error early if `output` cannot be written."""
     path = work_path(output)
     if (output / MANIFEST).is_file() and _is_left(path):
         _remove_left(path)
@@ -368,8 +398,8 @@ def check_output(output: Path, *, force: bool) -> None:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether the result has left an embedding's folder; what it replaced came there instead, which
-    is no unfinished work.
+    """Whether an embedding's folder holds no unfinished work, but the folder that the result
+    replaced.
     """
     if not path.is_dir() or foreign_entry(path, MARK) is not None:
         return False
@@ -380,9 +410,7 @@ def _is_left(path: Path) -> bool:
 
 
 def _remove_left(path: Path) -> None:
-    """Removes what a kill left in the moment after the result was put in place; but not from under
-    another process.
-    """
+    """Removes what a kill left just after the result was renamed, unless a process uses it."""
     try:
         handle = locked_handle(path)
     except FileNotFoundError:
@@ -397,26 +425,23 @@ def _remove_left(path: Path) -> None:
 
 
 def unused(output: Path) -> AbstractContextManager[Any]:
-    """The lock of a folder of vectors that is to be replaced: a server that takes changes, or an
-    update, has it while it runs.
+    """Locks a folder of vectors that is to be replaced.
+
+    A server that accepts changes, or an update, holds the lock while it runs.
     """
     return locked(output) if (output / MANIFEST).is_file() else nullcontext()
 
 
 def work_path(output: Path) -> Path:
-    """Where the embedding of `output` lies until it is finished: on the same disk, also where
-    `output` is a link.
-    """
+    """The folder of the unfinished work of `output`, on the same disk even behind a link."""
     check_name(output)
     place = output.resolve() if output.is_symlink() else output
     return place.with_name(place.name + EMBEDDING)
 
 
 def clear_work(path: Path) -> None:
-    """Empties an embedding's folder but for its mark: whatever a kill leaves of it can be told for
-    ours.
-    """
-    # what tells whose that is goes after it
+    """Empties an embedding's folder except its mark, by which it can be recognised after a kill."""
+    # The mark goes last.
     for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "folder"):
         if entry.name != MARK:
             is_folder = entry.is_dir() and not entry.is_symlink()
@@ -430,8 +455,9 @@ def remove_work(path: Path) -> None:
 
 
 def check_space(work: Workplace, *, in_memory: bool) -> None:
-    """Says early that the disk will not hold the result; `in_memory`: states need not lie there
-    between the two passes.
+    """Raises an error early if the disk is too small for the result.
+
+    With `in_memory`, states need not be on disk between the two passes.
     """
     plan = work.plan
     is_written = plan.keep_states or not in_memory
@@ -466,7 +492,7 @@ def _run(
         if on_gpu
         else 0
     )
-    tokens = told_tokens(graph, model)
+    tokens = tokens_of(graph, model)
     folders = (work.states, work.vectors)
     phases = Phases(model, graph, tokens, plan, folders, in_memory=in_memory, workers=workers)
     if in_memory and is_written:
@@ -481,14 +507,14 @@ def _run(
             phases.read_centers(left, task)
 
 
-def told_tokens(graph: TextGraph, model: GraphFormers) -> TokenCache:
-    """The tokens of a graph; it is said where many texts are cut."""
+def tokens_of(graph: TextGraph, model: GraphFormers) -> TokenCache:
+    """The tokens of a graph. Logs how many texts are cut."""
     tokens = graph_tokens(graph, model.tokenizer)
     if words := cut_words(tokens, model.config.max_tokens):
-        say(words)
+        logger.info(words)
     return tokens
 
 
 def num_nodes(plan: Plan, shards: Sequence[int]) -> int:
-    """Of some shards."""
+    """Number of nodes of some shards."""
     return sum(plan.shards[shard][1] - plan.shards[shard][0] for shard in shards)

@@ -1,6 +1,4 @@
-"""What an embedding can be told, and the plan that follows: everything that decides the bytes of
-its result.
-"""
+"""Plan of an embedding: everything that determines the bytes of its result."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,72 +9,40 @@ import torch
 from graphformers.batching.two_pass import BatchLimits, TwoPass, check_joint_neighbors
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embedding import vectors
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype
-from graphformers.errors import GraphFormersError, require_types
 from graphformers.model.compute import Compute
 from graphformers.model.encoder import BATCH_TOKENS, GraphFormers
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
-GPU_ROWS = 64  # rows of a batch are a multiple of this: cuDNN plans attention anew for every shape
-FEW_NEIGHBORS = 8  # neighbourhoods of up to so many have one width on a GPU
-WIDTHS = 4  # and larger ones so many
-GPU_TOKENS = 64_512  # 504 full rows of 128: packed, that is nearly always 512
-COMPILE_FROM = 100_000  # nodes: compiling takes about a minute
-PLACES = ("auto", "memory", "disk")
-
-
-@dataclass(frozen=True)
-class EmbedSettings:
-    """How a graph is embedded."""
-
-    precision: str = "float32"  # of the vectors: float32, float16 or int8
-    states_precision: str = "float16"  # of the layer states: float16 or float32
-    keep_states: bool = True  # beside the vectors, so that an update need not compute them again
-    # where they are between the two passes: "memory" (of the model's device), "disk", or what fits
-    states: str = "auto"
-    # sampled for a node; by default as many as the model was trained with
-    num_neighbors: int | None = None
-    seed: int = 42  # of the sampling
-    # nodes of a shard, the unit that is written and continued from: 65,536 on a GPU, else 4,096
-    shard_size: int | None = None
-    batch_tokens: int | None = None  # of a batch
-    # processes that pack ahead; by default four on a GPU, none elsewhere
-    workers: int | None = None
-    compile: bool | None = None  # the layers; by default on a GPU and for 100,000 nodes or more
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        states_dtype(self.states_precision)
-        if self.precision not in vectors.PRECISIONS:
-            raise GraphFormersError(
-                f"precision={self.precision!r} given, expected one of: "
-                f"{', '.join(vectors.PRECISIONS)}"
-            )
-        if self.states not in PLACES:
-            raise GraphFormersError(
-                f"states={self.states!r} given, expected one of: {', '.join(PLACES)}"
-            )
-        if self.num_neighbors is not None and self.num_neighbors < 0:
-            raise GraphFormersError(f"num_neighbors={self.num_neighbors} given, expected 0 or more")
-        for name in ("shard_size", "batch_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise GraphFormersError(f"{name}={value} given, expected at least 1")
+# The rows of a batch are a multiple of this: cuDNN plans attention anew for every shape.
+GPU_ROWS = 64
+# On a GPU, neighbourhoods of up to FEW_NEIGHBORS have one width, larger ones WIDTHS widths.
+FEW_NEIGHBORS = 8
+WIDTHS = 4
+# 504 full rows of 128: packed, that is nearly always 512.
+GPU_TOKENS = 64_512
+# Nodes from which compiling pays: it takes about a minute.
+COMPILE_FROM = 100_000
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the bytes: two runs with equal plans can be one."""
+    """Everything that determines the bytes of the result. A run can continue another one with an
+    equal plan.
+    """
 
     key: StatesKey
-    graph: str  # fingerprint
+    # Fingerprint of the graph.
+    graph: str
     num_nodes: int
     method: str
     similarity: str
     hidden_size: int
-    num_states: int  # of a node; 0 for models that read everything in one pass
+    # States of a node; 0 for models with a single pass.
+    num_states: int
     num_neighbors: int
     seed: int
     precision: str
@@ -84,15 +50,25 @@ class Plan:
     shard_size: int
     batch_tokens: int
     row_multiple: int
-    entries: int  # centres times neighbours of a batch
-    compute: str  # the type in which the network computes
-    compile: bool  # whether layers are compiled, which rounds otherwise
+    # Largest number of centres times neighbours of a batch.
+    entries: int
+    # Number type of the computation.
+    compute: str
+    # Compiled layers round differently.
+    compile: bool
 
     @staticmethod
     def of(
         model: GraphFormers, graph: TextGraph, settings: EmbedSettings, kind: str | None = None
     ) -> "Plan":
-        """`kind` is the device that will compute, where it is not the model's own."""
+        """The plan of an embedding.
+
+        Args:
+            model: The model.
+            graph: The graph.
+            settings: The settings of the embedding.
+            kind: The type of the device that computes, where it is not the model's.
+        """
         kind = kind or model.device.type
         two_pass, limits = model.two_pass(), model.batch_limits()
         on_gpu = kind == "cuda"
@@ -127,15 +103,13 @@ class Plan:
         )
 
     def two_pass(self, model: GraphFormers) -> TwoPass:
-        """How the model reads nodes, in the batches of this plan."""
+        """The two encoding passes of the model, with the batches of this plan."""
         limits = BatchLimits(tokens=self.batch_tokens, entries=self.entries)
         return model.two_pass(self.row_multiple, self.width_multiple, limits)
 
     @property
     def width_multiple(self) -> int:
-        """Of the batches' neighbourhoods: where layers are compiled there are few widths, none much
-        wider than needed.
-        """
+        """Neighbourhoods are padded to a multiple of this: compiled layers need few widths."""
         if self.row_multiple == 1:
             return 1
         return (
@@ -145,16 +119,14 @@ class Plan:
         )
 
     def counts(self, graph: TextGraph, nodes: Array) -> Array:
-        """How many neighbours are sampled for each."""
+        """Number of sampled neighbours of each node."""
         counts: Array = np.minimum(
             graph.indptr[nodes + 1] - graph.indptr[nodes], self.num_neighbors
         )
         return counts
 
     def by_neighbors(self, graph: TextGraph, nodes: Array) -> Array:
-        """The order in which centres are read: those with as many neighbours together, a batch is
-        as wide as its widest one.
-        """
+        """Centres sorted by their number of neighbours: a batch is as wide as its widest centre."""
         ordered: Array = nodes[np.argsort(self.counts(graph, nodes), kind="stable")]
         return ordered
 
@@ -164,6 +136,7 @@ class Plan:
         return bounds(self.num_nodes, self.shard_size)
 
     def bytes_of_states(self) -> int:
+        """Size of all layer states."""
         return (
             self.num_nodes
             * self.num_states
@@ -172,17 +145,20 @@ class Plan:
         )
 
     def bytes_of_vectors(self) -> int:
+        """Size of all vectors."""
         return self.num_nodes * (
             self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8")
         )
 
     def to_json(self) -> dict[str, Any]:
+        """All fields, for JSON."""
         return asdict(self)
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """In words, what another plan says otherwise."""
+        """The differences to another plan, as text."""
         own = _flat(self.to_json())
-        theirs = {"compile": False} | _flat(other)  # which older ones do not say
+        # Older plans lack this field.
+        theirs = {"compile": False} | _flat(other)
         return [
             f"{name} {_short(theirs.get(name))}, now {_short(own[name])}"
             for name in own
@@ -191,14 +167,14 @@ class Plan:
 
 
 def stay_in_memory(plan: Plan, settings: EmbedSettings, device: torch.device) -> bool:
-    """Whether states stay in the memory of the device between the two passes."""
+    """Whether states stay in the device's memory between the two passes."""
     return plan.num_states > 0 and (
         settings.states == "memory" or (settings.states == "auto" and fits_on_device(plan, device))
     )
 
 
 def fits_on_device(plan: Plan, device: torch.device) -> bool:
-    """Whether all states can stay on a GPU beside what computing takes."""
+    """Whether a GPU has room for all states besides what the computation needs."""
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)
@@ -206,7 +182,7 @@ def fits_on_device(plan: Plan, device: torch.device) -> bool:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    # a plan of somebody else may hold anything there
+    # A plan that graphformers did not write may hold anything.
     told = values.get("key")
     told = told if isinstance(told, dict) else {}
     key = {_flat_name(name): value for name, value in told.items()}

@@ -1,10 +1,10 @@
-"""LayerStates: what every node contributes to its neighbours' vectors, on disk.
+"""LayerStates: the states that nodes contribute to their neighbours' vectors, on disk.
 
-z^1..z^{L-1} of every node (the text vector in a baseline), (N, S, D), float16 unless told
-otherwise, in memory-mapped shards; all layers of a node are one read. They depend on the weights,
-the tokenizer, max_tokens and the text, on nothing else. The key names the first three, and states
-under another key are never used; the texts are those of the graph in the same folder, under the
-same checksums, and `info --verify` compares them with the hashes that each shard was made with.
+z^1..z^{L-1} of every node (the text vector in a baseline), (N, S, D), float16 by default, in
+memory-mapped shards; all layers of a node are one read. They depend on the weights, the tokenizer,
+max_tokens and the text only. The key names the first three, and states under another key are never
+used; the texts are those of the graph in the same folder, under the same checksums, and `info
+--verify` compares them with the hashes that each shard was made with.
 """
 
 import hashlib
@@ -18,24 +18,25 @@ from graphformers.artifact import Artifact
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.shards import ShardedRows, load_rows
-from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.errors import ArtifactError
 from graphformers.model.encoder import GraphFormers
 
 FOLDER = "states"
-PRECISIONS = ("float16", "float32")
 
 
 @dataclass(frozen=True)
 class StatesKey:
     """What states depend on besides the text."""
 
-    model: str  # fingerprint of configuration and weights
+    # Fingerprint of configuration and weights.
+    model: str
     tokenizer: str
     max_tokens: int
     precision: str
 
     @staticmethod
     def of(model: GraphFormers, precision: str) -> "StatesKey":
+        """The key of a model's states."""
         return StatesKey(
             model_fingerprint(model),
             model.tokenizer.fingerprint,
@@ -50,14 +51,15 @@ class LayerStates:
 
     key: StatesKey
     rows: ShardedRows  # (N, S, D)
-    text_hashes: tuple[str, ...]  # of the texts of each shard
+    # Hashes of the texts of each shard.
+    text_hashes: tuple[str, ...]
 
     def take(self, nodes: Array) -> Array:
         """(len(nodes), S, D)."""
         return self.rows.take(nodes)
 
     def check(self, graph: TextGraph) -> None:
-        """Refuses states of other texts than this graph's."""
+        """Raises an error if the states were made from other texts than this graph's."""
         size = self.rows.size
         for shard, expected in enumerate(self.text_hashes):
             if graph.text_hash(shard * size, min((shard + 1) * size, graph.num_nodes)) != expected:
@@ -68,7 +70,7 @@ class LayerStates:
 
     @staticmethod
     def load(artifact: Artifact) -> "LayerStates | None":
-        """The states in a folder of vectors; None where they were not kept."""
+        """The states in a folder of vectors; None if they were not kept."""
         kept = artifact.settings["states"]
         if not kept:
             return None
@@ -77,12 +79,12 @@ class LayerStates:
 
 
 def model_fingerprint(model: GraphFormers) -> str:
-    """A hash of everything that decides a vector: configuration, tokenizer and weights, wherever
-    they came from.
-    """
+    """A hash of everything that determines a vector: configuration, tokenizer and weights."""
     config = asdict(model.config)
-    del config["graph_start"]  # decides nothing once there are weights
-    if config["pooling"] == "cls":  # which older models do not say
+    # The initial scale does not matter once there are weights.
+    del config["graph_start"]
+    # Older models lack this field.
+    if config["pooling"] == "cls":
         del config["pooling"]
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     digest.update(model.tokenizer.fingerprint.encode())
@@ -101,8 +103,5 @@ def model_fingerprint(model: GraphFormers) -> str:
 
 
 def states_dtype(precision: str) -> torch.dtype:
-    if precision not in PRECISIONS:
-        raise GraphFormersError(
-            f"states_precision={precision!r} given, expected one of: {', '.join(PRECISIONS)}"
-        )
+    """The torch type of a precision of layer states."""
     return torch.float16 if precision == "float16" else torch.float32

@@ -1,15 +1,16 @@
-"""update: new, changed and removed nodes and links, with exactly the work they cause.
+"""update: new, changed and removed nodes and links, with the least possible work.
 
-A node's states depend on its text alone; its vector on its text and on the states of its sampled
-neighbours. So an update reads the new texts on their own, and then, as centres, the nodes whose
-text is new, whose drawn neighbours are others than before, or one of whose drawn neighbours has a
-new text. Draws depend on nothing but ids, so everybody else's vector is what a full embedding of
-the new graph would give.
+A node's states depend on its text only; its vector depends on its text and on the states of its
+sampled neighbours. So an update encodes the new texts, and then, as centres, the nodes whose text
+is new, whose sampled neighbours changed, or one of whose sampled neighbours has a new text.
+Sampling depends on ids only, so all other vectors are those that a full embedding of the new graph
+would give.
 
-The changes, the new states and the new vectors are one record of the log: an update is there as a
-whole or not at all. Doing it again changes nothing and does no work.
+The changes, the new states and the new vectors are one record of the log: an update is applied as a
+whole or not at all. Applying it again changes nothing and does no work.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
 from graphformers.embedding.live import Link, LiveGraph
 from graphformers.embedding.log import NAME, Record
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import (
     FolderLock,
@@ -39,55 +41,128 @@ from graphformers.embedding.vectors import (
 )
 from graphformers.errors import ArtifactError
 from graphformers.model.encoder import GraphFormers
-from graphformers.progress import say
+from graphformers.table import Table
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did."""
+    """What an update did, and what it left out."""
 
     new_nodes: int = 0
     changed_nodes: int = 0
     removed_nodes: int = 0
     new_links: int = 0
     removed_links: int = 0
-    # of what was asked for: nodes and links that were there, or not there, before
+    # Changes that had been made before.
     already_so: int = 0
-    plain_forwards: int = 0  # texts read on their own
-    center_forwards: int = 0  # nodes read with their neighbours
-    seconds: float = 0.0  # of reading texts and nodes
-    nodes: int = 0  # afterwards
+    # Texts encoded on their own.
+    plain_forwards: int = 0
+    # Nodes encoded with their neighbours.
+    center_forwards: int = 0
+    # Time of encoding.
+    seconds: float = 0.0
+    # Nodes afterwards.
+    nodes: int = 0
     is_compacted: bool = False
-    # to be removed, but their ends have links of other types alone
+    # Links to remove whose ends have links of other types only.
     linked_otherwise: tuple[Link, ...] = ()
-    # ids that were to be removed, or were an end of a link that was
+    # Ids to remove, or of ends of links to remove, that no node has.
     not_there: tuple[str, ...] = ()
-    new_columns: tuple[str, ...] = ()  # of nodes, which none had before
-    edge_columns_not_kept: tuple[str, ...] = ()  # of a file of links
-    columns_not_kept: tuple[str, ...] = ()  # of a file of nodes, as the import did not keep them
-    self_links: int = 0  # from a node to itself, which say nothing
-    # rows that were left out, by what is wrong with them
+    # Node columns that no node had before.
+    new_columns: tuple[str, ...] = ()
+    # Columns of a file of links.
+    edge_columns_not_kept: tuple[str, ...] = ()
+    # Columns of a file of nodes that the import did not keep, either.
+    columns_not_kept: tuple[str, ...] = ()
+    # Links from a node to itself, which are ignored.
+    self_links: int = 0
+    # Number of bad rows by what is wrong with them.
     skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def forwards(self) -> int:
+        """Forward passes of the model."""
         return self.plain_forwards + self.center_forwards
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return vars(self) | {"forwards": self.forwards}
+
+    def as_table(self) -> Table:
+        """A line for what changed, one for the work, and one for each thing that was left out."""
+        names = (
+            "new_nodes",
+            "changed_nodes",
+            "removed_nodes",
+            "new_links",
+            "removed_links",
+            "already_so",
+        )
+        counts = {name: getattr(self, name) for name in names}
+        done = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+        lines = [
+            f"{done or 'nothing to change'}; {self.nodes:,} vectors now",
+            f"{self.forwards:,} forwards in {self.seconds:.2f} s: {self.plain_forwards:,} texts "
+            f"encoded on their own, {self.center_forwards:,} nodes encoded with their neighbours",
+        ]
+        if self.is_compacted:
+            lines.append("the changes were compacted into a new base")
+        if self.linked_otherwise:
+            one, other, kind = self.linked_otherwise[0]
+            lines.append(
+                f"to be removed, but linked otherwise: {len(self.linked_otherwise):,} links, such "
+                f"as {one!r} – {other!r}, which have no link of type {kind!r}"
+            )
+        if self.not_there:
+            lines.append(
+                f"to be removed, but not there: {len(self.not_there):,} ids, such as "
+                f"{self.not_there[0]!r}"
+            )
+        if self.self_links:
+            lines.append(f"left out: {self.self_links:,} links from a node to itself")
+        lines += [f"skipped: {number:,} × {what}" for what, number in self.skipped.items()]
+        lines += [f"a new column: {name!r}, which no node had before" for name in self.new_columns]
+        if self.columns_not_kept:
+            lines.append(
+                f"not kept of the nodes: {', '.join(self.columns_not_kept)}, as when the graph was "
+                f"imported; --keep {','.join(self.columns_not_kept)} keeps them"
+            )
+        if self.edge_columns_not_kept:
+            lines.append(
+                f"not kept of the edges: {', '.join(self.edge_columns_not_kept)}; links that an "
+                f"update adds have a type at most"
+            )
+        return Table((), [(line,) for line in lines])
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
 
 
 class Updater:
-    """Applies changes to a folder of vectors, one after the other. Holds the model, so that one
-    change is cheap.
+    """Applies changes to a folder of vectors, one after the other, with a model that stays loaded.
 
-    `lock` is the folder's, which the caller holds as long as this lives: `with locked(path) as
-    lock`.
+    Args:
+        store: The store of vectors.
+        model: The model that made the vectors.
+        lock: The lock of the folder, which the caller holds: `with locked(path) as lock`.
+        compaction: When the log is compacted.
     """
 
-    def __init__(self, store: VectorStore, model: GraphFormers, lock: FolderLock) -> None:
+    def __init__(
+        self,
+        store: VectorStore,
+        model: GraphFormers,
+        lock: FolderLock,
+        compaction: CompactionSettings | None = None,
+    ) -> None:
         self.store, self.model, self._lock = store, model, lock
+        self._limits = compaction or CompactionSettings()
         check_model(store, model)
 
     def apply(self, changes: Changes, *, compact: bool = True) -> UpdateReport:
-        """Works out what changes, computes it, and returns when it is on disk."""
+        """Applies changes; returns when they are on disk."""
         store = self.store
         effect = work_out(changes, store.live)
         if effect.is_nothing:
@@ -99,15 +174,16 @@ class Updater:
             self._lock.check()
             store.log.append(record)
             store.absorb(record, effect.live)
-        is_compacted = compact and compaction.is_due(store) and self._compact()
+        is_compacted = compact and compaction.is_due(store, self._limits) and self._compact()
         return replace(report, nodes=len(self.store), is_compacted=is_compacted)
 
     def _compact(self) -> bool:
-        """What was asked for is done; where this fails, the next update tries again."""
+        """Compacts the log. Where that fails, the next update tries again."""
         try:
             self.store = compaction.compact(self.store, self._lock)
-        except Exception as error:  # whatever it is
-            say(
+        # The update itself is on disk, so any error is only logged.
+        except Exception as error:
+            logger.warning(
                 f"{self.store.path}: the update is done, but its log could not be compacted: "
                 f"{error}"
             )
@@ -171,14 +247,14 @@ class Updater:
         return np.asarray(effect.touched[np.array(changed, dtype=bool)])
 
     def _read(self, effect: Effect, centers: Array) -> tuple[Array, Array, int]:
-        """States of the new texts, vectors of the centres, and how many texts were read on their
+        """States of the new texts, vectors of the centres, and the number of texts encoded on their
         own.
         """
         store, model, live = self.store, self.model, effect.live
         two_pass = model.two_pass()
         drawn = live.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
         needed = two_pass.needed(drawn)
-        # not kept: those that are needed are computed again
+        # States that are not kept are computed again where they are needed.
         fresh = effect.reread if store.states is not None else needed
         everyone = np.unique(
             np.concatenate([centers, fresh, drawn.neighbors, needed]).astype(np.int64)
@@ -207,7 +283,7 @@ class Updater:
         return states_NSD.cpu().numpy(), vectors, len(fresh) if two_pass.num_states else 0
 
     def _tokens(self, live: LiveGraph, everyone: Array, read: Array) -> TokenCache:
-        """The tokens of the nodes that are read; the others, whose states are known, have none."""
+        """The tokens of the nodes to encode; the others, whose states are known, have none."""
         is_read = np.isin(everyone, read)
         texts = iter(live.texts_of(everyone[is_read]))
         tokens = tokenize([next(texts) if flag else "" for flag in is_read], self.model.tokenizer)
@@ -227,7 +303,7 @@ def _done(effect: Effect) -> int:
 
 
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
-    """The model that made these vectors, from where it lay then."""
+    """The model that made these vectors, from where it was then."""
     if not parent_of(store.artifact, "model")["path"]:
         raise ArtifactError(
             f"{store.path}: was made with a model that had no folder; pass it as model="
@@ -236,7 +312,7 @@ def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
 
 
 def check_model(store: VectorStore, model: GraphFormers) -> None:
-    """Refuses a model that did not make these vectors: its numbers would mean something else."""
+    """Raises an error if another model made these vectors."""
     found, expected = model_fingerprint(model), store.key.model
     if found != expected:
         raise ArtifactError(
@@ -255,19 +331,35 @@ def update(
     remove_edges: Links | None = None,
     model: GraphFormers | str | Path | None = None,
     settings: ImportSettings | None = None,
+    compaction: CompactionSettings | None = None,
     device: str | None = None,
     **reading: Any,
 ) -> UpdateReport:
-    """Brings a folder of vectors up to date with changes of its graph, from files or from Python;
-    see `gather_changes`.
+    """Updates a folder of vectors after changes of its graph.
 
-    `model` is found where it lay when the vectors were made, unless it is given. A store that was
-    loaded before does not change; load it again.
+    A store that was loaded before does not change; load it again.
+
+    Args:
+        vectors: The folder of vectors, or its store.
+        nodes: New or changed nodes: a file, a table, or a mapping from id to text.
+        edges: New links: a file, or tuples of ids and perhaps a type.
+        remove: Nodes to remove: a file, or ids.
+        remove_edges: Links to remove, like `edges`.
+        model: The model that made the vectors; by default it is loaded from where it was then.
+        settings: How the files are read; by default like the graph's own.
+        compaction: When the log is compacted.
+        device: The device of the model.
+        reading: Settings of ImportSettings by name, instead of `settings`.
+
+    Raises:
+        ArtifactError: If another process changes the folder, or another model made the vectors.
+        InputError: If a file is invalid.
     """
     with locked(vectors.path if isinstance(vectors, VectorStore) else vectors) as lock:
         path = lock.path
         check_place(path / NAME)
-        sweep_drafts(path)  # a compaction that was killed leaves one
+        # A killed compaction leaves a draft.
+        sweep_drafts(path)
         store = VectorStore.load(path)
         with told_of_skipping():
             changes = gather_changes(
@@ -282,7 +374,7 @@ def update(
             name for name in changes.nodes.column_names if name not in ("id", "text", *known)
         )
         not_there = _not_there(changes, store.live)
-        report = Updater(store, model, lock).apply(changes)
+        report = Updater(store, model, lock, compaction).apply(changes)
         loops = sum(one == other for one, other, _ in changes.links)
         return replace(
             report,
@@ -297,9 +389,7 @@ def update(
 
 
 def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:
-    """The ids among what is to be removed, nodes and links, that no node has; nor one that the same
-    changes bring.
-    """
+    """The ids to remove, of nodes and links, that neither the graph nor the new nodes have."""
     ids = list(
         dict.fromkeys([*changes.removed, *(end for link in changes.unlinked for end in link[:2])])
     )

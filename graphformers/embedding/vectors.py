@@ -1,16 +1,15 @@
-"""VectorStore: the vector of every node of a graph, by id; a base that is never changed and a log
-of changes on top.
+"""VectorStore: the vectors of a graph's nodes, a base that never changes and a log of changes.
 
     papers.vectors/   graph/ (the graph itself, ids and texts included), vectors/00000.npy …,
                       scales/ (int8), states/ (if kept),
-                      changes.log (what came since; see log.py)
+                      changes.log (see log.py)
 
-The folder holds all that is needed to answer and to go on: who embeds a new node needs its
-neighbours' states, their links and texts. When the log has grown to a share of the base, both are
-written as a new base.
+The folder is complete: encoding a new node needs its neighbours' states, links and texts. When the
+log has grown to a share of the base, both are written as a new base.
 """
 
 import copy
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,17 +28,18 @@ from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.shards import load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
-from graphformers.progress import say
+
+logger = logging.getLogger(__name__)
 
 KIND = "vectors"
 VERSION = 1
-TRIES = 20  # to open a folder that is being replaced
-PRECISIONS = ("float32", "float16", "int8")
+# Attempts to open a folder that is being replaced.
+TRIES = 20
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Vectors as they are stored: numbers, and for int8 the factor of each row."""
+    """Vectors as they are stored: numbers and, for int8, the scale of each row."""
 
     numbers: Array  # (n, D)
     scales: Array | None = None  # (n,) float32
@@ -54,8 +54,9 @@ class Raw:
 
 
 def to_precision(vectors: Array, precision: str) -> Raw:
-    """Float32 vectors as they are stored; int8 with one factor for each vector, so that its largest
-    number is 127.
+    """Converts float32 vectors to their stored form.
+
+    int8 has a scale for each vector, so that its largest number is 127.
     """
     if not np.isfinite(vectors).all():
         raise GraphFormersError(
@@ -79,8 +80,9 @@ def to_precision(vectors: Array, precision: str) -> Raw:
 
 
 class VectorStore:
-    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`. Made by `embed` or
-    `VectorStore.load`.
+    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`.
+
+    Use `embed` or `VectorStore.load` to make one.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -101,9 +103,10 @@ class VectorStore:
             )
         self._scales = load_rows(artifact, "scales", size) if self.precision == "int8" else None
         self.states = LayerStates.load(artifact)
-        self._new_vectors: dict[int, tuple[Raw, int]] = {}  # by node: where the log has its vector
+        # Place of the logged vector of a node.
+        self._new_vectors: dict[int, tuple[Raw, int]] = {}
         self._new_states: dict[int, tuple[Array, int]] = {}
-        # where the log ended when changes were last counted, and they
+        # End of the log when changes were last counted, and the changes.
         self._seen: tuple[int, Array, Array] | None = None
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
         for record in self.log.read():
@@ -113,9 +116,8 @@ class VectorStore:
     def load(path: str | Path) -> "VectorStore":
         """Maps a folder of vectors into memory and reads its log.
 
-        A compaction may put another folder in its place meanwhile: then what was opened belongs to
-        both, and is opened again. What is ignored of the log is said: it may be a change that
-        somebody counts on.
+        Where a compaction replaces the folder meanwhile, it is opened again. An unfinished record
+        at the end of the log is ignored with a warning.
         """
         path = named(path)
         for _ in range(TRIES):
@@ -128,7 +130,7 @@ class VectorStore:
                 continue
             if which_folder(path) == before:
                 if store.log.unfinished:
-                    say(
+                    logger.warning(
                         f"{store.log.path}: the last {store.log.unfinished:,} bytes are an "
                         f"unfinished record and are ignored: "
                         "a change that is being written, or one that was broken off"
@@ -140,6 +142,11 @@ class VectorStore:
 
     def __repr__(self) -> str:
         return f"VectorStore({len(self):,} vectors of {self.size} numbers)"
+
+    def _repr_html_(self) -> str:
+        from graphformers.embedding.describe import describe_store
+
+        return describe_store(self)._repr_html_()
 
     def __len__(self) -> int:
         return self.live.num_nodes
@@ -162,20 +169,22 @@ class VectorStore:
 
     @property
     def path(self) -> Path:
+        """The folder."""
         return self.artifact.path
 
     @property
     def size(self) -> int:
-        """D."""
+        """D, the dimension of a vector."""
         return int(self.settings["hidden_size"])
 
     @property
     def precision(self) -> str:
+        """Number type of the stored vectors."""
         return str(self.settings["precision"])
 
     @property
     def is_cosine(self) -> bool:
-        """Whether these vectors are compared by their cosine, not by their inner product."""
+        """Whether these vectors are compared by cosine, not by inner product."""
         return bool(self.settings["similarity"] == "cosine")
 
     @property
@@ -193,7 +202,7 @@ class VectorStore:
         )
 
     def vectors(self, ids: Sequence[str]) -> Array:
-        """(len(ids), D) float32."""
+        """(len(ids), D) float32 vectors of some ids."""
         nodes = self.live.find(ids)
         unknown = np.flatnonzero(nodes < 0)
         if len(unknown):
@@ -213,14 +222,14 @@ class VectorStore:
         return self.live.texts_of(nodes)[0]
 
     def blocks(self) -> Iterator[tuple[list[str], Array]]:
-        """All ids and vectors, (n, D) float32, some at a time."""
+        """All ids and vectors, (n, D) float32, block by block."""
         nodes = self.live.nodes()
         for start in range(0, len(nodes), self._vectors.size):
             part = nodes[start : start + self._vectors.size]
             yield self.live.ids_of(part), self.raw(part).floats()
 
     def raw(self, nodes: Array) -> Raw:
-        """The vectors of nodes as they are stored."""
+        """The vectors of nodes in their stored form."""
         places, own = _divide(nodes, self._new_vectors)
         numbers = np.empty((len(nodes), self.size), dtype=self.precision)
         scales = np.empty(len(nodes), dtype=np.float32) if self.precision == "int8" else None
@@ -236,22 +245,20 @@ class VectorStore:
 
     @property
     def num_base(self) -> int:
-        """How many vectors the base has; they are never changed, only overtaken by the log."""
+        """Number of vectors of the base, which never change; the log supersedes them."""
         return self.live.base.num_nodes
 
     def base_vectors(self, nodes: Array) -> Array:
-        """(len(nodes), D) float32 of base nodes, as the base has them."""
+        """(len(nodes), D) float32 vectors of the base."""
         scales = self._scales.take(nodes) if self._scales is not None else None
         return Raw(self._vectors.take(nodes), scales).floats()
 
     def changed_nodes(self) -> Array:
-        """The nodes whose vectors the log has, sorted."""
+        """The nodes whose vectors are in the log, sorted."""
         return self._changes()[0]
 
     def overtaken(self) -> Array:
-        """The base nodes whose vectors in the base no longer count: changed ones and removed
-        ones.
-        """
+        """The base nodes whose base vectors are superseded: changed and removed nodes."""
         return self._changes()[1]
 
     def _changes(self) -> tuple[Array, Array]:
@@ -269,14 +276,14 @@ class VectorStore:
         return self._seen[1:]
 
     def compared(self, nodes: Array) -> Array:
-        """(len(nodes), D) float32: vectors as they are compared, at length one where angles
-        count.
+        """(len(nodes), D) float32 vectors for comparison: normalized if they are compared by
+        cosine.
         """
         vectors = self.raw(nodes).floats()
         return unit_rows(vectors) if self.is_cosine else vectors
 
     def states_of(self, nodes: Array) -> Array:
-        """(len(nodes), S, D): the kept states of nodes."""
+        """(len(nodes), S, D): the saved states of nodes."""
         assert self.states is not None, "states were kept"
         places, own = _divide(nodes, self._new_states)
         result = np.empty(
@@ -289,7 +296,7 @@ class VectorStore:
         return result
 
     def absorb(self, record: Record, live: LiveGraph) -> None:
-        """Takes over what a record of the log says; `live` becomes the graph."""
+        """Applies a record of the log; `live` becomes the graph."""
         if live is self.live:
             replay(record, live)
         self.live = live
@@ -300,30 +307,28 @@ class VectorStore:
             self._new_states[node] = (record.arrays["states"], row)
 
     def fork(self) -> "VectorStore":
-        """This state of the store, which later changes leave as it is; the base and all arrays are
-        shared.
-        """
+        """A copy of this state, which later changes do not affect. Base and arrays are shared."""
         other = copy.copy(self)
         other._new_vectors, other._new_states = self._new_vectors.copy(), self._new_states.copy()
         other.log = copy.copy(self.log)
         return other
 
     def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
-        """(len(nodes),) whether the log of both, of which one is a fork of the other, has one and
-        the same vector of a node.
-        """
+        """(len(nodes),) whether this store and its fork have the same logged vector of a node."""
         mine, theirs = self._new_vectors, other._new_vectors
         return np.array(
             [node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool
         )
 
     def graph(self) -> TextGraph:
-        """The graph these vectors are of, changes included."""
+        """The graph of these vectors, including changes."""
         return self.live.freeze()
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
-        """Writes the vectors for others: .npy (ids beside it in .ids.txt), .parquet, or .txt in
-        word2vec's text format.
+        """Writes the vectors in a common format, by the name of the file.
+
+        .npy has the ids beside it in .ids.txt; .parquet has id and vector; .txt is word2vec's text
+        format.
         """
         from graphformers.embedding.export import export_vectors
 
@@ -362,9 +367,7 @@ def table_from(data: Array) -> pa.Table:
 
 
 def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]], Array]:
-    """Where among `nodes` those stand that the log has, with what it has; and where the others
-    stand.
-    """
+    """Where in `nodes` the logged ones are, with their logged values; and where the others are."""
     if not changed:
         return [], np.arange(len(nodes))
     listed = nodes.tolist()
@@ -375,16 +378,18 @@ def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]
 
 
 class FolderLock:
-    """The right to write to a folder of vectors. The lock is on the folder itself, which a
-    compaction replaces.
-    """
+    """The lock of a folder of vectors, held on the folder itself, which a compaction replaces."""
 
     def __init__(self, path: Path) -> None:
         self.path = named(path)
         self._handle = -1
 
     def take(self) -> None:
-        """Takes the lock, or says that another process has it."""
+        """Takes the lock.
+
+        Raises:
+            ArtifactError: If another process has it.
+        """
         bring_back(self.path)
         try:
             handle = locked_handle(self.path)
@@ -398,16 +403,12 @@ class FolderLock:
         self.hand_over(handle)
 
     def hand_over(self, handle: int) -> None:
-        """From now on this is the lock of the folder open under `handle`, which stands in the old
-        one's place, locked.
-        """
+        """Moves the lock to the locked folder open under `handle`, which replaced the old one."""
         self.release()
         self._handle = handle
 
     def check(self) -> None:
-        """Raises where the folder is no longer the one that was locked: whoever put another in its
-        place did not ask.
-        """
+        """Raises an error if another folder replaced the locked one."""
         if which_folder(self._handle) != which_folder(self.path):
             raise ArtifactError(
                 f"{self.path}: was replaced or moved while it was in use; nothing more is written "
@@ -415,6 +416,7 @@ class FolderLock:
             )
 
     def release(self) -> None:
+        """Releases the lock."""
         if self._handle >= 0:
             os.close(self._handle)
         self._handle = -1
@@ -422,8 +424,8 @@ class FolderLock:
 
 @contextmanager
 def locked(path: str | Path) -> Iterator[FolderLock]:
-    """Holds the lock of a folder of vectors; one process has it at a time, and the kernel takes it
-    back with the process.
+    """Holds the lock of a folder of vectors for a `with` block; the kernel releases it with the
+    process.
     """
     lock = FolderLock(Path(path))
     lock.take()

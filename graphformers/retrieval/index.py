@@ -1,14 +1,14 @@
-"""Index: the nearest vectors of a store, exactly or through a graph of near neighbours (usearch).
+"""Index: the nearest vectors of a store, by exact search or by an HNSW graph (usearch).
 
-The index is made of the store's base, which never changes: a file that is mapped into memory and
-shared by all who read it. What the log has changed since is kept apart and searched exactly, and
-hits of the base that it has overtaken are passed over; so a new vector is found in the same moment,
-and nothing is ever rebuilt to remove one. A compaction makes a new base and so a new index.
+The index covers the store's base, which never changes: a file that is mapped into memory and shared
+by all processes. Vectors that the log has changed since are searched exactly, and superseded base
+vectors are skipped; so a new vector is found immediately, and nothing is rebuilt to remove one. A
+compaction makes a new base and thus a new index.
 
-How vectors are written into the graph is told in coding.py. Its best hits are scored again with the
-vectors as they are stored.
+See coding.py for how vectors are quantised. The best hits of the HNSW graph are scored again with
+the stored vectors.
 
-    papers.vectors/index.usearch, index.json   the graph of near neighbours, and what it was made of
+    papers.vectors/index.usearch, index.json   the HNSW graph, and what it was made of
 
 Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 """
@@ -16,6 +16,7 @@ Shapes: Q queries, K hits of each, D numbers of a vector, N nodes.
 import copy
 import errno
 import json
+import logging
 import os
 import threading
 import weakref
@@ -31,25 +32,28 @@ from graphformers.data.arrays import Array, unit_rows
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole
-from graphformers.progress import progress, say
+from graphformers.progress import progress
 from graphformers.retrieval.coding import BLOCK, EXTRA, Coding, asked, coding_of, compared
 from graphformers.retrieval.hits import Hits, best_hits, merge_hits, top_hits
 from graphformers.retrieval.overlay import Overlay
 
+logger = logging.getLogger(__name__)
+
 FILE, ABOUT = "index.usearch", "index.json"
-EXACT_BELOW = 20_000  # nodes: looking at all of them takes milliseconds
-# of usearch's graph; with 16, vectors in tight clusters lose two hits in a hundred
+# Nodes below which exact search is used: it takes milliseconds.
+EXACT_BELOW = 20_000
+# Links of a node in the HNSW graph; with 16, vectors in tight clusters lose two hits in a hundred.
 CONNECTIVITY, BUILD_WIDTH = 24, 160
-# nodes followed at a time
+# Search widths that are tried.
 WIDTHS = (64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048)
-# for vectors that are no nodes': they may be of quite another kind than those by which an index is
-# tried
+# For queries that are no nodes: they may differ much from those by which the index is measured.
 LEAST_WIDTH = 128
-RECALL = 0.99  # at 10, for which a width is chosen when an index is made
-SURPLUS = 2  # times as many hits are scored again
+# Recall@10 for which a width is chosen when an index is built.
+RECALL = 0.99
+# Times as many hits as wanted are scored again.
+SURPLUS = 2
 RECALL_QUERIES = 500
-# vectors that one thread adds: several would miss each other's in a graph that is nearly empty, and
-# lose them
+# Vectors that a single thread adds first: in an almost empty graph several would miss each other.
 FIRST = 2_000
 
 
@@ -57,21 +61,24 @@ FIRST = 2_000
 class IndexFacts:
     """What an index on disk was made of."""
 
-    base: str  # fingerprint of the store's base
+    # Fingerprint of the store's base.
+    base: str
     count: int
-    precision: str  # of numbers: i8 or f16
+    # Number type: i8 or f16.
+    precision: str
     connectivity: int
     build_width: int
     search_width: int
-    node_width: int  # for vectors of its own nodes, which are found more easily than others
-    recall: float  # at 10, against exact search, for others
-    checksum: str  # of the file
+    # For vectors of nodes of the store, which are found more easily.
+    node_width: int
+    # Recall@10 against exact search, for other queries.
+    recall: float
+    # Checksum of the file.
+    checksum: str
 
 
 class OpenFile:
-    """A file that stays the same whatever is put in its place; closed when nobody holds it any
-    more.
-    """
+    """An open file, whatever replaces it on disk; closed with its last reference."""
 
     def __init__(self, path: Path) -> None:
         self.handle = os.open(path, os.O_RDONLY)
@@ -79,7 +86,7 @@ class OpenFile:
 
     @property
     def path(self) -> Path:
-        """Under which this process and its children can open it."""
+        """A path under which this process and its children can open the file."""
         return Path(f"/dev/fd/{self.handle}")
 
 
@@ -91,16 +98,19 @@ class Index:
     ) -> None:
         self.store, self._graph, self.facts = store, graph, facts
         self._all: Array | None = None
-        self.file: OpenFile | None = None  # that the graph is mapped from, if it is
+        # The file that the HNSW graph is mapped from, if any.
+        self.file: OpenFile | None = None
         self._overlay: Overlay | None = None
         self._covered: tuple[Array, Array, int] | None = None
-        # of the graph's nodes in the store, -1 for those that changed since; None: the same
+        # Numbers in the store of the HNSW graph's nodes, -1 for those that changed; None for the
+        # same.
         self._numbers: Array | None = None
-        self._unseen = np.zeros(0, dtype=np.int64)  # base nodes that the graph does not know
+        # Base nodes that the HNSW graph does not know.
+        self._unseen = np.zeros(0, dtype=np.int64)
 
     def on(self, store: VectorStore) -> "Index":
-        """The same for another state of the store, with the same base; what was read of it before
-        is not read again.
+        """The same index for another state of the store with the same base; vectors read before are
+        kept.
         """
         assert store.artifact is self.store.artifact, "an index belongs to one base"
         other = copy.copy(self)
@@ -108,23 +118,23 @@ class Index:
         return other
 
     def through(self, graph: Any) -> "Index":
-        """The same with another graph in the place of its own, which searches as that does."""
+        """The same index with another HNSW graph, such as one in another process."""
         other = copy.copy(self)
         other._graph = graph
         return other
 
     def with_width(self, width: int) -> "Index":
-        """The same, following so many nodes at a time."""
+        """The same index with another search width of the HNSW graph."""
         assert self.facts is not None, "a graph has its facts"
         other = copy.copy(self)
         other.facts = replace(self.facts, search_width=width)
         return other
 
     def carried_over(self, before: VectorStore, store: VectorStore) -> "Index":
-        """For a store that `before` was compacted into, until it has an index of its own.
+        """An index of a compacted store, until it has its own.
 
-        The graph of near neighbours stays, its nodes get their new numbers; vectors that it does
-        not know are searched exactly.
+        The HNSW graph of `before` stays, its nodes get their new numbers; vectors that it does not
+        know are searched exactly.
         """
         if self._graph is None:
             return Index(store)
@@ -142,10 +152,9 @@ class Index:
 
     @staticmethod
     def open(store: VectorStore, *, exact: bool | None = None) -> "Index":
-        """The store's index from disk, made when there is none yet; exact search for small stores,
-        or when asked for.
+        """The store's index from disk, built when there is none.
 
-        Without usearch every search is exact.
+        Search is exact for small stores, when asked for, and without usearch.
         """
         if exact is None:
             exact = store.num_base < EXACT_BELOW or not has_usearch()
@@ -161,9 +170,13 @@ class Index:
     def search(
         self, queries_QD: Array, k: int, *, allowed: Array | None = None, are_nodes: bool = False
     ) -> Hits:
-        """The `k` best nodes for each query; `allowed` marks by node number who may be found.
+        """The `k` best nodes for each query.
 
-        Where queries are vectors of nodes in the store, `are_nodes` makes the search shorter.
+        Args:
+            queries_QD: The query vectors.
+            k: Number of hits.
+            allowed: (N,) which nodes may be found; None for all.
+            are_nodes: Whether the queries are vectors of nodes in the store; makes search faster.
         """
         queries_QD = np.ascontiguousarray(queries_QD, dtype=np.float32)
         if queries_QD.ndim != 2 or queries_QD.shape[1] != self.store.size:
@@ -174,7 +187,7 @@ class Index:
         if not np.isfinite(queries_QD).all():
             raise GraphFormersError("the query holds numbers that are not finite (NaN or inf)")
         if self.store.is_cosine:
-            # whose square a float32 may not hold
+            # A float32 may not hold their squares.
             largest_Q1 = np.abs(queries_QD).max(axis=1, keepdims=True, initial=0)
             queries_QD = unit_rows(queries_QD / np.where(largest_Q1 > 0, largest_Q1, 1))
         k = min(k, len(self.store))
@@ -188,7 +201,7 @@ class Index:
         return self._search_graph(queries_QD, k, allowed, are_nodes=are_nodes)
 
     def _search_all(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
-        """Every vector against every query, block by block."""
+        """Compares every vector with every query, block by block."""
         hidden, _ = self._hidden(allowed)
         best = Hits(
             np.full((len(queries_QD), k), -1),
@@ -209,18 +222,18 @@ class Index:
         return self._with_changes(best, queries_QD, k, allowed)
 
     def _kept(self, nodes: Array, is_slice: bool) -> Array:
-        """(M, D) float32 of base nodes. Those of a small store that is always searched exactly are
-        kept in memory.
+        """(M, D) float32 vectors of the base. Small stores that are searched exactly keep them in
+        memory.
         """
         if self._all is None:
             self._all = compared(self.store, np.arange(self.store.num_base))
         return self._all[nodes[0] : nodes[-1] + 1] if is_slice else self._all[nodes]
 
     def _hidden(self, allowed: Array | None) -> tuple[Array, int]:
-        """(num_base,) which vectors of the base do not count: overtaken by the log, among the
-        unseen, or not allowed.
+        """(num_base,) which base vectors do not count, and the number of those that do.
 
-        And how many do count.
+        Hidden are superseded vectors, nodes that the HNSW graph does not know, and nodes not
+        allowed.
         """
         overtaken = self.store.overtaken()
         if self._covered is None or self._covered[0] is not overtaken:
@@ -235,7 +248,7 @@ class Index:
         return hidden, count
 
     def _with_changes(self, best: Hits, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
-        """Hits of the base, and with them what the log changed."""
+        """Hits of the base merged with those of the logged changes."""
         self._overlay = overlay = Overlay.of(self.store, self._unseen, self._overlay)
         return (
             merge_hits(best, overlay.search(queries_QD, k, allowed), k)
@@ -246,13 +259,13 @@ class Index:
     def _search_graph(
         self, queries_QD: Array, k: int, allowed: Array | None, *, are_nodes: bool
     ) -> Hits:
-        """Hits of the base, four times as many as long as too few of them count; and what the log
-        changed, exactly.
+        """Hits of the HNSW graph, four times as many while too few of them count, and of logged
+        changes.
         """
         hidden, possible = self._hidden(allowed)
         wanted = SURPLUS * k
         while True:
-            # so few count that looking at all is cheaper, and a walk might miss some
+            # So few count that exact search is faster, and the HNSW graph might miss some.
             if wanted > self.store.num_base // 4:
                 return self._search_all(queries_QD, k, allowed)
             keys_QM = self._walk(queries_QD, wanted, are_nodes=are_nodes)
@@ -263,14 +276,12 @@ class Index:
         return self._with_changes(self._score_again(queries_QD, keys_QM, k), queries_QD, k, allowed)
 
     def _walk(self, queries_QD: Array, count: int, *, are_nodes: bool) -> Array:
-        """(Q, count) base nodes that the graph of near neighbours finds, -1 where it finds
-        fewer.
-        """
+        """(Q, count) base nodes that the HNSW graph finds, -1 where it finds fewer."""
         assert self.facts is not None, "a graph has its facts"
         width = self.facts.node_width if are_nodes else self.facts.search_width
         found = self._graph.search(asked(queries_QD, self.facts.precision), count, width)
         keys_QM = np.atleast_2d(found.keys).astype(np.int64)
-        # a single query is answered in another shape, without places that are empty
+        # usearch answers a single query in another shape, without empty places.
         if len(queries_QD) > 1:
             keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
         return (
@@ -278,7 +289,7 @@ class Index:
         )
 
     def _score_again(self, queries_QD: Array, keys_QM: Array, k: int) -> Hits:
-        """The `k` best of some candidates, by the vectors as they are stored; -1 is nobody."""
+        """The `k` best candidates by the stored vectors; -1 stands for none."""
         distinct, places = np.unique(keys_QM, return_inverse=True)
         vectors = compared(self.store, distinct[distinct >= 0])
         if len(distinct) and distinct[0] < 0:
@@ -301,18 +312,20 @@ def has_usearch() -> bool:
 
 
 def build_index(store: VectorStore) -> Index:
-    """Makes the index of a store's base, measures its recall, and keeps it beside the vectors."""
+    """Builds the index of a store's base, measures its recall, and saves it beside the vectors."""
     trial, of_nodes = Trial.of(store), Trial.of_nodes(store)
     coding = coding_of(store, "i8")
     index, recall = _built(store, trial, of_nodes, coding)
-    if recall < RECALL:  # a few numbers are so large that bytes hold nothing of the others
+    # A few numbers are so large that eight bits hold nothing of the others.
+    if recall < RECALL:
         other, recall_of_other = _built(store, trial, of_nodes, replace(coding, precision="f16"))
         index, recall = (other, recall_of_other) if recall_of_other > recall else (index, recall)
-    say(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
+    logger.info(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
     assert index.facts is not None, "a graph has its facts"
     try:
         if open_artifact(store.path, KIND, VERSION).fingerprint != store.artifact.fingerprint:
-            return index  # another base stands there by now, with an index of its own
+            # Another base replaced this one, with an index of its own.
+            return index
         with put_in_place(store.path / FILE) as draft:
             index._graph.graph.save(str(draft))
             index.facts = replace(index.facts, checksum=checksum(draft))
@@ -320,7 +333,7 @@ def build_index(store: VectorStore) -> Index:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        say(
+        logger.info(
             f"{store.path}: the index cannot be kept there ({error.strerror}); it will be built "
             f"again the next time"
         )
@@ -350,9 +363,7 @@ def _built(
 
 
 def load_index(store: VectorStore) -> Index | None:
-    """The index from disk, mapped; None where there is none, it is another base's, or it is
-    damaged.
-    """
+    """The index from disk; None if there is none, it belongs to another base, or is damaged."""
     try:
         facts = IndexFacts(**json.loads((store.path / ABOUT).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -364,10 +375,12 @@ def load_index(store: VectorStore) -> Index | None:
     except OSError:
         return None
     if checksum(file.path) != facts.checksum:
-        say(f"{store.path / FILE}: damaged, its checksum does not match; it is made again")
+        logger.warning(
+            f"{store.path / FILE}: damaged, its checksum does not match; it is made again"
+        )
         return None
     graph = _empty_graph(store.size + EXTRA, facts.precision)
-    # this very file: a compaction may put another one in its place at any moment
+    # Exactly this file: a compaction may replace it at any moment.
     graph.graph.view(str(file.path))
     found = Index(store, graph, facts)
     found.file = file
@@ -375,9 +388,7 @@ def load_index(store: VectorStore) -> Index | None:
 
 
 class NearGraph:
-    """usearch's graph. How far it walks is a property there; here it is said with every
-    question.
-    """
+    """usearch's HNSW graph, with the search width as an argument."""
 
     def __init__(self, graph: Any) -> None:
         self.graph, self._guard = graph, threading.Lock()
@@ -404,18 +415,19 @@ def _empty_graph(size: int, precision: str) -> NearGraph:
 
 @dataclass(frozen=True)
 class Trial:
-    """Queries by which an index is judged. Of equals any is right: many nodes may have the same
-    text, and none of its own.
-    """
+    """Queries by which the recall of an index is measured. Ties count as hits."""
 
     queries_QD: Array
-    own_Q: Array  # nodes that are not looked for; -1 for none
-    worst_Q: Array  # score of the last that should be found
-    count: int  # how many should be
+    # Nodes to leave out; -1 for none.
+    own_Q: Array
+    # Score of the last true hit.
+    worst_Q: Array
+    # Number of true hits.
+    count: int
 
     @staticmethod
     def of_nodes(store: VectorStore) -> "Trial":
-        """Vectors of the store, each itself left out."""
+        """Vectors of the store; each leaves itself out."""
         nodes = np.random.default_rng(1).choice(
             store.num_base, min(store.num_base, RECALL_QUERIES), replace=False
         )
@@ -423,7 +435,7 @@ class Trial:
 
     @staticmethod
     def of(store: VectorStore) -> "Trial":
-        """Vectors between two of the store."""
+        """Random points between pairs of vectors of the store."""
         draw = np.random.default_rng(0)
         ends = draw.integers(0, store.num_base, (2, RECALL_QUERIES))
         share = draw.uniform(0, 0.5, (RECALL_QUERIES, 1)).astype(np.float32)
@@ -435,7 +447,7 @@ class Trial:
     @staticmethod
     def made(store: VectorStore, queries_QD: Array, own_Q: Array) -> "Trial":
         best = Index(store)._search_all(queries_QD, min(11, store.num_base), None)
-        # itself comes first, and is passed over
+        # The node itself comes first and is skipped.
         scores = np.where(best.nodes_QK == own_Q[:, None], np.inf, best.scores_QK)
         is_own = int((own_Q >= 0).any())
         count = min(10, store.num_base - is_own)
@@ -444,7 +456,7 @@ class Trial:
         )
 
     def recall(self, found: Hits) -> float:
-        """The share of those that should be found which are, or others that are as near."""
+        """The share of the true hits, or equally near ones, that are found."""
         enough = self.worst_Q - 1e-5 * np.abs(self.worst_Q)
         is_right = (
             (found.scores_QK >= enough[:, None])
@@ -458,8 +470,8 @@ class Trial:
         )
 
     def choose_width(self, index: Index, least: int) -> tuple[int, float]:
-        """How many nodes a search must follow at a time for a recall@10 of RECALL, at least so
-        many; and the recall then.
+        """The smallest search width for a recall@10 of RECALL, at least a given one; and its
+        recall.
         """
         recall = 0.0
         for width in (width for width in WIDTHS if width >= least):

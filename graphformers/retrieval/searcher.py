@@ -1,4 +1,4 @@
-"""Searcher: matches for a text, a node or a vector, as people ask for them."""
+"""Searcher: nearest nodes of a text, a node or a vector."""
 
 import threading
 from collections.abc import Sequence
@@ -9,36 +9,73 @@ from typing import Any
 import numpy as np
 
 from graphformers.data.arrays import Array
+from graphformers.data.describe import shorten
 from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
-from graphformers.errors import GraphFormersError, fits
+from graphformers.errors import GraphFormersError
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index
+from graphformers.settings import has_type
+from graphformers.table import Table
 
 MOST_HITS = 10_000
 
 
 @dataclass(frozen=True)
 class Match:
-    """A node that was found; higher scores are nearer."""
+    """A node found by a search; higher scores are nearer."""
 
     id: str
     score: float
     text: str
-    # those of its own columns that were asked for
+    # The node's values of the columns that were asked for.
     columns: dict[str, Any] = field(default_factory=dict, hash=False)
 
-    def table(self) -> dict[str, Any]:
-        told = {"id": self.id, "score": self.score, "text": self.text}
-        return told | {"columns": self.columns} if self.columns else told
+    def to_dict(self) -> dict[str, Any]:
+        """Id, score and text, and the columns where some were asked for."""
+        found = {"id": self.id, "score": self.score, "text": self.text}
+        return found | {"columns": self.columns} if self.columns else found
+
+
+class Matches(list[Match]):
+    """The matches of a search, best first."""
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """The matches, for JSON."""
+        return [match.to_dict() for match in self]
+
+    def as_table(self) -> Table:
+        """A row for each match: score, id, columns, text."""
+        if not self:
+            return Table((), [("nothing found",)])
+        rows = []
+        for match in self:
+            own = [
+                "" if value is None else shorten(str(value), 40) for value in match.columns.values()
+            ]
+            rows.append((f"{match.score:.3f}", shorten(match.id, 40), *own, shorten(match.text)))
+        return Table(("score", "id", *self[0].columns, "text"), rows)
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
 
 
 class Searcher:
     """Searches a store: `Searcher(store).text("graph neural networks", k=10)`.
 
-    The model is loaded when a text is first asked for; to look for what is near a node it is not
-    needed. Matches come with the node `columns` that are named here.
+    The model is loaded with the first search for a text; searches for a node do not need it.
+
+    Args:
+        store: The store of vectors, or its folder.
+        model: The model that made the vectors; by default it is loaded from where it was then.
+        exact: Whether to compare every vector instead of using the index; by default for small
+            stores.
+        device: The device of the model.
+        columns: Node columns that matches come with.
+
+    Raises:
+        ArtifactError: If another model made the vectors.
     """
 
     def __init__(
@@ -69,27 +106,27 @@ class Searcher:
 
     def text(
         self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), where: Sequence[str] = ()
-    ) -> list[Match]:
-        """The nodes nearest to a text, read in the company of the nodes whose ids are given."""
+    ) -> Matches:
+        """The nodes nearest to a text, encoded with the nodes whose ids are given as neighbours."""
         return self.vector(self.encode(text, neighbors), k, where=where)
 
     def encode(self, text: str, neighbors: Sequence[str] = ()) -> Array:
-        """(D,) the vector of a text among the texts of some nodes."""
+        """(D,) the vector of a text with some nodes as neighbours."""
         around = self.store.live.texts_of(self._nodes(neighbors)) if neighbors else []
         vector: Array = self.model.encode([text], [around])[0]
         return vector
 
-    def similar(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
-        """The nodes nearest to a node, itself left out."""
+    def similar(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
+        """The nodes nearest to a node, without itself."""
         node = int(self._nodes([id])[0])
         return self._near(node, k, np.array([node]), where)
 
-    def links(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
-        """The likeliest links that a node does not have yet."""
+    def links(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
+        """The likeliest new links of a node: the nearest nodes that are not its neighbours."""
         node = int(self._nodes([id])[0])
         return self._near(node, k, np.append(self.store.live.row(node), node), where)
 
-    def vector(self, vector: Array, k: int = 10, *, where: Sequence[str] = ()) -> list[Match]:
+    def vector(self, vector: Array, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
         """The nodes nearest to a vector."""
         check_k(k)
         hits = self.index.search(
@@ -97,7 +134,7 @@ class Searcher:
         )
         return self._matches(hits.nodes_QK[0], hits.scores_QK[0])
 
-    def _near(self, node: int, k: int, left_out: Array, where: Sequence[str]) -> list[Match]:
+    def _near(self, node: int, k: int, left_out: Array, where: Sequence[str]) -> Matches:
         check_k(k)
         allowed = allowed_nodes(self.store.live, where)
         hits = self.index.search(
@@ -110,7 +147,8 @@ class Searcher:
         return self._matches(hits.nodes_QK[0][kept][:k], hits.scores_QK[0][kept][:k])
 
     def _nodes(self, ids: Sequence[str]) -> Array:
-        ids = [ids] if isinstance(ids, str) else ids  # not its letters
+        # A single id is not a list of its letters.
+        ids = [ids] if isinstance(ids, str) else ids
         nodes = self.store.live.find(ids)
         for id, node in zip(ids, nodes.tolist(), strict=True):
             if node < 0:
@@ -119,18 +157,19 @@ class Searcher:
                 )
         return nodes
 
-    def _matches(self, nodes: Array, scores: Array) -> list[Match]:
+    def _matches(self, nodes: Array, scores: Array) -> Matches:
         is_there = nodes >= 0
         nodes, live = nodes[is_there], self.store.live
         values = live.values_of(nodes, self.columns)
         found = zip(
             live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), values, strict=True
         )
-        return [Match(*told) for told in found]
+        return Matches(Match(*entry) for entry in found)
 
 
 def check_k(k: int) -> None:
-    if not fits(k, "int") or not 1 <= k <= MOST_HITS:
+    """Raises an error unless `k` is a valid number of matches."""
+    if not has_type(k, "int") or not 1 <= k <= MOST_HITS:
         raise GraphFormersError(f"k={k!r} given, expected 1 to {MOST_HITS:,}")
 
 
@@ -143,12 +182,28 @@ def search(
     where: Sequence[str] = (),
     columns: Sequence[str] = (),
     model: GraphFormers | None = None,
-) -> list[Match]:
-    """The nodes of a store nearest to a text or a vector: `search(store, "graph neural networks",
-    k=5)`.
+) -> Matches:
+    """The nodes of a store nearest to a text or a vector.
 
-    `model` is found where it lay when the vectors were made, unless it is given. Who asks often
-    keeps a Searcher, which keeps index and model.
+    For several searches, make a `Searcher`, which keeps index and model.
+
+    Args:
+        store: The store of vectors, or its folder.
+        query: A text or a vector.
+        k: The number of matches.
+        neighbors: Ids of nodes with which the text is encoded as neighbours.
+        where: Filters such as "year>=1995"; all must hold.
+        columns: Node columns that matches come with.
+        model: The model that made the vectors; by default it is loaded from where it was then.
+
+    Returns:
+        The matches, best first.
+
+    Raises:
+        GraphFormersError: If an id, a column or a filter is unknown.
+
+    Example:
+        >>> search("papers.vectors", "graph neural networks", k=5)
     """
     searcher = Searcher(store, model, columns=columns)
     if isinstance(query, str):

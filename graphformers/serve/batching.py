@@ -1,11 +1,12 @@
-"""Batcher: threads that do the waiting work of many clients together.
+"""Batcher: threads that process the waiting requests of many clients together.
 
-A batch takes everything that waits when a thread is free, so that batches grow with the load and
-nobody waits for company; with `patience` the first one waits that long for others, which pays where
-a batch costs hardly more than one.
+A batch takes everything that waits when a thread becomes free, so batches grow with the load and no
+request waits for others. With `patience`, the first one waits that long, which pays where a batch
+costs hardly more than a single request.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -13,18 +14,28 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from graphformers.progress import say
+logger = logging.getLogger(__name__)
+
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
 class BusyError(Exception):
-    """So much is waiting already that more would only wait too long."""
+    """Too many jobs are waiting already."""
 
 
 class Batcher(Generic[Job, Result]):
-    """Calls `work` with lists of jobs; it gives a result, or an exception, for each."""
+    """Calls `work` with lists of jobs, in threads.
+
+    Args:
+        name: Name of the threads, for messages.
+        work: Returns a result or an exception for each job.
+        most: Largest batch.
+        patience: Seconds that the first job waits for others.
+        most_waiting: Jobs that may wait; more raise BusyError.
+        num_threads: Number of threads.
+    """
 
     def __init__(
         self,
@@ -38,12 +49,13 @@ class Batcher(Generic[Job, Result]):
     ) -> None:
         self.name, self._work = name, work
         self._most, self._patience, self._most_waiting = most, patience, most_waiting
-        # each with the Future, of this thread's world or of a loop's, to be settled
+        # Jobs with their futures, of concurrent.futures or of an event loop.
         self._jobs: deque[tuple[Job, Any]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self.sizes: Callable[[int], None] = lambda size: None  # told the size of every batch
-        # called in the thread when a batch is answered
+        # Called with the size of every batch.
+        self.sizes: Callable[[int], None] = lambda size: None
+        # Called in the thread after every batch.
         self.after: Callable[[], None] = lambda: None
         self._threads = [
             threading.Thread(target=self._run, name=name, daemon=True) for _ in range(num_threads)
@@ -53,18 +65,22 @@ class Batcher(Generic[Job, Result]):
 
     @property
     def num_waiting(self) -> int:
+        """Number of waiting jobs."""
         return len(self._jobs)
 
     def put(self, job: Job) -> "Future[Result]":
-        """Queues a job. Once its result is being awaited by nobody, it is dropped, unless it has
-        begun.
-        """
+        """Queues a job. A cancelled future drops the job unless it has begun."""
         future: Future[Result] = Future()
         self._add(job, future)
         return future
 
     async def do(self, job: Job, seconds: float | None = None) -> Result:
-        """The job's result, for a coroutine; TimeoutError where it takes longer than `seconds`."""
+        """The result of a job, for a coroutine.
+
+        Raises:
+            TimeoutError: If it takes longer than `seconds`.
+            BusyError: If too many jobs are waiting.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._add(job, future)
@@ -80,7 +96,7 @@ class Batcher(Generic[Job, Result]):
                 timer.cancel()
 
     def close(self) -> None:
-        """Finishes what was accepted, then ends the threads."""
+        """Finishes all accepted jobs and ends the threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -102,7 +118,8 @@ class Batcher(Generic[Job, Result]):
             try:
                 results = self._work(jobs)
                 assert len(results) == len(jobs), "work gives a result for each job"
-            except BaseException as error:  # whatever it was, nobody may wait for ever
+            # Whatever the error is, no client may wait forever.
+            except BaseException as error:
                 results = [
                     error if isinstance(error, Exception) else RuntimeError(repr(error))
                 ] * len(jobs)
@@ -111,11 +128,11 @@ class Batcher(Generic[Job, Result]):
                 self.sizes(len(batch))
                 self.after()
             except Exception as error:
-                # the batch is answered; the thread must live on for the next one
-                say(f"{self.name}: {type(error).__name__}: {error}")
+                # The batch is answered; the thread must continue with the next one.
+                logger.warning(f"{self.name}: {type(error).__name__}: {error}")
 
     def _next(self) -> list[tuple[Job, Any]]:
-        """The next batch; empty when there will be none."""
+        """The next batch; empty after `close`."""
         with self._changed:
             while True:
                 while not self._jobs and not self._is_closed:
@@ -143,7 +160,7 @@ def _is_wanted(future: Any) -> bool:
 
 
 def _settle(results: list[tuple[Any, Any]]) -> None:
-    """Hands results over; those of a loop all at once, for waking it is dear."""
+    """Delivers results; those of an event loop together, because waking it is expensive."""
     of_loops: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
     for future, result in results:
         if isinstance(future, Future):

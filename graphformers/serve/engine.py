@@ -1,11 +1,12 @@
-"""Engine: the vectors, the index and the model behind the server, for many clients at once.
+"""Engine: the vectors, the index and the model of the server.
 
-Readers work on a View, one state of everything that never changes; a write makes the next one and
-puts it in place in one step. So nobody waits for a writer, and whoever reads sees all of a change
-or nothing of it. Some threads search, one reads texts with the model, one writes; each takes all
-that is waiting at once (batching.py).
+Readers use a View, an immutable snapshot; a write makes the next snapshot and replaces the old one
+in one step. So nobody waits for a writer, and a reader sees all of a change or nothing of it. Some
+threads search, one encodes texts, one writes; each takes all waiting requests at once
+(batching.py).
 """
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from graphformers.embedding.update import Updater, check_model, load_model
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.model.encoder import GraphFormers
-from graphformers.progress import say
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index, load_index
 from graphformers.serve.batching import Batcher
@@ -31,23 +31,28 @@ from graphformers.serve.settings import ServeSettings
 from graphformers.serve.walker import Walker
 from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write
 
-MANY_LINKS = 256  # of a node: more are left out by a mask, not by asking for as many hits again
-# threads that search, each with a process that walks through the index
+logger = logging.getLogger(__name__)
+
+# From so many links on, a mask hides neighbours; below, more hits are requested.
+MANY_LINKS = 256
+# Threads that search, each with an index worker process.
 SEARCHERS = min(4, max(2, os.cpu_count() or 1))
-MOST_SEARCHES = 24  # of a batch: larger ones make some wait longer, smaller ones all of them
+# Searches of a batch: larger batches delay some clients more, smaller ones all of them.
+MOST_SEARCHES = 24
 WARM_SEARCHES = 512
-PATIENCE = 0.003  # seconds that the first text waits for company
+# Seconds that the first text waits for others.
+PATIENCE = 0.003
 
 
 @dataclass(frozen=True)
 class View:
-    """One state of the vectors and how to search them; nothing in it changes."""
+    """An immutable snapshot of the vectors and their index."""
 
     store: VectorStore
     index: Index
 
     def node(self, id: str) -> int:
-        """The number of an id."""
+        """The row number of an id."""
         node = int(self.store.live.find([id])[0])
         if node < 0:
             raise NotFoundError(f"no node with the id {id!r}")
@@ -56,43 +61,49 @@ class View:
 
 @dataclass(frozen=True)
 class Question:
-    """What is near a node or a vector."""
+    """A search for the nodes nearest to a node or a vector."""
 
     k: int
     id: str | None = None
     vector: Array | None = None
-    is_unlinked: bool = False  # the node's neighbours are left out
+    # Whether the node's neighbours are left out.
+    is_unlinked: bool = False
     filters: tuple[str, ...] = ()
-    num_neighbors: int = 0  # of each match, to be told with it
-    columns: tuple[str, ...] = ()  # likewise
+    # Neighbours to show with each match.
+    num_neighbors: int = 0
+    # Columns to show with each match.
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text to read, in the company of others."""
+    """A text to encode, with the texts of neighbours."""
 
     text: str
     neighbors: tuple[str, ...] = ()
 
 
 class Engine:
-    """What the server serves. Made by `Engine(settings)`, which takes as long as loading takes;
-    closed by `close`.
+    """Everything that the server needs to answer. Construction takes as long as loading; `close`
+    ends it.
     """
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings, self._held = settings, ExitStack()
-        # as on a read-only disk
+        # Such as on a read-only disk.
         is_fixed = os.path.isdir(settings.vectors) and not os.access(settings.vectors, os.W_OK)
         self.is_writable = settings.allows_writes and not is_fixed
         if settings.allows_writes and is_fixed:
-            say(f"{settings.vectors}: cannot be written to, so this server takes no changes")
+            logger.info(
+                f"{settings.vectors}: cannot be written to, so this server takes no changes"
+            )
         try:
             self._lock = (
                 self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
             )
             if self._lock is not None:
-                sweep_drafts(settings.vectors)  # a compaction that was killed leaves one
+                # A killed compaction leaves a draft.
+                sweep_drafts(settings.vectors)
             store = VectorStore.load(settings.vectors)
             if settings.model is None:
                 self.model = load_model(store, settings.device)
@@ -100,7 +111,9 @@ class Engine:
                 self.model = GraphFormers.from_pretrained(settings.model, device=settings.device)
             check_model(store, self.model)
             self._updater = (
-                Updater(store, self.model, self._lock) if self._lock is not None else None
+                Updater(store, self.model, self._lock, settings.compaction)
+                if self._lock is not None
+                else None
             )
             state = store.fork()
             self.view = View(state, open_index(state))
@@ -108,10 +121,12 @@ class Engine:
             self._held.close()
             raise
         self._indexing: threading.Thread | None = None
-        # bytes of log below which no compaction is tried again after one that failed
+        # After a failed compaction, the size of the log from which on it is tried again.
         self._patient = 0
-        self._modeling = threading.Lock()  # one at a time uses the model, which uses all cores
-        self._swapping = threading.Lock()  # held while the next view is made
+        # One thread at a time uses the model, which uses all cores.
+        self._modeling = threading.Lock()
+        # Held while the next snapshot is made.
+        self._swapping = threading.Lock()
         self._warm_up()
         self.searches: Batcher[Question, bytes] = Batcher(
             "searching", self._search, most=MOST_SEARCHES, num_threads=SEARCHERS
@@ -125,11 +140,9 @@ class Engine:
         self.writes.after = self._compact_if_due
 
     def _warm_up(self) -> None:
-        """Does once what is slow the first time: files that are mapped are read when they are first
-        touched.
+        """Runs everything once that is slow the first time, such as reading mapped files.
 
-        On a GPU a kernel is compiled for each power of two that a small number of neighbours is
-        below.
+        On a GPU a kernel is compiled for each power of two below a small number of neighbours.
         """
         most = min(
             max(self.model.config.num_neighbors, 1), self.model.batch_limits().one_pass_neighbors
@@ -143,7 +156,7 @@ class Engine:
             self._search([Question(10, id=id) for id in ids])
 
     def close(self) -> None:
-        """Finishes what was accepted and gives the folder back."""
+        """Finishes all accepted requests and releases the folder."""
         for batcher in (self.texts, self.searches, self.writes):
             batcher.close()
         if self._indexing is not None:
@@ -160,7 +173,7 @@ class Engine:
             )
 
     def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
-        """Answers as JSON; questions of the same kind are one search."""
+        """Responses as JSON; questions of the same kind are one search."""
         view = self.view
         search = _Search(view, questions)
         return search.answers()
@@ -180,8 +193,10 @@ class Engine:
     def _write_group(
         self, writes: list[Write], waiting: list[int], answers: list[Answer | Exception | None]
     ) -> list[int]:
-        """Makes one record of as many writes as go together, and answers them; those that have to
-        wait.
+        """Writes as many changes as go together as one record, and answers them.
+
+        Returns:
+            The changes that have to wait.
         """
         assert self._updater is not None
         live = self._updater.store.live
@@ -201,7 +216,7 @@ class Engine:
                 with self._modeling:
                     self._updater.apply(group.changes(), compact=False)
             except (GraphFormersError, OSError) as error:
-                # a full disk, perhaps; nothing was changed
+                # Such as a full disk; nothing was changed.
                 if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
                     return [*self._one_by_one(writes, taken, answers), *later]
                 for i in taken:
@@ -213,7 +228,7 @@ class Engine:
     def _one_by_one(
         self, writes: list[Write], taken: list[int], answers: list[Answer | Exception | None]
     ) -> list[int]:
-        """When a group fails, so that only the one that is to blame does."""
+        """Applies the changes of a failed group one by one, so that only the wrong one fails."""
         return [i for one in taken for i in self._write_group(writes, [one], answers)]
 
     def _show(self, store: VectorStore) -> None:
@@ -222,10 +237,10 @@ class Engine:
             self.view = View(state, self.view.index.on(state))
 
     def _compact_if_due(self) -> None:
-        """Writes base and log as a new base when it is time. Reads go on meanwhile, writes wait.
+        """Writes base and log as a new base if it is due. Reads continue, writes wait.
 
-        Until the new base has its own index, the old one's is asked, and what it does not know is
-        searched exactly.
+        Until the new base has its own index, the old one is used, and vectors that it does not know
+        are searched exactly.
         """
         updater = self._updater
         if (
@@ -233,18 +248,21 @@ class Engine:
             or self._lock is None
             or self._is_indexing()
             or updater.store.log.end < self._patient
-            or not compaction.is_due(updater.store)
+            or not compaction.is_due(updater.store, self.settings.compaction)
         ):
             return
-        say(f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …")
+        logger.info(
+            f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …"
+        )
         before = updater.store.fork()
         try:
             store = compaction.compact(updater.store, self._lock)
-        except Exception as error:  # whatever it is, nothing is lost by waiting
-            say(f"{self.settings.vectors}: not compacted: {error}")
+        # Whatever the error is, waiting loses nothing.
+        except Exception as error:
+            logger.warning(f"{self.settings.vectors}: not compacted: {error}")
             self._patient = 2 * updater.store.log.end
             return
-        # should anything go wrong now, nothing may be written to the log of the old base
+        # Should anything fail now, nothing may be written to the log of the old base.
         self._updater = None
         updater.store = store
         with self._swapping:
@@ -261,8 +279,9 @@ class Engine:
     def _index_anew(self) -> None:
         try:
             index = open_index(self.view.store)
-        except (GraphFormersError, OSError) as error:  # the old one does for longer
-            say(f"{self.settings.vectors}: no new index: {error}")
+        # The old index serves for longer.
+        except (GraphFormersError, OSError) as error:
+            logger.warning(f"{self.settings.vectors}: no new index: {error}")
             return
         with self._swapping:
             state = self.view.store
@@ -270,15 +289,15 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """What the model is called in answers."""
+        """The name of the model in responses."""
         return f"graphformers-{self.view.store.key.model[:12]}"
 
     def num_tokens(self, text: str) -> int:
-        """How many tokens of a text are read."""
+        """Number of tokens of a text that the model reads."""
         return min(len(self.model.tokenizer.encode([text])[0]), self.model.config.max_tokens)
 
     def info(self) -> dict[str, Any]:
-        """What is served, in numbers."""
+        """Numbers that describe the store and the server."""
         view = self.view
         store, facts = view.store, view.index.facts
         return {
@@ -302,11 +321,12 @@ class Engine:
 
 
 def open_index(store: VectorStore) -> Index:
-    """The index of a store; through processes of their own, unless every search is exact."""
+    """The index of a store, searched in worker processes unless every search is exact."""
     index = Index.open(store)
     if index.is_exact:
         return index
-    if index.file is None:  # one that was just made is in memory still
+    # An index that was just built is in memory.
+    if index.file is None:
         index = load_index(store) or index
     if index.file is None or index.facts is None:
         return index
@@ -314,7 +334,7 @@ def open_index(store: VectorStore) -> Index:
 
 
 class _Search:
-    """Some questions, answered in one state of the store."""
+    """Some questions, answered on one snapshot."""
 
     def __init__(self, view: View, questions: list[Question]) -> None:
         self.view, self.questions = view, questions
@@ -336,7 +356,7 @@ class _Search:
         ]
         wanted = {name for question in questions for name in question.columns}
         columns = live.column_names() if wanted else []
-        # after the vectors, of which one stands for each id that is known
+        # After the vectors: each known id has one.
         for i, question in enumerate(questions):
             try:
                 check_columns(question.columns, columns)
@@ -355,7 +375,8 @@ class _Search:
             except GraphFormersError as error:
                 self.errors |= dict.fromkeys(group, RefusedError(str(error)))
                 continue
-            except Exception as error:  # of these questions; the others are asked
+            # These questions failed; the others are answered.
+            except Exception as error:
                 self.errors |= dict.fromkeys(group, error)
                 continue
             for row, i in enumerate(group):
@@ -372,9 +393,7 @@ class _Search:
         return self._told(hits)
 
     def _groups(self) -> dict[tuple[int, tuple[str, ...], int, bool], list[int]]:
-        """Questions that are one search: as many hits wanted, the same filters, the same node whose
-        links are left out.
-        """
+        """Questions that form one search: same number of hits, filters, and node to unlink."""
         groups: dict[tuple[int, tuple[str, ...], int, bool], list[int]] = {}
         for i, question in enumerate(self.questions):
             if i in self.errors:
@@ -385,7 +404,7 @@ class _Search:
                 if count > MANY_LINKS:
                     wanted, mask = question.k, self.nodes[i]
                 else:
-                    # rounded, so that more of them go together
+                    # Rounded up, so that more questions go together.
                     wanted = 1 << (question.k + count - 1).bit_length()
             groups.setdefault((wanted, question.filters, mask, question.id is not None), []).append(
                 i
@@ -405,7 +424,7 @@ class _Search:
         return allowed
 
     def _told(self, hits: list[tuple[Array, Array] | None]) -> list[bytes | Exception]:
-        """Ids and texts are fetched for all at once."""
+        """Fetches ids and texts for all questions together."""
         live = self.view.store.live
         everyone = np.concatenate(
             [found[0] for found in hits if found is not None] or [np.zeros(0, dtype=np.int64)]
@@ -423,7 +442,8 @@ class _Search:
                         {"matches": self._matches(self.questions[i], *found, told_of)}, enc_hook=str
                     )
                 )
-            except Exception as error:  # of this question; the others are answered
+            # This question failed; the others are answered.
+            except Exception as error:
                 answers.append(error)
         return answers
 
@@ -446,7 +466,7 @@ class _Search:
 
 
 def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, Any]:
-    """Some neighbours of a node, with their texts, and how many there are."""
+    """Some neighbours of a node with their texts, and their total number."""
     live = view.store.live
     row = live.row(node)
     some = row[start : start + count]

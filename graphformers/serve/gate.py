@@ -1,11 +1,11 @@
-"""Gate: what stands between the network and the app. Who may come in, how much they may bring, and
-what leaves with every answer.
+"""Gate: ASGI middleware for access control, request limits and security headers.
 
-Plain ASGI, for it is passed by every request.
+Plain ASGI, because every request passes through it.
 """
 
 import asyncio
 import hmac
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from graphformers.progress import say
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.settings import ServeSettings
+
+access = logging.getLogger("graphformers.serve.access")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -25,7 +26,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 Shortcut = Callable[[MutableMapping[str, Any]], Awaitable[bytes | None]]
 
-# they say nothing about the graph
+# These paths reveal nothing about the graph.
 PUBLIC = ("/", "/health", "/ready", "/favicon.ico", "/openapi.json")
 READING_POSTS = ("/search", "/v1/embeddings", "/map/places")
 POLICY = (
@@ -39,6 +40,7 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", POLICY.encode()),
 ]
+# Headers that proxies add.
 PASSED_ON = (
     b"forwarded",
     b"x-forwarded-for",
@@ -46,9 +48,9 @@ PASSED_ON = (
     b"x-forwarded-proto",
     b"x-real-ip",
     b"via",
-)  # headers of proxies
+)
 MOST_ADDRESSES = 10_000
-# digits of a length, more than any has; int() takes no more than 4,300
+# Digits of a valid length at most; int() takes no more than 4,300.
 MOST_DIGITS = 20
 KINDS = {
     401: "unauthorized",
@@ -60,7 +62,7 @@ KINDS = {
 
 
 class RefusalError(Exception):
-    """An answer that the gate gives itself."""
+    """An error response of the middleware itself."""
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -68,21 +70,26 @@ class RefusalError(Exception):
 
 
 def error_body(message: str, kind: str) -> bytes:
-    """Errors look the same everywhere, in the shape that clients of OpenAI's interface know."""
+    """The JSON body of every error, in the shape that clients of OpenAI's API know."""
     return msgspec.json.encode({"error": {"message": message, "type": kind}})
 
 
 class Rate:
-    """A bucket for every address: it holds as many requests as come in a second, twice over, and
-    fills steadily.
+    """A token bucket for every address.
+
+    It holds twice the requests of a second and fills steadily.
+
+    Args:
+        rate: Requests a second; 0 for any number.
     """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
-        # address: content, when
+        # Content of the bucket and time of the last request by address.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def takes(self, address: str) -> bool:
+        """Whether another request of this address is within the rate."""
         if not self.rate:
             return True
         now = time.monotonic()
@@ -96,8 +103,8 @@ class Rate:
 
 
 class Gate:
-    """Checks host, rate, token, origin and size of every request; measures it; adds the headers of
-    safety.
+    """Checks host, rate, token, origin and size of every request, measures it, and adds security
+    headers.
     """
 
     def __init__(
@@ -115,12 +122,14 @@ class Gate:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a websocket: there are none
+        # There are no websockets.
+        if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
         started = time.perf_counter()
         status = 500
-        if scope["method"] == "HEAD":  # as GET; what is below leaves the body out
+        # Handled as GET; the server leaves the body out.
+        if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")
 
         async def told(message: Message) -> None:
@@ -144,7 +153,7 @@ class Gate:
                 scope["method"], getattr(scope.get("route"), "path", "other"), status, taken
             )
             if self.settings.is_logged:
-                say(log_line(scope, status, taken))
+                access.info(log_line(scope, status, taken))
 
     async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -155,7 +164,7 @@ class Gate:
                 receive = replayed(await self._body(length, headers, receive), receive)
             found = None
             raw: bytes = scope.get("raw_path") or b""
-            # ids may hold slashes, written %2F: paths are taken apart before decoding
+            # Ids may hold slashes, written %2F: paths are split before decoding.
             if raw.startswith(b"/nodes/"):
                 scope["path"] = raw.split(b"?")[0].decode("ascii", "replace")
                 found = await self._shortcut(scope)
@@ -180,13 +189,14 @@ class Gate:
             and not is_this_machine(host)
             and without_port(host) not in self.settings.names
         ):
-            # a web page that has its own name point to 127.0.0.1 would otherwise be let in
+            # Against DNS rebinding: a page whose name points to 127.0.0.1.
             raise RefusalError(
                 421,
                 f"the host {host!r} asked for, this server answers to 127.0.0.1 and localhost; see "
                 f"--name",
             )
-        if path == "/health":  # a server that has much to do is alive
+        # A busy server is healthy.
+        if path == "/health":
             return
         if self._open > self.limits.open_requests:
             raise RefusalError(
@@ -226,7 +236,7 @@ class Gate:
 
     def _check_token(self, headers: dict[bytes, bytes], tokens: list[bytes]) -> None:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        # all of them, in constant time
+        # Compares all tokens, in constant time.
         right = [hmac.compare_digest(given.strip(), token) for token in tokens]
         if scheme.lower() != b"bearer" or not any(right):
             said = "a wrong token" if given else "no token"
@@ -237,7 +247,11 @@ class Gate:
             )
 
     async def _body(self, length: int, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body, if it is small enough and comes soon enough."""
+        """The whole body.
+
+        Raises:
+            RefusalError: If it is too large or does not arrive in time.
+        """
         most = self.limits.body_bytes
         too_large = RefusalError(
             413,
@@ -270,7 +284,7 @@ class Gate:
             and headers.get(b"content-type", b"").split(b";")[0].strip().lower()
             != b"application/json"
         ):
-            # a page elsewhere can send other types without being asked for permission first
+            # Pages of other origins can send other types without a preflight request.
             raise RefusalError(
                 415,
                 "a body that is not declared as JSON, expected the header 'Content-Type: "
@@ -280,7 +294,7 @@ class Gate:
 
 
 def stated_length(headers: dict[bytes, bytes]) -> int:
-    """How long the head says that the body is; 0 where it does not say."""
+    """The stated length of the body; 0 if there is none."""
     given = headers.get(b"content-length", b"0")
     if not given.isdigit() or len(given) > MOST_DIGITS:
         words = f"a Content-Length of {len(given):,} letters given, expected a whole number"
@@ -289,7 +303,7 @@ def stated_length(headers: dict[bytes, bytes]) -> int:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, to be read again; then whatever comes."""
+    """Receives a body that was read before, then whatever follows."""
     is_read = False
 
     async def again() -> Message:
@@ -310,8 +324,9 @@ async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) 
 
 
 def log_line(scope: MutableMapping[str, Any], status: int, seconds: float) -> str:
-    """When, who, what, how it ended. The path is as it was sent, so it holds no line breaks; what
-    was asked for stays private.
+    """Time, address, method, path, status and milliseconds of a request.
+
+    The path is as it was sent, so it holds no line breaks; the query is left out.
     """
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     path = (scope.get("raw_path") or b"").split(b"?")[0].decode("ascii", "backslashreplace")
@@ -322,7 +337,7 @@ def log_line(scope: MutableMapping[str, Any], status: int, seconds: float) -> st
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a Host header names the machine itself."""
+    """Whether a Host header names this machine."""
     return without_port(host).lower() in ("127.0.0.1", "localhost", "[::1]", "")
 
 

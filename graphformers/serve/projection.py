@@ -1,11 +1,12 @@
-"""The map: all vectors, or a sample of them, on a plane. Computed in the background when it is
-first asked for, then kept.
+"""The map: a two-dimensional projection of all vectors, or of a sample.
 
-PCA by default; pacmap where it is installed. With PCA a new node has its place at once; the map as
-a whole is made anew when a twentieth of the nodes has changed.
+It is computed in the background with the first request and then kept. PCA by default; PaCMAP if it
+is installed. With PCA a new node has its place at once; the whole map is computed again when a
+twentieth of the nodes has changed.
 """
 
 import gzip
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,33 +16,38 @@ import msgspec
 import numpy as np
 
 from graphformers.data.arrays import Array
-from graphformers.progress import say
 from graphformers.serve.engine import Engine, View
 
+logger = logging.getLogger(__name__)
+
 SAMPLE_SEED = 0
-TEXT_LETTERS = 90  # of a text that is shown when a point is pointed at
-STALE = 0.05  # share of the nodes
+# Characters of the text that a point shows.
+TEXT_LETTERS = 90
+# Share of changed nodes from which on the map is computed again.
+STALE = 0.05
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Places of some nodes, and where the others would be."""
+    """Coordinates of some nodes, and the axes that give those of others."""
 
     method: str
     ids: list[str]
-    places_N3: Array  # float32: across, up, and a third direction to colour by
+    # float32: x, y, and a third axis for the colour.
+    places_N3: Array
     mean_D: Array
     axes_D3: Array
-    body: bytes  # the answer, as compressed JSON
-    end: int  # of the log when it was made
+    # The response, as compressed JSON.
+    body: bytes
+    # End of the log at that time.
+    end: int
     nodes: int
-    base: str  # fingerprint
+    # Fingerprint of the store's base.
+    base: str
 
 
 def principal_axes(vectors_ND: Array) -> tuple[Array, Array]:
-    """The mean, and (D, 3) the three directions in which the vectors differ most, the first one
-    first.
-    """
+    """The mean, and (D, 3) the first three principal axes."""
     mean_D = vectors_ND.mean(0, dtype=np.float64)
     centered = vectors_ND - mean_D.astype(np.float32)
     spread_DD = (centered.T @ centered).astype(np.float64)
@@ -53,7 +59,7 @@ def principal_axes(vectors_ND: Array) -> tuple[Array, Array]:
 
 
 class Map:
-    """Keeps the plane of an engine's vectors."""
+    """Keeps the projection of an engine's vectors."""
 
     def __init__(self, engine: Engine, most_points: int) -> None:
         self._engine, self._most = engine, most_points
@@ -62,8 +68,9 @@ class Map:
         self._plane: Plane | None = None
 
     def body(self) -> bytes | None:
-        """The whole map as compressed JSON; None while it is being made. An old one is given while
-        a new one is made.
+        """The whole map as compressed JSON; None while the first one is computed.
+
+        While a new one is computed, the old one is returned.
         """
         plane = self._plane
         if plane is None or self._is_stale(plane):
@@ -71,9 +78,7 @@ class Map:
         return None if plane is None else plane.body
 
     def places(self, ids: Sequence[str]) -> list[list[float] | None]:
-        """Where nodes are on the map; None for nodes that are not there, or have no place on it
-        yet.
-        """
+        """Coordinates of nodes; None for unknown nodes and for nodes without a place yet."""
         plane, view = self._plane, self._engine.view
         if plane is None:
             self._begin()
@@ -106,12 +111,13 @@ class Map:
     def _make(self) -> None:
         try:
             self._plane = make_plane(self._engine.view, self._most)
-        except Exception as error:  # the page says that there is no map yet; the server goes on
-            say(f"the map could not be made: {type(error).__name__}: {error}")
+        # The page says that there is no map yet; the server continues.
+        except Exception as error:
+            logger.warning(f"the map could not be made: {type(error).__name__}: {error}")
 
 
 def make_plane(view: View, most_points: int) -> Plane:
-    """Chooses the points and places them."""
+    """Chooses the points and computes their coordinates."""
     store = view.store
     everyone = nodes = store.live.nodes()
     if len(nodes) > most_points:
@@ -148,7 +154,7 @@ def make_plane(view: View, most_points: int) -> Plane:
 
 
 def pacmap_reducer() -> Any:
-    """PaCMAP where it is installed, else None."""
+    """PaCMAP if it is installed, else None."""
     try:
         import pacmap
     except ImportError:

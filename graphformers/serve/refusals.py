@@ -1,7 +1,6 @@
-"""What the server says when it does not do what was asked: every error is JSON with what was
-wrong.
-"""
+"""HTTP errors: every error is JSON that says what was wrong."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from graphformers.errors import GraphFormersError
-from graphformers.progress import say
 from graphformers.serve.batching import BusyError
 from graphformers.serve.gate import error_body
 from graphformers.serve.writing import NotFoundError, RefusedError
+
+logger = logging.getLogger(__name__)
 
 TOO_LONG = "it took too long; a change may still be made, and can be asked for again"
 WANTED = {
@@ -32,7 +32,7 @@ class NotReadyError(Exception):
 
 
 def add_errors(app: FastAPI) -> None:
-    """Every error is JSON with what was wrong."""
+    """Installs handlers that answer every error as JSON."""
 
     def handle(
         kind: type[Exception],
@@ -88,22 +88,24 @@ def add_errors(app: FastAPI) -> None:
         **{"Retry-After": "1"},
     )
     handle(TimeoutError, 504, "timeout", lambda error: TOO_LONG)
-    for kind in (GraphFormersError, OSError):  # a full disk, for one
+    # Such as a full disk.
+    for kind in (GraphFormersError, OSError):
         handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
     handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")
 
 
 def logged(error: Exception) -> str:
-    """What the client is told of a failure of ours; the log is told more."""
-    say(f"{type(error).__name__}: {error}")
+    """The response to an internal error; the log has the details."""
+    logger.error(f"{type(error).__name__}: {error}")
     return "the server could not do it, and nothing was changed; its log says why"
 
 
 def wrong_fields(error: RequestValidationError, known: Sequence[str] = ()) -> str:
-    """What is wrong, field by field, without repeating what was given: it may be long. `known` are
-    the address's parameters.
+    """The invalid fields of a request, without the values given, which may be long.
+
+    `known` are the parameters of the address.
     """
-    # by the field, and whether what was expected can be said in a word
+    # By field, and by whether the expectation fits into a word.
     told: dict[tuple[str, bool], list[str]] = {}
     for entry in error.errors()[:10]:
         kind = WANTED.get(entry["type"])
@@ -111,7 +113,7 @@ def wrong_fields(error: RequestValidationError, known: Sequence[str] = ()) -> st
         parts = [
             str(part) for part in (rest if first in ("body", "query", "path") else entry["loc"])
         ]
-        # pydantic names the branches of a union so, or by their types
+        # Pydantic names the branches of a union like this, or by their types.
         parts = [part for part in parts if "[" not in part]
         where = ".".join(parts[:-1] if kind and len(parts) > 1 and parts[-1] in BRANCHES else parts)
         words = kind or str(entry["msg"])
@@ -120,7 +122,8 @@ def wrong_fields(error: RequestValidationError, known: Sequence[str] = ()) -> st
                 "",
                 f"the body is no JSON, at letter {where}: {entry.get('ctx', {}).get('error', '')}",
             )
-        elif entry["type"] == "missing" and first == "query":  # sent in a body, perhaps
+        # Perhaps the parameter was sent in a body.
+        elif entry["type"] == "missing" and first == "query":
             words = (
                 f"missing; it belongs in the address: ?{'&'.join(f'{name}=...' for name in known)}"
             )

@@ -1,10 +1,13 @@
-"""Running a server: it listens at once, is ready when everything is loaded, and stops when it has
-finished what it accepted.
+"""Server start-up and shutdown.
+
+The server listens at once, is ready when everything is loaded, and stops when it has finished all
+accepted requests.
 """
 
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
@@ -14,23 +17,27 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from graphformers.errors import GraphFormersError
-from graphformers.progress import say
 from graphformers.serve.app import State, make_app
 from graphformers.serve.connection import Connection, most_connections
 from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
 
-SHUTDOWN_SECONDS = 130  # longer than any accepted request may take
-# until a thread that computes lets the one that talks to clients have a turn; 0.005 is usual
+logger = logging.getLogger(__name__)
+
+# Longer than any accepted request may take.
+SHUTDOWN_SECONDS = 130
+# Seconds until a computing thread yields to the one that talks to clients; the default is 0.005.
 SWITCH_SECONDS = 0.0005
-IDLE_SECONDS = 30  # that a connection stays open between two requests
+# Seconds that a connection stays open between two requests.
+IDLE_SECONDS = 30
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, but a signal ends it with everything done and no signal raised again behind it."""
+    """uvicorn's server; a signal ends it gracefully and is not raised again afterwards."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Handles SIGINT and SIGTERM for a `with` block."""
         before = {
             signum: signal.signal(signum, self.handle_exit)
             for signum in (signal.SIGINT, signal.SIGTERM)
@@ -43,8 +50,14 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
-    """Serves until a signal comes; `announce` is called with the address when the server is
-    ready.
+    """Serves until a signal comes.
+
+    Args:
+        settings: Settings of the server.
+        announce: Called with the address when the server is ready.
+
+    Raises:
+        GraphFormersError: If it cannot listen or load.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     app, state = make_app(settings)
@@ -60,7 +73,8 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
         access_log=False,
         lifespan="off",
         server_header=False,
-        proxy_headers=False,  # the rate is counted by the address that is really there
+        # The rate limit counts the address of the connection.
+        proxy_headers=False,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
@@ -69,7 +83,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     async def run() -> None:
         loading = asyncio.create_task(load(state, server, lambda: announce(address), failure))
         await server.serve(sockets=[listener])
-        # told to stop before anything was accepted; loading cannot be interrupted, but left
+        # Stopped before anything was accepted; loading cannot be interrupted.
         if not loading.done():
             os._exit(0)
         if state.is_ready:
@@ -84,9 +98,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
 async def load(
     state: State, server: Server, announce: Callable[[], None], failure: list[BaseException]
 ) -> None:
-    """Loads the engine beside the running server. What goes wrong ends the server and is raised by
-    `serve`.
-    """
+    """Loads the engine while the server runs. An error ends the server and is raised by `serve`."""
     try:
         engine = await asyncio.to_thread(Engine, state.settings)
     except BaseException as error:
@@ -95,14 +107,17 @@ async def load(
         return
     state.open(engine)
     gc.collect()
-    # what is loaded stays; looking through all of it again and again would stop every answer for
-    # 100 ms
+    # What is loaded stays; collecting it again and again would stop all responses for 100 ms.
     gc.freeze()
     announce()
 
 
 def listen(settings: ServeSettings) -> socket.socket:
-    """The socket, bound; an error that says what to do where that fails."""
+    """Binds the socket.
+
+    Raises:
+        GraphFormersError: If the address is not available.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -115,10 +130,10 @@ def listen(settings: ServeSettings) -> socket.socket:
             f"or --port, 0 for any free one"
         ) from error
     if not settings.is_loopback and settings.read_token is None:
-        say(
+        logger.warning(
             "reachable from other machines, and readable by all who reach it: --read-token-file "
             "asks for a token"
         )
     if settings.read_token is not None and not settings.allows_writes:
-        say(settings.why_read_only)
+        logger.info(settings.why_read_only)
     return listener

@@ -1,48 +1,70 @@
-"""What a server can be told: where it listens, who may do what, and where its limits are."""
+"""Settings of the server."""
 
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.errors import GraphFormersError
+from graphformers.settings import Settings, setting
 
-LEAST_TOKEN = 16  # letters: a shorter secret can be guessed
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request, one client and all of them together may ask for."""
-
-    body_bytes: int = 1 << 20
-    text_letters: int = 10_000  # of one text; models read a few hundred tokens of it at most
-    id_letters: int = 1_000
-    texts: int = 256  # of a request for embeddings
-    neighbors: int = 64  # given with a text
-    edges: int = 1_000  # of a request
-    columns: int = 32  # of a node
-    k: int = 1_000
-    filters: int = 8
-    rate: float = 0.0  # requests a second from one address; 0 for any number
-    open_requests: int = 512  # at work at once; more are told to come back
-    seconds: float = 30.0  # for an answer, and for the arrival of a body
-    write_seconds: float = 120.0  # for a change, which may have to wait for a compaction
-    map_points: int = 50_000
+# Characters of a token; a shorter secret can be guessed.
+LEAST_TOKEN = 16
 
 
 @dataclass(frozen=True)
-class ServeSettings:
-    """A server."""
+class Limits(Settings):
+    """Limits of one request, of one client and of all clients together."""
 
-    vectors: Path
-    model: Path | None = None  # where it is no longer where it was when the vectors were made
-    host: str = "127.0.0.1"
-    port: int = 8000  # 0 takes a free one
-    write_token: str | None = None
-    read_token: str | None = None  # None: anybody who reaches the port may read
-    device: str | None = None
-    is_logged: bool = False  # a line for every request
-    names: tuple[str, ...] = ()  # under which a proxy on this machine passes requests on
-    limits: Limits = Limits()
+    body_bytes: int = setting(1 << 20, "Bytes of a request body.", at_least=1)
+    text_letters: int = setting(10_000, "Characters of a text.", at_least=1)
+    id_letters: int = setting(1_000, "Characters of an id.", at_least=1)
+    texts: int = setting(256, "Texts of a request for embeddings.", at_least=1)
+    neighbors: int = setting(64, "Neighbours given with a text.", at_least=1)
+    edges: int = setting(1_000, "Edges of a request.", at_least=1)
+    columns: int = setting(32, "Columns of a node.", at_least=1)
+    k: int = setting(1_000, "Results of a search.", at_least=1)
+    filters: int = setting(8, "Filters of a search.", at_least=1)
+    rate: float = setting(
+        0.0,
+        "Requests a second from one address; 0 for any number.",
+        at_least=0,
+    )
+    open_requests: int = setting(
+        512, "Requests answered at the same time; others are asked to try again.", at_least=1
+    )
+    seconds: float = setting(30.0, "Seconds for an answer, and for the arrival of a body.", above=0)
+    write_seconds: float = setting(
+        120.0, "Seconds for a change, which may have to wait for a compaction.", above=0
+    )
+    map_points: int = setting(50_000, "Nodes on the map.", at_least=1)
+
+
+@dataclass(frozen=True)
+class ServeSettings(Settings):
+    """Settings of a server."""
+
+    vectors: Path = setting(help="The folder of vectors.")
+    model: Path | None = setting(
+        None, "The model folder, where it is no longer the one noted in the vectors."
+    )
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.")
+    port: int = setting(8000, "Port to listen on; 0 takes any free one.", at_least=0, at_most=65535)
+    write_token: str | None = setting(None, "Token that writing needs.")
+    read_token: str | None = setting(
+        None, "Token that reading needs; without one anybody who reaches the port may read."
+    )
+    device: str | None = setting(None, "Device of the model; by default the best there is.")
+    is_logged: bool = setting(
+        False, "Log a line for every request: time, address, request, status, milliseconds."
+    )
+    names: tuple[str, ...] = setting(
+        (), "Host names under which a proxy on this machine passes requests on."
+    )
+    limits: Limits = setting(Limits(), "Limits of requests.")
+    compaction: CompactionSettings = setting(
+        CompactionSettings(), "When the log of changes is compacted."
+    )
 
     @property
     def is_loopback(self) -> bool:
@@ -56,9 +78,10 @@ class ServeSettings:
 
     @property
     def allows_writes(self) -> bool:
-        """With a token for writing, whoever has it; without any token, people on this machine.
+        """Whether anybody may change the store.
 
-        Not those whom a proxy lets in; and where readers need a token, nobody writes without one.
+        With a token for writing, whoever has it. Without any token, requests from this machine,
+        unless a proxy passed them on. With a token for reading alone, nobody.
         """
         if self.write_token is not None:
             return True
@@ -66,7 +89,7 @@ class ServeSettings:
 
     @property
     def why_read_only(self) -> str:
-        """What to tell somebody who wants to write where that is not allowed."""
+        """The error message for changes that a read-only server refuses."""
         if self.read_token is not None:
             reason = "with a token for reading and none for writing"
         else:
@@ -76,8 +99,10 @@ class ServeSettings:
 
 
 def read_token(file: Path | None, value: str | None, purpose: str) -> str | None:
-    """A token from a file or, where none is given, from the environment; None where there is
-    neither.
+    """A token from a file or else from the environment (`value`); None if there is neither.
+
+    Raises:
+        GraphFormersError: If the file cannot be read, or the token is short or holds blanks.
     """
     if file is not None:
         try:
@@ -92,8 +117,7 @@ def read_token(file: Path | None, value: str | None, purpose: str) -> str | None
     if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         where = file or "the environment"
         raise GraphFormersError(
-            f"{where}: a {purpose} token of {len(token)} letters given, expected at least "
-            f"{LEAST_TOKEN} without blanks, as "
-            "`openssl rand -hex 24` makes them"
+            f"{where}: a {purpose} token of {len(token)} characters given, expected at least "
+            f"{LEAST_TOKEN} without blanks, such as the output of `openssl rand -hex 24`"
         )
     return token

@@ -1,15 +1,16 @@
-"""Walks through the graph of near neighbours in processes of their own.
+"""Index worker processes: search an HNSW graph outside the server's process.
 
-usearch keeps Python's lock while it walks, so a search would stop everything else the server does.
-A child maps the same file, so it costs no memory; it is sent vectors through a pipe and sends back
-node numbers, and ends when the pipe does.
+usearch holds Python's lock while it searches, which would stop everything else in the server. A
+child maps the same file, so it needs no memory of its own. It receives vectors through a pipe,
+sends back node numbers, and ends when the pipe closes.
 
     question   width, count, rows, numbers of a row, bytes of a number (int64 each), the rows (int8
                or float32)
-    answer     rows, places of a row (int64 each), node numbers (int64), how many of a row's places
-               count (int64)
+    answer     rows, places of a row (int64 each), node numbers (int64), valid places of each row
+               (int64)
 """
 
+import logging
 import subprocess
 import sys
 import threading
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from graphformers.progress import say
+logger = logging.getLogger(__name__)
 
-if TYPE_CHECKING:  # the child should start quickly
+
+# The child starts quickly without this import.
+if TYPE_CHECKING:
     from graphformers.retrieval.index import OpenFile
 
 Array = np.ndarray[Any, Any]
@@ -30,18 +33,22 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Found:
-    """What a walk gives, as usearch says it; one row for each query, however many there are."""
+    """Hits in usearch's form; one row for each query."""
 
     keys: Array
     counts: Array
 
 
 class Walker:
-    """A graph of near neighbours in other processes, searched as NearGraph is. `own` is the same
-    graph in this process.
+    """An HNSW graph in other processes, with the interface of NearGraph.
 
-    The children are given the open file, not its path, where a compaction may have put another one.
-    Each answers one question at a time; as many threads as there are children can ask at once.
+    The children inherit the open file, not its path, where a compaction may have put another file.
+    Each child answers one question at a time; as many threads as there are children can search.
+
+    Args:
+        file: The open file of the index.
+        own: The same HNSW graph in this process, for the time when all children are gone.
+        num_processes: Number of children.
     """
 
     def __init__(self, file: "OpenFile", own: Any, num_processes: int = 1) -> None:
@@ -53,23 +60,26 @@ class Walker:
             subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,))
             for _ in range(num_processes)
         ]
-        # None: all are gone
+        # Free children; None when all are gone.
         self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()
         for process in self._processes:
             self._free.put(process)
         self._own, self._num_gone, self._guard = own, 0, threading.Lock()
-        # when the last view that uses it is gone
+        # Ends the children with the last view that uses them.
         self._end = weakref.finalize(self, end, self._processes)
 
     def search(self, rows: Array, count: int, width: int) -> Any:
+        """Node numbers of the `count` nearest vectors of each row."""
         while (process := self._free.get()) is not None:
             try:
                 found = ask(process, rows, count, width)
-            except BaseException as error:  # an answer that was half read cannot be read on
+            # An answer that was read in part cannot be continued.
+            except BaseException as error:
                 self._lose(process)
                 if not isinstance(error, OSError | EOFError):
                     raise
-                continue  # it was killed; another one is asked
+                # The child was killed; ask another one.
+                continue
             self._free.put(process)
             return found
         self._free.put(None)
@@ -81,7 +91,7 @@ class Walker:
         with self._guard:
             self._num_gone += 1
             left = len(self._processes) - self._num_gone
-        say(
+        logger.warning(
             f"a process that walks through the index is gone, {left} left; searches go on, more "
             f"slowly"
         )
@@ -90,7 +100,7 @@ class Walker:
 
 
 def ask(process: "subprocess.Popen[bytes]", rows: Array, count: int, width: int) -> Found:
-    """A question to a child, and its answer."""
+    """Sends a question to a child and returns its answer."""
     about = np.array([width, count, *rows.shape, rows.itemsize], dtype=np.int64)
     write_all(process.stdin, about.tobytes() + rows.tobytes())
     shape = numbers(process.stdout, 2)
@@ -99,7 +109,7 @@ def ask(process: "subprocess.Popen[bytes]", rows: Array, count: int, width: int)
 
 
 def end(processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Closes the pipes, which ends the processes."""
+    """Closes the pipes, which ends the processes, and waits for them."""
     for process in processes:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -109,13 +119,18 @@ def end(processes: "list[subprocess.Popen[bytes]]") -> None:
 
 
 def write_all(pipe: Any, content: bytes) -> None:
+    """Writes all bytes to a pipe."""
     view = memoryview(content)
     while view:
         view = view[pipe.write(view) :]
 
 
 def read_all(pipe: Any, length: int) -> bytes:
-    """Exactly so many bytes; EOFError where the other end is gone."""
+    """Reads exactly `length` bytes.
+
+    Raises:
+        EOFError: If the other end is closed.
+    """
     pieces = []
     while length:
         piece = pipe.read(length)
@@ -127,11 +142,12 @@ def read_all(pipe: Any, length: int) -> bytes:
 
 
 def numbers(pipe: Any, count: int) -> Array:
+    """Reads `count` int64 numbers from a pipe."""
     return np.frombuffer(read_all(pipe, 8 * count), dtype=np.int64)
 
 
 def answer(graph: Any, rows: Array, count: int) -> bytes:
-    """A walk for each row, as bytes."""
+    """The answer to a question, as bytes."""
     found = graph.search(rows, count, threads=1)
     keys = np.atleast_2d(found.keys).astype(np.int64)
     counts = (
@@ -145,11 +161,12 @@ def answer(graph: Any, rows: Array, count: int) -> bytes:
 
 
 def main(file: str, source: BinaryIO, target: BinaryIO) -> None:
+    """Answers questions until the pipe closes."""
     import signal
 
     from usearch.index import Index
 
-    # meant for the parent, which may still need answers
+    # Signals are meant for the parent, which may still need answers.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     graph: Any = Index.restore(file, view=True)

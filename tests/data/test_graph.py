@@ -1,3 +1,4 @@
+import json
 import random
 from pathlib import Path
 
@@ -293,21 +294,31 @@ def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
 def test_describe_counts(graph: TextGraph) -> None:
     found = describe_graph(graph)
     degrees = graph.degrees()
-    assert (found["nodes"], found["pairs"]) == (200, graph.num_pairs)
-    assert found["isolated"] == int((degrees == 0).sum())
-    assert found["degree_percentiles"]["100"] == degrees.max()
-    assert found["words_percentiles"]["100"] == max(
+    assert (found.nodes, found.pairs) == (200, graph.num_pairs)
+    assert found.isolated == int((degrees == 0).sum())
+    assert found.degree_percentiles["100"] == degrees.max()
+    assert found.words_percentiles["100"] == max(
         len(text.split()) for text in graph.texts.to_pylist()
     )
-    assert len(found["samples"]) == 5
-    for sample in found["samples"]:
+    assert len(found.samples) == 5
+    for sample in found.samples:
         assert {n["id"] for n in sample["neighbors"]} <= set(graph.neighbors(sample["id"]))
+
+
+def test_a_description_renders_itself(graph: TextGraph) -> None:
+    found = describe_graph(graph)
+    rows = {line.split("  ")[0]: line for line in str(found.as_table()).splitlines()}
+    assert rows["nodes"].split() == ["nodes", "200"]
+    assert rows["percentile"].split() == ["percentile", *found.degree_percentiles]
+    assert rows["degree"].split()[1:] == [f"{n:,}" for n in found.degree_percentiles.values()]
+    assert json.loads(json.dumps(found.to_dict()))["samples"] == found.samples
+    assert "<td>nodes</td><td>200</td>" in found._repr_html_()
 
 
 def test_a_graph_of_one_node() -> None:
     graph = build_graph(pa.table({"id": ["a"], "text": ["alone"]}), [], [])
     assert graph.num_pairs == 0
-    assert describe_graph(graph)["isolated"] == 1
+    assert describe_graph(graph).isolated == 1
     assert graph.neighbors("a") == []
 
 

@@ -18,11 +18,11 @@ import pytest
 from graphformers.cli import app
 from graphformers.data import delimited, tables
 from graphformers.data.builder import build_graph
+from graphformers.data.describe import describe_graph, describe_import
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.printing import print_graph, print_import
 
 NODES = [
     ("p1", "Attention, is all", 2017),
@@ -112,23 +112,20 @@ def test_columns_are_kept_as_given(tmp_path: Path) -> None:
         ImportSettings(keep="year")  # type: ignore[arg-type]
 
 
-def test_an_import_tells_what_becomes_of_edges(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
     nodes = write_csv(tmp_path / "nodes.csv", "id,text\na,one\nb,two\nc,three\n")
     edges = write_csv(
         tmp_path / "edges.csv", "src,dst,weight,type\na,b,1,x\na,b,2,x\nb,a,3,y\nc,c,4,x\nb,c,5,x\n"
     )
     graph = read_graph(nodes, edges)
-    print_import(graph, Path("a.graph"), False)
-    assert capsys.readouterr().out.splitlines() == [
-        "a.graph: 3 nodes, 2 linked pairs",
-        "  of 5 edges repeated or turned round: 2, from a node to itself: 1",
+    assert str(describe_import(graph).as_table()).splitlines() == [
+        "3 nodes, 2 linked pairs",
+        "  of 5 edges repeated or reversed: 2, from a node to itself: 1",
         "  not kept of the edges: weight; links have a type and a time (--column time=NAME) at "
         "most",
     ]
-    print_graph(graph.save(tmp_path / "a.graph"), False)
-    assert "not kept of the edges  weight" in capsys.readouterr().out
+    shown = str(describe_graph(graph.save(tmp_path / "a.graph")).as_table())
+    assert "not kept of the edges  weight" in shown
 
 
 def test_an_import_tells_which_column_it_took_for_the_text(
@@ -442,11 +439,13 @@ def test_columns_of_edges_that_no_file_holds(tmp_path: Path) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(GraphFormersError, match="no format 'excel'; there are: tables, dblp"):
+    with pytest.raises(
+        GraphFormersError, match="format='excel' given, expected one of: tables, dblp"
+    ):
         ImportSettings(format="excel")
     with pytest.raises(GraphFormersError, match="no column role 'txt'; there are: id, text"):
         ImportSettings(columns={"txt": "a"})
-    with pytest.raises(GraphFormersError, match="window 0"):
+    with pytest.raises(GraphFormersError, match="window=0 given, expected more than 0"):
         ImportSettings(format="sessions", window=0)
 
 
@@ -703,10 +702,10 @@ def test_what_a_format_does_not_ask_for_is_refused() -> None:
         {"header": False},
         {"window": 5.0},
     ):
-        with pytest.raises(GraphFormersError, match="but the format 'dblp' has no use for it"):
+        with pytest.raises(GraphFormersError, match="but the format 'dblp' does not use it"):
             ImportSettings(format="dblp", **changes)  # type: ignore[arg-type]
     with pytest.raises(
-        GraphFormersError, match="min_count=3 given, but the format 'tables' has no use for it"
+        GraphFormersError, match="min_count=3 given, but the format 'tables' does not use it"
     ):
         ImportSettings(min_count=3)
     assert ImportSettings(format="sessions", min_count=3, columns={"user": "who"}).min_count == 3

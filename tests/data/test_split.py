@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import graphformers.data.candidates as candidates
 from graphformers.data.builder import build_graph
 from graphformers.data.graph import TextGraph
-from graphformers.data.holdout import SplitSettings
+from graphformers.data.settings import SplitSettings
 from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import ArtifactError, GraphFormersError
 from tests.conftest import make_graph
@@ -243,7 +243,9 @@ def test_a_saved_split_is_the_same_and_knows_its_graph(graph: TextGraph, tmp_pat
     for name in ("indptr", "indices", "train", "held_out_nodes"):
         assert np.array_equal(getattr(loaded, name), getattr(split, name))
     assert np.array_equal(loaded.test.candidates, split.test.candidates)
-    assert loaded.table() == split.table()
+    assert loaded.sizes() == split.sizes()
+    assert loaded.to_dict() == split.to_dict() | {"graph": str(tmp_path / "a.graph")}
+    assert "<th>#Train</th>" in loaded._repr_html_()
     (tmp_path / "moved").mkdir()
     for name in ("a.graph", "a.split"):
         (tmp_path / name).rename(tmp_path / "moved" / name)

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 from graphformers.data.graph import TextGraph
-from graphformers.embedding import compaction
 from graphformers.embedding.job import embed
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import update
 from graphformers.errors import ArtifactError
 from graphformers.model.encoder import GraphFormers
@@ -60,8 +60,7 @@ def main(what: str, folder: Path) -> None:
         TextGraph.load(folder / "some.graph"),
     )
     ids = graph.ids.to_pylist()
-    if what == "compact":
-        compaction.LEAST_BYTES = 1
+    limits = CompactionSettings(least_bytes=1) if what == "compact" else CompactionSettings()
 
     def begin(place: Path) -> None:
         if what != "embed":
@@ -74,7 +73,7 @@ def main(what: str, folder: Path) -> None:
                 embed(model, graph, place, **EXACT)
         else:
             links = [(id, ids[i]) for i, id in enumerate(NEW)]
-            update(place, nodes=NEW, edges=links, remove=ids[40:44], model=model)
+            update(place, nodes=NEW, edges=links, remove=ids[40:44], model=model, compaction=limits)
 
     begin(folder / "whole.vectors")
     _, seconds = run(lambda: work(folder / "whole.vectors"))

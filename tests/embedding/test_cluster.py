@@ -22,10 +22,12 @@ import sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+from graphformers.cli import show_messages
 from graphformers.data.graph import TextGraph
-from graphformers.embedding.cluster import Cluster, embed_on_cluster
-from graphformers.embedding.plan import EmbedSettings
+from graphformers.embedding.cluster import embed_on_cluster
+from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.model.encoder import GraphFormers
+show_messages()
 folder = Path(sys.argv[1])
 model = GraphFormers.from_pretrained(folder / "start.model", device="cpu")
 settings = EmbedSettings(states_precision="float32", shard_size=2, batch_tokens=200)
@@ -90,8 +92,8 @@ def test_two_workers_one_killed_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_workers_need_folders(tmp_path: Path) -> None:
-    from graphformers.embedding.cluster import Cluster, embed_on_cluster
-    from graphformers.embedding.plan import EmbedSettings
+    from graphformers.embedding.cluster import embed_on_cluster
+    from graphformers.embedding.settings import Cluster, EmbedSettings
 
     with pytest.raises(
         GraphFormersError, match="workers read them from folders, so save both first"
@@ -190,11 +192,8 @@ def test_a_worker_without_room_is_not_waited_for(tmp_path: Path) -> None:
     cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         script = SCRIPT.replace(
-            'Cluster("local", 2, threads=1)', f"Cluster({cluster.address!r}, 2, threads=1)"
-        )
-        script = script.replace(
-            "folder = ",
-            "import graphformers.embedding.cluster as module\nmodule.PATIENCE = 0.5\nfolder = ",
+            'Cluster("local", 2, threads=1)',
+            f"Cluster({cluster.address!r}, 2, threads=1, patience=0.5)",
         )
         ray.init(address=cluster.address, include_dashboard=False, log_to_driver=False)
         busy = ray.remote(num_cpus=1)(wait).remote(15)

@@ -50,7 +50,7 @@ def test_continued_and_updated(tmp_path: Path) -> None:
 
 
 def test_with_little_memory_batches_are_read_in_pieces(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_layers": 4, "num_heads": 8}
     model, graph = make_model(**sizes).to("cuda"), make_graph(20_000, 40_000)
@@ -61,7 +61,7 @@ def test_with_little_memory_batches_are_read_in_pieces(
     ids = graph.ids.to_pylist()
     expected = embed(model, graph, tmp_path / "roomy.vectors").vectors(ids)
     torch.cuda.empty_cache()
-    assert "pieces" not in capsys.readouterr().err
+    assert "pieces" not in caplog.text
     torch.cuda.set_per_process_memory_fraction(0.5 * 2**30 / torch.cuda.mem_get_info()[1])
     try:
         vectors = [
@@ -71,7 +71,7 @@ def test_with_little_memory_batches_are_read_in_pieces(
         vectors.append(model.encode_nodes(graph))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert capsys.readouterr().err.count("the GPU's memory is full: batches are read in") >= 3
+    assert caplog.text.count("the GPU's memory is full: batches are read in") >= 3
     for found in vectors:
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
         assert ((found * expected).sum(1) / lengths).min() > 0.999

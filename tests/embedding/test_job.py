@@ -27,7 +27,7 @@ from graphformers.embedding import job, phases, shards
 from graphformers.embedding.forecast import forecast
 from graphformers.embedding.job import embed
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import EmbedSettings
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.states import LayerStates, model_fingerprint
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
@@ -86,9 +86,8 @@ def test_with_little_memory_batches_are_read_in_pieces(
     store = embed(model, graph, tmp_path / "some.vectors", states=states, **ROOMY)
     assert farthest(store, model, graph) <= 1e-5
     assert max(seen) <= 7
-    told = caplog.text
-    assert told.count("out of GPU memory: batches are computed in") == 1
-    assert "in 8 pieces" in told  # of 30 nodes each
+    assert caplog.text.count("out of GPU memory: batches are computed in") == 1
+    assert "in 8 pieces" in caplog.text  # of 30 nodes each
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -363,7 +362,7 @@ def test_a_graph_that_was_replaced_after_it_was_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("older", [False, True])
 def test_a_damaged_graph_in_unfinished_work_is_not_published(
-    older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sealed with the checksum that it then has, it would be what was meant, and the work be
     gone.
@@ -394,14 +393,15 @@ def test_a_damaged_graph_in_unfinished_work_is_not_published(
 
         def harmed(*given: Any) -> None:
             read_centers(*given)
-            assert "damaged, its checksum" in capsys.readouterr().err
+            assert "damaged, its checksum" in caplog.text
+            caplog.clear()
             flip(inside, 700)
 
         patch.setattr(Phases, "read_centers", harmed)
         with pytest.raises(GraphFormersError, match=r"nodes.arrow: damaged"):
             embed(model, graph, place, force=older, **EXACT)
     assert bytes_of(place) == before if older else not place.exists()
-    assert "finished shards are kept there" in capsys.readouterr().err
+    assert "finished shards are kept there" in caplog.text
     assert bytes_of(embed(model, graph, place, force=older, **EXACT).path) == bytes_of(whole.path)
 
 
@@ -628,9 +628,9 @@ def test_a_forecast_writes_nothing(name: str, tmp_path: Path) -> None:
     graph = some_graph().save(tmp_path / "some.graph")
     before = bytes_of(tmp_path)
     found = forecast(make_model(**MODELS[name]), graph, EmbedSettings())
-    assert found["nodes"] == 60
-    assert found["seconds"] > 0
-    assert found["vectors_gb"] * 1e9 == 60 * 24 * 4
+    assert found.nodes == 60
+    assert found.seconds > 0
+    assert found.vectors_gb * 1e9 == 60 * 24 * 4
     assert bytes_of(tmp_path) == before
 
 
@@ -640,7 +640,7 @@ def test_a_forecast_with_little_memory_tries_fewer_nodes(
 ) -> None:
     short_of_memory(monkeypatch, forecast_module, 9)
     # of 60, 30, 15
-    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())["nodes_tried"] == 7
+    assert forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings()).nodes_tried == 7
     short_of_memory(monkeypatch, forecast_module, 0)
     with pytest.raises(GraphFormersError, match="too small even for one node"):
         forecast(make_model(**MODELS[name]), some_graph(), EmbedSettings())
@@ -655,7 +655,7 @@ def test_a_forecast_with_little_memory_tries_fewer_nodes(
         ),
         (
             {"states_precision": "int8"},
-            "states_precision='int8' given, expected one of: float16, float32",
+            "states_precision='int8' given, expected float16 or float32",
         ),
         ({"states": "cloud"}, "states='cloud' given, expected one of: auto, memory, disk"),
         ({"shard_size": 0}, "shard_size=0 given, expected at least 1"),
@@ -712,7 +712,7 @@ def test_the_commands(
     assert "0 forwards" in run(*changes, "--device", "cpu")[0]
     assert json.loads(run("info", "some.vectors", "--json", "--verify")[0])["vectors"] == 60
     assert (
-        "of changes in its log, which is compacted by itself at 67.1 MB"
+        "of changes in its log, which is compacted automatically at 67.1 MB"
         in run("info", "some.vectors")[0]
     )
     assert "60 vectors" in run("export", "some.vectors", "-o", "some.parquet")[0]

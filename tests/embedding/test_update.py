@@ -25,11 +25,11 @@ from graphformers.embedding import compaction, shards
 from graphformers.embedding.changes import gather_changes, work_out
 from graphformers.embedding.job import embed
 from graphformers.embedding.live import LiveGraph
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoder import GraphFormers
-from graphformers.printing import print_update
 from graphformers.retrieval.filters import allowed_nodes
 from tests import forked
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph
@@ -241,19 +241,22 @@ def test_columns_and_types_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "share"), [("LEAST_BYTES", "SHARE"), ("LEAST_CHANGED", "CHANGED_SHARE")]
+    "limits",
+    [
+        CompactionSettings(least_bytes=5000, share=0.0),
+        CompactionSettings(least_changed=4, changed_share=0.0),
+    ],
 )
-def test_the_log_is_compacted_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, share: str
-) -> None:
+def test_the_log_is_compacted_by_itself(tmp_path: Path, limits: CompactionSettings) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
-    monkeypatch.setattr(compaction, limit, 5000 if limit == "LEAST_BYTES" else 4)
-    monkeypatch.setattr(compaction, share, 0.0)
-    reports = [update(store.path, nodes={f"new {i}": "graph"}, model=model) for i in range(12)]
+    reports = [
+        update(store.path, nodes={f"new {i}": "graph"}, model=model, compaction=limits)
+        for i in range(12)
+    ]
     assert [report.is_compacted for report in reports].count(True) >= 2
     found = VectorStore.load(store.path)
-    assert found.log.end <= 5000 if limit == "LEAST_BYTES" else len(found.changed_nodes()) <= 4
+    assert found.log.end <= 5000 if limits.share == 0 else len(found.changed_nodes()) <= 4
     assert len(found) == 72
     assert farthest(found, model, found.graph()) <= 1e-5
     found.artifact.verify()
@@ -583,11 +586,11 @@ def test_a_log_cut_anywhere_is_what_was_whole_before(tmp_path: Path) -> None:
     assert (store.path / "changes.log").read_bytes() == whole
 
 
-def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_log_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
     log = store.path / "changes.log"
-    capsys.readouterr()
+    caplog.clear()
     VectorStore.load(store.path)
     update(store, nodes={"new 0": "graph"}, model=model)
     first = log.stat().st_size
@@ -598,7 +601,7 @@ def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     VectorStore.load(store.path)
     log.write_bytes(b"")  # as a killed writer leaves it that had just made it
     VectorStore.load(store.path)
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
     for data, ignored in [
         (whole[:-5], len(whole) - first - 5),
         (whole[: first + 1], 1),
@@ -607,16 +610,17 @@ def test_a_cut_log_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]:
         log.write_bytes(data)
         VectorStore.load(store.path)
-        assert capsys.readouterr().err == (
+        assert caplog.messages == [
             f"{log}: the last {ignored:,} bytes are an unfinished record and are ignored: a change "
-            f"that is being written, "
-            "or one that was broken off\n"
-        )
+            f"that is being written, or one that was broken off"
+        ]
+        caplog.clear()
     log.write_bytes(whole[:-5])
     update(store, nodes={"new 1": "graph"}, model=model)
-    assert capsys.readouterr().err.count("unfinished record") == 1
+    assert caplog.text.count("unfinished record") == 1
+    caplog.clear()
     VectorStore.load(store.path)
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
 
 
 def test_every_command_tells_of_a_cut_log(tmp_path: Path) -> None:
@@ -698,10 +702,9 @@ def test_one_writer_for_many_changes_keeps_its_lock(
     model = make_model()
     path = make_base(tmp_path, model).path
     monkeypatch.setattr(shards, "LOCK_TRIES", 1)
-    monkeypatch.setattr(compaction, "LEAST_BYTES", 5000)
-    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    limits = CompactionSettings(least_bytes=5000, share=0.0)
     with locked(path) as lock:
-        updater = Updater(VectorStore.load(path), model, lock)
+        updater = Updater(VectorStore.load(path), model, lock, limits)
         ids = updater.store.ids.to_pylist()
         compactions = 0
         for i in range(8):
@@ -924,15 +927,17 @@ def test_a_folder_can_be_changed_from_within(
     model = make_model()
     store = make_base(tmp_path, model)
     monkeypatch.chdir(store.path)
-    monkeypatch.setattr(compaction, "LEAST_BYTES", 1)
-    monkeypatch.setattr(compaction, "SHARE", 0.0)
+    always = CompactionSettings(least_bytes=1, share=0.0)
     for i in range(2):
         assert update(
-            place if not i else store.path, nodes={f"new {i}": "graph"}, model=model
+            place if not i else store.path,
+            nodes={f"new {i}": "graph"},
+            model=model,
+            compaction=always,
         ).is_compacted
     monkeypatch.chdir(store.path)
     assert len(VectorStore.load(".")) == 62
-    assert update(".", nodes={"one more": "graph"}, model=model).nodes == 63
+    assert update(".", nodes={"one more": "graph"}, model=model, compaction=always).nodes == 63
     with pytest.raises(
         GraphFormersError,
         match="the current folder is gone, or another was put in its place; cd into it again",
@@ -1074,10 +1079,9 @@ def test_a_link_without_a_type_is_none_of_a_type(
     report = update(store, edges=[("a", "b", "likes")], model=model)
     report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
     assert (report.removed_links, report.linked_otherwise) == (1, (("a", "b", "cites"),))
-    print_update(report, store.path, as_json=False)
     assert (
         "linked otherwise: 1 links, such as 'a' – 'b', which have no link of type 'cites'"
-        in capsys.readouterr().out
+        in str(report.as_table())
     )
     update(store, remove_edges=[("a", "b", "likes")], model=model)
     assert VectorStore.load(store.path).graph().num_pairs == 1
@@ -1115,7 +1119,7 @@ def test_views_of_strings_are_strings(tmp_path: Path) -> None:
 
 
 def test_an_update_whose_compaction_fails_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
@@ -1124,13 +1128,10 @@ def test_an_update_whose_compaction_fails_is_done(
         raise GraphFormersError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "is_due", lambda store: True)
+        patch.setattr(compaction, "is_due", lambda *given: True)
         patch.setattr(compaction, "compact", fail)
         assert not update(store, nodes={"new": "graph"}, model=model).is_compacted
-    assert (
-        "the update is done, but its log could not be compacted: the disk is full"
-        in capsys.readouterr().err
-    )
+    assert "the update is done, but its log could not be compacted: the disk is full" in caplog.text
     assert "new" in VectorStore.load(store.path)
 
 
@@ -1198,7 +1199,7 @@ def test_nobody_else_writes_between_a_compaction_and_the_next_change(
         tried.append(path)
         return load(path)
 
-    monkeypatch.setattr(compaction, "is_due", lambda store: len(tried) == 0)
+    monkeypatch.setattr(compaction, "is_due", lambda *given: len(tried) == 0)
     with locked(store.path) as lock:
         updater = Updater(VectorStore.load(store.path), model, lock)
         monkeypatch.setattr(VectorStore, "load", staticmethod(opened))
@@ -1225,7 +1226,7 @@ def test_an_updater_whose_new_base_cannot_be_opened_writes_no_more(
     with locked(store.path) as lock:
         updater = Updater(VectorStore.load(store.path), model, lock)
         with monkeypatch.context() as patch:
-            patch.setattr(compaction, "is_due", lambda store: True)
+            patch.setattr(compaction, "is_due", lambda *given: True)
             patch.setattr(VectorStore, "load", staticmethod(fail))
             assert not updater.apply(gather_changes(nodes={"one": "graph"})).is_compacted
         with pytest.raises(GraphFormersError, match="was replaced or moved while it was in use"):
@@ -1319,10 +1320,9 @@ def test_columns_that_the_import_left_out_stay_out(
     (tmp_path / "new.csv").write_text("id,title,note,year\na,graph,z,3\n")
     report = update(store, nodes=tmp_path / "new.csv", model=model)
     assert (report.changed_nodes, report.new_columns, report.columns_not_kept) == (1, (), ("note",))
-    print_update(report, store.path, as_json=False)
     assert (
         "not kept of the nodes: note, as when the graph was imported; --keep note keeps them"
-        in capsys.readouterr().out
+        in str(report.as_table())
     )
     (tmp_path / "few.csv").write_text("id,title\nc,words\n")  # none of those that are kept
     assert update(store, nodes=tmp_path / "few.csv", model=model).new_nodes == 1
@@ -1468,8 +1468,7 @@ def test_rows_that_are_left_out_are_counted(
         1,
         0,
     )
-    print_update(report, store.path, as_json=False)
-    shown = capsys.readouterr().out
+    shown = str(report.as_table())
     assert "skipped: 1 × empty text" in shown
     assert "left out: 1 links from a node to itself" in shown
 

@@ -131,7 +131,7 @@ def split_facts(split: Any) -> Facts:
         "indptr": np.asarray(split.indptr),
         "indices": np.asarray(split.indices),
         "notes": list(split.notes),
-        "table": split.table(),
+        "table": split.sizes(),
     }
 
 
@@ -556,7 +556,7 @@ def search(
 ) -> list[Facts]:
     """`kind` is text, similar, links or vector."""
     more = {"neighbors": near} if near else {}
-    return [match.table() for match in getattr(searcher, kind)(query, k, where=where, **more)]
+    return [match.to_dict() for match in getattr(searcher, kind)(query, k, where=where, **more)]
 
 
 # ---- server

@@ -261,7 +261,7 @@ def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
 
 
 def test_an_index_that_cannot_be_kept_serves(
-    tmp_path: Path, large: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, large: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(path: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
@@ -269,18 +269,18 @@ def test_an_index_that_cannot_be_kept_serves(
     store = embed(make_model(), some_graph(), tmp_path / "v")
     monkeypatch.setattr("graphformers.retrieval.index.put_in_place", refuse)
     made = Index.open(store)
-    assert "the index cannot be kept there (Read-only file system)" in capsys.readouterr().err
+    assert "the index cannot be kept there (Read-only file system)" in caplog.text
     assert (made.search(store.base_vectors(np.arange(3)), 1).nodes_QK >= 0).all()
 
 
 def test_a_damaged_or_foreign_index_is_made_again(
-    tmp_path: Path, large: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, large: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     embed(make_model(), some_graph(), tmp_path / "v")
     Index.open(VectorStore.load(tmp_path / "v"))
     flip(tmp_path / "v" / FILE, 500)
     assert not Index.open(VectorStore.load(tmp_path / "v")).is_exact
-    assert "damaged, its checksum does not match; it is made again" in capsys.readouterr().err
+    assert "damaged, its checksum does not match; it is made again" in caplog.text
     assert load_index(VectorStore.load(tmp_path / "v")) is not None
     (tmp_path / "v" / ABOUT).write_text("{")
     assert load_index(VectorStore.load(tmp_path / "v")) is None

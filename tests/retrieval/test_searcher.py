@@ -245,6 +245,17 @@ def test_wrong_questions(place: Path) -> None:
         Searcher(place, make_model(seed=5))
 
 
+def test_matches_render_themselves(place: Path) -> None:
+    found = search(place, "graph text", 3, columns="year", model=make_model())
+    assert found.to_dict() == [
+        {"id": each.id, "score": each.score, "text": each.text, "columns": each.columns}
+        for each in found
+    ]
+    html = found._repr_html_()
+    assert html.count("<tr>") == 4
+    assert f"<td>{found[0].id}</td>" in html
+
+
 def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = VectorStore.load(place)
     id = store.ids[3].as_py()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from graphformers.embedding import changes as changes_module
-from graphformers.embedding import compaction
 from graphformers.embedding.log import ChangeLog
+from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.retrieval import index as index_module
@@ -307,9 +307,8 @@ def test_compaction_goes_on_beside_reads_and_writes(
         if not has_usearch():
             pytest.skip("usearch is not installed")
         monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
-    monkeypatch.setattr(compaction, "LEAST_BYTES", 6000)
-    monkeypatch.setattr(compaction, "SHARE", 0.0)
-    engine = Engine(ServeSettings(place, device="cpu"))
+    limits = CompactionSettings(least_bytes=6000, share=0.0)
+    engine = Engine(ServeSettings(place, device="cpu", compaction=limits))
     ids, bases = engine.view.store.ids.to_pylist(), set()
     for i in range(24):
         id = f"n{i}"

@@ -725,7 +725,7 @@ def test_a_server_that_cannot_start_says_why(place: Path, tmp_path: Path) -> Non
     make_model(seed=5).save_pretrained(tmp_path / "other.model")
     assert "made with another model" in failed(str(place), "--model", str(tmp_path / "other.model"))
     (tmp_path / "short").write_text("short")
-    assert "a writing token of 5 letters given" in failed(
+    assert "a writing token of 5 characters given" in failed(
         str(place), "--token-file", str(tmp_path / "short")
     )
 

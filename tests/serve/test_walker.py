@@ -40,7 +40,7 @@ def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> N
 
 
 def test_a_killed_one_is_done_without(
-    index: Index, place: Path, capfd: pytest.CaptureFixture[str]
+    index: Index, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     walker = Walker(OpenFile(place / FILE), index._graph, num_processes=2)
     queries = index.store.base_vectors(np.arange(3))
@@ -53,9 +53,9 @@ def test_a_killed_one_is_done_without(
             np.testing.assert_array_equal(
                 index.through(walker).search(queries, 5).nodes_QK, expected
             )
-        said = capfd.readouterr().err
-        assert said.count("is gone") == 1
-        assert f"{left} left" in said
+        assert caplog.text.count("is gone") == 1
+        assert f"{left} left" in caplog.text
+        caplog.clear()
 
 
 def test_a_failure_of_another_kind_loses_one_and_blocks_nobody(

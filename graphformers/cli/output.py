@@ -1,0 +1,42 @@
+"""What commands print: a table for people, JSON for programs."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from graphformers.table import Table
+
+
+class Result(Protocol):
+    """A result that renders itself."""
+
+    def to_dict(self) -> Any:
+        """The result as values that JSON knows."""
+
+    def as_table(self) -> "Table":
+        """The result as a table."""
+
+
+def show_result(result: Result, as_json: bool, output: Path | None = None) -> None:
+    """Prints a result.
+
+    Args:
+        result: The result of a command.
+        as_json: Whether to print JSON instead of a table.
+        output: The folder that the command wrote, where the result does not name it.
+    """
+    if as_json:
+        found = result.to_dict()
+        found = found if output is None else {"output": str(output)} | found
+        # Columns of nodes may hold values that JSON does not know, such as bytes.
+        print(json.dumps(found, ensure_ascii=False, default=str))
+        return
+    table = result.as_table()
+    if output is not None:
+        print(f"{output}: {table}")
+    elif table.header:
+        # On a terminal the header is bold.
+        table.print()
+    else:
+        print(table)

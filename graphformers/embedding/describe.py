@@ -1,0 +1,152 @@
+"""Descriptions of models and of stores of vectors, as `info` shows them."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from graphformers.embedding.compaction import most_bytes
+from graphformers.embedding.settings import CompactionSettings
+from graphformers.embedding.states import model_fingerprint
+from graphformers.embedding.vectors import VectorStore
+from graphformers.model.backbones import training_of
+from graphformers.model.encoder import GraphFormers
+from graphformers.progress import amount
+from graphformers.table import Table
+
+# Characters of a fingerprint that are shown.
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class StoreDescription:
+    """Size, origin and log of a folder of vectors. Made by `describe_store`.
+
+    Attributes:
+        output: The folder.
+        vectors: Number of vectors.
+        size: Dimension of a vector.
+        precision: Number type of the stored vectors.
+        similarity: How vectors are compared: dot or cosine.
+        method: Method of the model.
+        neighbors: Neighbours sampled for a node.
+        states: Precision of the layer states; None where they were not kept.
+        log_bytes: Size of the log of changes.
+        compacted_at: Size of the log from which on it is compacted.
+        unfinished_bytes: Size of an unfinished record at the end of the log.
+        model: The start of the model's fingerprint.
+    """
+
+    output: str
+    vectors: int
+    size: int
+    precision: str
+    similarity: str
+    method: str
+    neighbors: int
+    states: str | None
+    log_bytes: int
+    compacted_at: int
+    unfinished_bytes: int
+    model: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return asdict(self)
+
+    def as_table(self) -> Table:
+        """A line for the size, one for the origin and one for the log."""
+        kept = f"states in {self.states}" if self.states else "no states"
+        lines = [
+            f"{self.output}: {self.vectors:,} vectors of {self.size} numbers, {self.precision}, "
+            f"{kept}",
+            f"by {self.method}, model {self.model}, {self.neighbors} neighbours, compared by "
+            f"{self.similarity}",
+        ]
+        if self.log_bytes:
+            lines.append(
+                f"{amount(self.log_bytes, 'B')} of changes in its log, which is compacted "
+                f"automatically at {amount(self.compacted_at, 'B')}, or when many vectors changed"
+            )
+        return Table((), [(line,) for line in lines])
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def describe_store(store: VectorStore) -> StoreDescription:
+    """Size, origin and log of a store of vectors."""
+    settings = store.settings
+    return StoreDescription(
+        output=str(store.path),
+        vectors=len(store),
+        size=store.size,
+        precision=store.precision,
+        similarity=settings["similarity"],
+        method=settings["method"],
+        neighbors=settings["num_neighbors"],
+        states=settings["states"]["key"]["precision"] if settings["states"] else None,
+        log_bytes=store.log.end,
+        compacted_at=most_bytes(store, CompactionSettings()),
+        unfinished_bytes=store.log.unfinished,
+        model=store.key.model[:SHOWN],
+    )
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """Configuration and training of a model folder. Made by `describe_model`.
+
+    Attributes:
+        output: The folder.
+        model: The start of the model's fingerprint.
+        facts: Parts of the configuration, and the number of parameters.
+        training: What the folder notes of the training; empty where there was none.
+    """
+
+    output: str
+    model: str
+    facts: dict[str, Any]
+    training: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration, and steps, seconds and validation of the training, for JSON."""
+        trained = {name: self.training.get(name) for name in ("steps", "seconds", "valid")}
+        return {"output": self.output, **self._identity(), **self.facts, **trained}
+
+    def as_table(self) -> Table:
+        """A line for each part of the configuration, and for the training."""
+        rows = self._identity() | self.facts
+        rows["trained"] = "no"
+        if self.training:
+            rows["trained"] = (
+                f"{self.training['steps']:,} steps in {self.training['seconds']:.0f} s"
+            )
+        if valid := self.training.get("valid"):
+            rows["valid P@1"] = f"{valid['P@1']:.4f}, at step {valid['step']:,}"
+        return Table(
+            (),
+            [
+                (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+                for name, value in rows.items()
+            ],
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        return {"kind": "model", "model": self.model}
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def describe_model(path: Path) -> ModelDescription:
+    """Configuration and training of a model folder."""
+    model = GraphFormers.from_pretrained(path, device="cpu")
+    names = ("num_layers", "hidden_size", "max_tokens", "num_neighbors", "pooling", "similarity")
+    facts = {
+        "method": model.config.method,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **{name: getattr(model.config, name) for name in names},
+    }
+    return ModelDescription(
+        str(path), model_fingerprint(model)[:SHOWN], facts, dict(training_of(path))
+    )

@@ -1,0 +1,48 @@
+"""Settings classes: descriptions, bounds and defaults of their fields."""
+
+import pytest
+
+from graphformers.data.settings import ImportSettings, SplitSettings
+from graphformers.embedding.settings import Cluster, CompactionSettings, EmbedSettings
+from graphformers.errors import GraphFormersError
+from graphformers.serve.settings import Limits, ServeSettings
+from graphformers.settings import Settings, describe
+
+CLASSES = (
+    ImportSettings,
+    SplitSettings,
+    EmbedSettings,
+    Cluster,
+    CompactionSettings,
+    Limits,
+    ServeSettings,
+)
+
+
+@pytest.mark.parametrize("settings", CLASSES)
+def test_every_setting_has_a_description_of_one_sentence(settings: type[Settings]) -> None:
+    for entry in describe(settings):
+        assert entry.help.endswith("."), entry.name
+        assert ". " not in entry.help, entry.name
+        assert entry.help[0].isupper() or entry.help.startswith("sessions:"), entry.name
+
+
+def test_mutable_defaults_are_made_for_each_object() -> None:
+    defaults = {entry.name: entry.default for entry in describe(ImportSettings)}
+    assert defaults["columns"] == {}
+    assert ImportSettings().columns is not ImportSettings().columns
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SplitSettings(test=2.0**41), "expected a share between 0 and 1 or a whole number"),
+        (lambda: SplitSettings(candidates=1), "candidates=1 given, expected at least 2"),
+        (lambda: ServeSettings("x", port=70_000), "port=70000 given, expected 0 to 65535"),
+        (lambda: Limits(seconds=0.0), "seconds=0.0 given, expected more than 0"),
+        (lambda: EmbedSettings(workers=-1), "workers=-1 given, expected 0 or more"),
+    ],
+)
+def test_values_out_of_bounds_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(GraphFormersError, match=message):
+        make()
