@@ -1066,9 +1066,7 @@ def test_links_that_stay_keep_their_times(tmp_path: Path) -> None:
     assert [link[:3] for link in found()] == [*(link[:3] for link in ends[1:]), ("a", "b", "cites")]
 
 
-def test_a_link_without_a_type_is_none_of_a_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_without_a_type_is_none_of_a_type(tmp_path: Path) -> None:
     """In a graph without types, nothing is removed where one is asked for, which is said; a blank
     type is none.
     """
@@ -1311,9 +1309,7 @@ def test_files_are_read_as_those_of_the_graph_were(tmp_path: Path) -> None:
     assert VectorStore.load(store.path).text("e") == "other"
 
 
-def test_columns_that_the_import_left_out_stay_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_that_the_import_left_out_stay_out(tmp_path: Path) -> None:
     table = "id,title,note,year\na,graph,x,1\nb,text,y,2\n"
     model, store = imported_base(tmp_path, table, columns={"text": "title"}, keep=("year",))
     assert update(store, nodes=tmp_path / "nodes.csv", model=model).already_so == 2
@@ -1443,9 +1439,7 @@ def test_files_without_a_header_and_nodes_without_a_text(tmp_path: Path) -> None
     assert update(store, nodes=tmp_path / "new.csv", model=model, header=True).new_nodes == 1
 
 
-def test_rows_that_are_left_out_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
     model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
     (tmp_path / "new.csv").write_text("id,text\nc,\nd,words\n")
     with pytest.raises(
