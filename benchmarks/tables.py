@@ -32,8 +32,10 @@ from typing import Any
 
 from graphformers.artifact import MANIFEST
 from graphformers.batching.tokens import Tokenizer, graph_tokens
-from graphformers.compare.comparison import check_folder, conditions_of, num_neighbors
-from graphformers.compare.runs import Plan, load_ranks, untrained
+from graphformers.compare.comparison import check_folder
+from graphformers.compare.conditions import conditions_of
+from graphformers.compare.runs import load_ranks, rank_untrained
+from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant, variants, variants_of
 from graphformers.data.split import LinkSplit
 from graphformers.model.backbones import find_backbone
@@ -169,20 +171,20 @@ def sweep_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
     return jobs
 
 
-def plan_of(place: Place, chosen: argparse.Namespace, folder: Path) -> Plan:
+def plan_of(place: Place, chosen: argparse.Namespace, folder: Path) -> ComparisonSettings:
     settings = merge_settings(
         read_recipe(Path(chosen.config)), parse_settings([*chosen.set, *place.settings])
     )
-    return Plan(LinkSplit.load(place.split), folder, chosen.source, settings)
+    return ComparisonSettings(LinkSplit.load(place.split), folder, chosen.source, settings)
 
 
 def scores_of(
-    plan: Plan, methods: Sequence[Variant], seed: int, table: str | None = None
+    plan: ComparisonSettings, methods: Sequence[Variant], seed: int, table: str | None = None
 ) -> dict[Path, list[str]]:
     """Where a process leaves the scores of some methods, and under which conditions they are."""
-    most = num_neighbors(plan)
+    most = plan.num_neighbors
     return {
-        plan.place(each, seed).with_suffix(".scores"): conditions_of(each, table, most)
+        plan.model_folder(each, seed).with_suffix(".scores"): conditions_of(each, table, most)
         for each in methods
     }
 
@@ -228,13 +230,13 @@ def _note(
     print(json.dumps(told | {"at": round(time.monotonic() - chosen.began)}), flush=True)
 
 
-def prepare(plan: Plan) -> None:
+def prepare(plan: ComparisonSettings) -> None:
     """What all runs of a split share is made once: its tokens, and the rankings that need no
     training.
     """
     graph_tokens(plan.split.graph, Tokenizer.from_folder(find_backbone(plan.source)))
     check_folder(plan.folder)
-    untrained(plan)
+    rank_untrained(plan)
 
 
 def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.compare.comparison import Comparison, compare
-from graphformers.compare.runs import Plan
+from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import variant
 from graphformers.data.describe import describe_graph
 from graphformers.data.graph import TextGraph
@@ -70,7 +70,7 @@ class Demo:
         return {
             "graph": describe_graph(self.graph).to_dict(),
             "split": self.split.sizes(),
-            "test": self.comparison.results.table(),
+            "test": self.comparison.results.to_dict(),
             "search": self.found.matches.to_dict(),
         }
 
@@ -95,12 +95,13 @@ def run_demo(
         if _is_there(place)
         else _split(graph, questions, candidates).save(place)
     )
-    logger.info(
-        f"{split}: which links are true, each among {split.test.candidates.shape[1]} candidates?"
+    count = split.test.candidates.shape[1]
+    logger.info(f"{split}: which links are true, each among {count} candidates?")
+    settings = ComparisonSettings(
+        split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True
     )
-    plan = Plan(split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True)
-    found = compare(plan, methods=METHODS)
-    model = plan.place(variant(METHODS[1]), plan.seeds[0])
+    found = compare(settings, methods=METHODS)
+    model = settings.model_folder(variant(METHODS[1]), settings.seeds[0])
     return Demo(graph, split, found, model, embed_and_search(model, graph, folder))
 
 

@@ -162,7 +162,7 @@ def test_demo_trains_on_the_standard_library(
     }
     caplog.clear()
     again = run_demo(tmp_path / "demo", seconds=1)
-    assert again.comparison.results.table() == demo.comparison.results.table()
+    assert again.comparison.results.to_dict() == demo.comparison.results.to_dict()
     print_demo(again, as_json=False)
     shown = capsys.readouterr()
     assert caplog.text.count("made by an earlier run") == 2

@@ -236,7 +236,7 @@ def _details(settings: ComparisonSettings, results: Results) -> dict[str, object
         budget = ", ".join(f"{count:,} steps" for count in steps)
     return {
         "split": str(split.artifact.path) if split.artifact else "",
-        "pairs": ", ".join(f"{name} {value:,}" for name, value in split.table().items()),
+        "pairs": ", ".join(f"{name} {value:,}" for name, value in split.sizes().items()),
         "backbone": settings.source,
         "budget of every run": budget,
         "batch size": config.batch_size,
@@ -244,8 +244,3 @@ def _details(settings: ComparisonSettings, results: Results) -> dict[str, object
         "settings": ", ".join(f"{name}={value}" for name, value in shown.items()) or "defaults",
         "graphformers": __version__,
     }
-
-
-def num_neighbors(settings: ComparisonSettings) -> int:
-    """The former place of `ComparisonSettings.num_neighbors`, for callers that still use it."""
-    return settings.num_neighbors

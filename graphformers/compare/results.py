@@ -192,7 +192,7 @@ class Results:
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, for JSON."""
         return {
-            "split": self.split.table(),
+            "split": self.split.sizes(),
             "trained": {each.name: each.to_dict() for each in self.trained},
             "untrained": {each.title: each.to_dict() for each in self.untrained},
             "slices": {
@@ -204,17 +204,6 @@ class Results:
                 for group, names in self.slices.items()
             },
         }
-
-    @property
-    def words(self) -> list[str]:
-        """The former place of the verdict, for callers that still use it."""
-        from graphformers.compare.verdict import verdict
-
-        return verdict(self)
-
-    def table(self) -> dict[str, object]:
-        """The former `to_dict`, with the verdict, for callers that still use it."""
-        return self.to_dict() | {"verdict": self.words}
 
 
 def difference(one: System, other: System, condition: str = OWN_NEIGHBORS) -> Difference:

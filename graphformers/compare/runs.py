@@ -230,13 +230,3 @@ def load_ranks(path: Path) -> tuple[dict[str, Ranks], RunFacts]:
         ranks[name] = Ranks(better, tied)
     facts: RunFacts = artifact.summary["facts"]
     return ranks, facts
-
-
-class Plan(ComparisonSettings):
-    """The former name of `ComparisonSettings`, for callers that still use it."""
-
-    place = ComparisonSettings.model_folder
-
-
-# the former name of `rank_untrained`, for callers that still use it
-untrained = rank_untrained

@@ -11,7 +11,7 @@ from graphformers.table import Table
 
 def dataset_table(results: Results) -> Table:
     """Table 1: the sizes of the split."""
-    sizes = results.split.table()
+    sizes = results.split.sizes()
     return Table(list(sizes), [[f"{size:,}" for size in sizes.values()]], "Data")
 
 

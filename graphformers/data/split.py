@@ -115,10 +115,6 @@ class LinkSplit:
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
 
-    def table(self) -> dict[str, float]:
-        """The same as `sizes`."""
-        return self.sizes()
-
     def to_dict(self) -> dict[str, Any]:
         """Sizes, settings and notes, for JSON."""
         return self.sizes() | {

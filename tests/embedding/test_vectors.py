@@ -13,7 +13,7 @@ from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore, to_precision
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.foreign import read_vectors
+from graphformers.evaluation.external import read_vectors
 from graphformers.files import put_in_place
 from graphformers.retrieval.searcher import search
 from tests.embedding.conftest import EXACT, make_model, some_graph
