@@ -56,7 +56,7 @@ TOKENIZER = ("--tokenizer", "@tokenizer.json")
 REFERENCE = ("--reference", "@reference.jsonl")
 EMBED = ("benchmarks/embed.py", *TOKENIZER, "--folder", "@made", "--stacks", STACKS)
 # others import what the machine of a GPU may lack
-TESTS = tuple(f"tests/{part}/test_gpu.py" for part in ("model", "train", "embedding"))
+TESTS = tuple(f"tests/{part}/test_gpu.py" for part in ("model", "training", "embedding"))
 # most of their time is compiling; pytest-benchmark, where it is installed, complains of several
 # processes
 AT_ONCE = ("-n", "6", "-p", "no:benchmark") if importlib.util.find_spec("xdist") else ()

@@ -37,9 +37,9 @@ from graphformers.compare.conditions import conditions_of
 from graphformers.compare.runs import load_ranks, rank_untrained
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant, variants, variants_of
-from graphformers.data.split import LinkSplit
 from graphformers.model.backbones import find_backbone
-from graphformers.train.settings import merge_settings, parse_settings, read_recipe
+from graphformers.splits.split import LinkSplit
+from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
 
 GRAPHFORMERS = [sys.executable, "-m", "graphformers"]
 SHORTEST = 20  # seconds: no run is begun with less left

@@ -4,7 +4,7 @@
       reference.jsonl
 
 Weights are random: speed does not depend on them. Everything that a run does in its first stage is
-done: sampling, pollution, packing in worker processes, bf16, gradients through neighbours, dropout
+done: sampling, masking, packing in worker processes, bf16, gradients through neighbours, dropout
 0.1, all parameters trained by Adam. Timed is a stretch of steps by the wall clock after as many
 steps as compiling takes. `--reference` holds what the 2021 code reached on the same card (one JSON
 object per line, with "what": "reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
@@ -26,14 +26,14 @@ import torch
 from encode import SHAPES, matmul_ceiling
 
 from graphformers.batching.tokens import Tokenizer
-from graphformers.data.split import LinkSplit
 from graphformers.model.compute import choose_device
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
-from graphformers.train.batches import Counts
-from graphformers.train.checkpoint import Recent
-from graphformers.train.settings import TrainConfig
-from graphformers.train.trainer import Trainer
+from graphformers.splits.split import LinkSplit
+from graphformers.training.batches import Counts
+from graphformers.training.checkpoint import Recent
+from graphformers.training.settings import TrainConfig
+from graphformers.training.trainer import Trainer
 
 
 def make_trainer(

@@ -15,8 +15,8 @@ import typer.main
 from graphformers.cli import app
 from graphformers.model.config import ModelConfig
 from graphformers.settings import Settings, describe
-from graphformers.train.objective import ObjectiveSettings
-from graphformers.train.settings import MODEL_SETTINGS, TrainConfig
+from graphformers.training.objective import ObjectiveSettings
+from graphformers.training.settings import MODEL_SETTINGS, TrainConfig
 
 PAGE = Path(__file__).parent / "cli.md"
 

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from graphformers.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from graphformers.batching.sampling import Neighborhood, NeighborSampler
     from graphformers.data.builder import build_graph
@@ -10,7 +12,6 @@ if TYPE_CHECKING:
     from graphformers.data.graph import TextGraph
     from graphformers.data.readers import read_graph
     from graphformers.data.settings import ImportSettings, SplitSettings
-    from graphformers.data.split import LinkSplit, split_links
     from graphformers.embedding.job import embed
     from graphformers.embedding.settings import EmbedSettings
     from graphformers.embedding.update import UpdateReport, update
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from graphformers.model.config import ModelConfig
     from graphformers.model.encoder import GraphFormers
     from graphformers.retrieval.searcher import Match, Searcher, search
-    from graphformers.train.settings import TrainConfig
-    from graphformers.train.trainer import Trainer
+    from graphformers.splits.split import LinkSplit, split_links
+    from graphformers.training.settings import TrainConfig
+    from graphformers.training.trainer import Trainer
 
-__version__ = "0.1.0"
 
 # where each public name lives; a module is imported when its name is first used, so that --help
 # stays fast
@@ -33,7 +34,7 @@ _HOMES = {
     "GraphFormers": "model.encoder",
     "GraphFormersError": "errors",
     "ImportSettings": "data.settings",
-    "LinkSplit": "data.split",
+    "LinkSplit": "splits.split",
     "Match": "retrieval.searcher",
     "ModelConfig": "model.config",
     "NeighborSampler": "batching.sampling",
@@ -41,8 +42,8 @@ _HOMES = {
     "Searcher": "retrieval.searcher",
     "SplitSettings": "data.settings",
     "TextGraph": "data.graph",
-    "TrainConfig": "train.settings",
-    "Trainer": "train.trainer",
+    "TrainConfig": "training.settings",
+    "Trainer": "training.trainer",
     "UpdateReport": "embedding.update",
     "VectorStore": "embedding.vectors",
     "build_graph": "data.builder",
@@ -52,7 +53,7 @@ _HOMES = {
     "from_pyg": "data.exchange",
     "read_graph": "data.readers",
     "search": "retrieval.searcher",
-    "split_links": "data.split",
+    "split_links": "splits.split",
     "to_networkx": "data.exchange",
     "to_pyg": "data.exchange",
     "update": "embedding.update",

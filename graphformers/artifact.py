@@ -362,7 +362,7 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
 
 
 def _seal(draft: Draft, kind: str, version: int) -> None:
-    from graphformers import __version__
+    from graphformers.version import __version__
 
     found = [
         file

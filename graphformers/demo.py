@@ -13,12 +13,12 @@ from graphformers.data.describe import describe_graph
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
-from graphformers.data.split import LinkSplit, split_links
 from graphformers.embedding.job import embed
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Matches, Searcher
+from graphformers.splits.split import LinkSplit, split_links
 from graphformers.table import Table
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ SETTINGS: dict[str, Any] = {
     "graph_factor": 10.0,
     "num_neighbors": 3,
     "pooling": "mean",
-    "graph_start": 4.0,
-    "popularity": True,
+    "graph_token_scale": 4.0,
+    "logq_correction": True,
     "warmup": 10,
     "decay": "linear",
     "max_norm": 1.0,

@@ -1,18 +1,6 @@
 """Exceptions. Every message says what was given, what was expected and what to do next."""
 
-import math
-import numbers
 from collections.abc import Iterable
-from dataclasses import fields
-from typing import Any
-
-_KINDS = {
-    "int": numbers.Integral,
-    "float": numbers.Real,
-    "str": str,
-    "bool": bool,
-    "None": type(None),
-}
 
 
 class GraphFormersError(Exception):
@@ -74,40 +62,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-
-
-def kind_of(annotation: object) -> str:
-    """A type as it is written: `int`, `float | None`."""
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
-
-
-def fits(value: object, kind: str) -> bool:
-    """Whether a value has a type such as `int` or `float | None`.
-
-    Numbers of numpy count as numbers; true and false do not.
-    """
-    if isinstance(value, bool):
-        return "bool" in kind.split(" | ")
-    return any(isinstance(value, _KINDS[name]) for name in kind.split(" | ") if name != "bool")
-
-
-def require(settings: Any, holds: bool, name: str, expected: str) -> None:
-    """Raises an error that names a setting, its value and what was expected, unless `holds`."""
-    if not holds:
-        raise GraphFormersError(f"{name}={getattr(settings, name)!r} given, expected {expected}")
-
-
-def require_types(settings: Any) -> None:
-    """Checks the types of the fields of a dataclass, and that numbers are finite."""
-    for entry in fields(settings):
-        kind, value = kind_of(entry.type), getattr(settings, entry.name)
-        if not set(kind.split(" | ")) <= set(_KINDS):
-            continue
-        if not fits(value, kind):
-            raise GraphFormersError(f"{entry.name}={value!r} given, expected {kind}")
-        # Numbers of numpy cannot be written as JSON.
-        if isinstance(value, numbers.Number) and hasattr(value, "item"):
-            value = value.item()
-            object.__setattr__(settings, entry.name, value)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise GraphFormersError(f"{entry.name}={value!r} given, expected a finite number")

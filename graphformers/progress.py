@@ -15,15 +15,10 @@ _silent = False
 
 
 def be_silent() -> None:
-    """Shows no progress and logs nothing from now on: of several processes only the first does."""
+    """Shows no progress and logs warnings only: of several processes the first one reports."""
     global _silent
     _silent = True
-    logging.getLogger("graphformers").setLevel(logging.CRITICAL + 1)
-
-
-def say(message: str) -> None:
-    """Logs a message."""
-    logging.getLogger("graphformers").info(message)
+    logging.getLogger("graphformers").setLevel(logging.WARNING)
 
 
 class Progress:

@@ -13,7 +13,7 @@ from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.model.config import ModelConfig
 from graphformers.retrieval.searcher import check_k
-from graphformers.train.settings import TrainConfig
+from graphformers.training.settings import TrainConfig
 
 SIZES = {
     "vocab_size": 9,

@@ -16,7 +16,6 @@ from graphformers.batching.tokens import graph_tokens
 from graphformers.compare.comparison import check_folder
 from graphformers.compare.runs import load_ranks, save_ranks
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkSplit, split_links
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import load_model, update
 from graphformers.embedding.vectors import VectorStore
@@ -24,7 +23,8 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.metrics import Ranks
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
-from graphformers.train.checkpoint import RunFolder, TrainState
+from graphformers.splits.split import LinkSplit, split_links
+from graphformers.training.checkpoint import RunFolder, TrainState
 from tests import forked
 from tests.embedding.conftest import EXACT, make_model, some_graph
 

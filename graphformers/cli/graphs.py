@@ -188,7 +188,7 @@ def split_command(
     """
     from graphformers.artifact import check_writable
     from graphformers.data.graph import TextGraph
-    from graphformers.data.split import split_links
+    from graphformers.splits.split import split_links
 
     settings = SplitSettings(valid, test, seed, held_out, candidates, max_train)
     check_writable(output, "split", force=force)
@@ -214,8 +214,8 @@ def info_command(
     from graphformers.artifact import COMPARISON, open_artifact
     from graphformers.data.describe import describe_graph
     from graphformers.data.graph import TextGraph
-    from graphformers.data.split import LinkSplit
     from graphformers.places import refuse_links_out
+    from graphformers.splits.split import LinkSplit
 
     if (artifact / COMPARISON).is_file():
         # Links would show files from elsewhere.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from graphformers.cli.options import AsJson, Device, Force, Neighbors, Output, Recipe, app
+from graphformers.cli.output import show_result
 
 
 @app.command("train")
@@ -53,11 +54,11 @@ def train_command(
 
     Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
     """
-    from graphformers.data.split import LinkSplit
-    from graphformers.printing import print_forecast, print_training
-    from graphformers.train.runs import forecast, make_trainer
-    from graphformers.train.settings import merge_settings, parse_settings, read_recipe
-    from graphformers.train.trainer import check_output
+    from graphformers.splits.split import LinkSplit
+    from graphformers.training.forecast import forecast
+    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
+    from graphformers.training.runs import make_trainer
+    from graphformers.training.trainer import check_output
 
     settings = merge_settings(
         {} if config is None else read_recipe(config), parse_settings(set or [])
@@ -68,11 +69,15 @@ def train_command(
     if dry_run:
         found = forecast(trainer)
         if trainer.world.is_first:
-            print_forecast(found, as_json)
+            show_result(found, as_json)
         return
     result = trainer.train(force=force)
     if trainer.world.is_first:
-        print_training(result, output, as_json)
+        if as_json:
+            show_result(result, as_json, output)
+        else:
+            result.as_table().print()
+            print(f"\n{output}: {result}")
 
 
 @app.command("evaluate")
@@ -127,9 +132,9 @@ def evaluate_command(
 
     graphformers evaluate papers.model papers.split
     """
-    from graphformers.data.split import LinkSplit
     from graphformers.evaluation.overview import evaluate_with_baselines
     from graphformers.evaluation.ranking import PROTOCOLS, check_protocol
+    from graphformers.splits.split import LinkSplit
 
     expected = (1, 2) if vectors else (2,)
     if len(paths) not in expected:
@@ -231,8 +236,8 @@ def compare_command(
     """
     from graphformers.compare.comparison import compare
     from graphformers.compare.settings import ComparisonSettings
-    from graphformers.data.split import LinkSplit
-    from graphformers.train.settings import merge_settings, parse_settings, read_recipe
+    from graphformers.splits.split import LinkSplit
+    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())

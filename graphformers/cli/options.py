@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from graphformers import __version__
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.settings import Settings, describe
+from graphformers.version import __version__
 
 
 def setting_help(settings: type[Settings], name: str, more: str = "") -> str:

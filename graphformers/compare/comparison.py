@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphformers import __version__
 from graphformers.artifact import COMPARISON, check_place
 from graphformers.compare import tables as paper
 from graphformers.compare.conditions import conditions_of
@@ -21,7 +20,9 @@ from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.files import foreign_entry, write_whole
 from graphformers.places import refuse_links_out
 from graphformers.table import Table, tables_html
-from graphformers.train.settings import divide_settings, settings_for
+from graphformers.training.recipes import settings_for
+from graphformers.training.settings import divide_settings
+from graphformers.version import __version__
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array, mix
-from graphformers.data.split import LinkSplit
+from graphformers.splits.split import LinkSplit
 
 # These names are in the files of finished runs. The first condition is the regular one.
 OWN_NEIGHBORS = "asked"

@@ -13,7 +13,8 @@ from graphformers.compare.variants import SettingValue
 from graphformers.model.compute import choose_device
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress
-from graphformers.train.settings import divide_settings, settings_for
+from graphformers.training.recipes import settings_for
+from graphformers.training.settings import divide_settings
 
 # the mini-batch of the paper; tokens include the special ones
 CENTERS = 32

@@ -14,7 +14,6 @@ from graphformers.compare.conditions import OWN_NEIGHBORS
 from graphformers.compare.runs import Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
-from graphformers.data.split import LinkSplit
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.significance import (
     Difference,
@@ -24,6 +23,7 @@ from graphformers.evaluation.significance import (
     paired_difference_over_seeds,
 )
 from graphformers.evaluation.slices import Slices, slices_of
+from graphformers.splits.split import LinkSplit
 
 
 @dataclass(frozen=True)

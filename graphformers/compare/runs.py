@@ -19,7 +19,7 @@ import numpy as np
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.compare.conditions import OWN_NEIGHBORS, sampler_of
 from graphformers.compare.efficiency import device_name
-from graphformers.compare.settings import BACKBONE_WORDS, ComparisonSettings
+from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import SettingValue, Variant
 from graphformers.data.arrays import load_array, save_array
 from graphformers.errors import GraphFormersError
@@ -31,9 +31,8 @@ from graphformers.files import held, write_whole
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object
-from graphformers.train.checkpoint import RunFolder
-from graphformers.train.runs import make_trainer
-from graphformers.train.settings import MODEL_SETTINGS, filled
+from graphformers.training.checkpoint import RunFolder
+from graphformers.training.runs import make_trainer
 
 logger = logging.getLogger(__name__)
 
@@ -175,11 +174,6 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
     file, run = model.with_suffix(".json"), RunFolder(model)
     others = [each for each in (model, run.folder, model.with_suffix(".scores")) if each.exists()]
     found = read_object(file) if file.is_file() else {}
-    if found:
-        # an older version did not write all settings
-        if BACKBONE_WORDS not in found:
-            wanted = {name: each for name, each in wanted.items() if name != BACKBONE_WORDS}
-        found = filled(found, [name for name in wanted if name not in MODEL_SETTINGS])
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not force:
         name = differing[0]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from graphformers.artifact import MANIFEST
 from graphformers.compare.variants import SettingValue, Variant
-from graphformers.data.split import LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum
 from graphformers.model.backbones import find_backbone
 from graphformers.model.config import ModelConfig
 from graphformers.settings import Settings, setting
-from graphformers.train.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings, settings_for
+from graphformers.splits.split import LinkSplit
+from graphformers.training.recipes import settings_for
+from graphformers.training.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings
 
 # epochs or validations that no run reaches
 UNLIMITED = 10**6

@@ -1,1 +1,1 @@
-"""From files to graphs and splits: readers, the graph, and what a split asks."""
+"""From files to graphs: readers, columns, and the graph itself."""

@@ -82,7 +82,7 @@ def model_fingerprint(model: GraphFormers) -> str:
     """A hash of everything that determines a vector: configuration, tokenizer and weights."""
     config = asdict(model.config)
     # The initial scale does not matter once there are weights.
-    del config["graph_start"]
+    del config["graph_token_scale"]
     # Older models lack this field.
     if config["pooling"] == "cls":
         del config["pooling"]

@@ -17,11 +17,11 @@ import numpy as np
 
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkSplit
 from graphformers.evaluation.scores import SparseScores
 from graphformers.model.backbones import find_backbone, pooling_of
 from graphformers.model.config import POOLINGS
 from graphformers.model.encoder import GraphFormers
+from graphformers.splits.split import LinkSplit
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

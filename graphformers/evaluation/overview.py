@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
 from graphformers.evaluation.external import external_scores
@@ -30,6 +29,7 @@ from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
+from graphformers.splits.split import LinkQuestions, LinkSplit
 from graphformers.table import Table, tables_html
 
 PROTOCOL_TITLES = {

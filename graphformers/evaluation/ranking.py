@@ -19,7 +19,6 @@ import torch
 from graphformers.batching.sampling import NeighborSampler
 from graphformers.data.arrays import Array, ranges
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkQuestions, LinkSplit, loaded_split
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.evaluation.metrics import Ranks, rank_positives
 from graphformers.evaluation.scores import Scorer, VectorScores
@@ -27,6 +26,7 @@ from graphformers.evaluation.significance import Score, summarize
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress
+from graphformers.splits.split import LinkQuestions, LinkSplit, loaded_split
 from graphformers.table import Table
 
 logger = logging.getLogger(__name__)

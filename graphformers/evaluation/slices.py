@@ -10,9 +10,9 @@ import numpy as np
 
 from graphformers.data.arrays import Array, pair_keys, ranges
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkQuestions, LinkSplit
 from graphformers.evaluation.baselines import adjacency_matrix
 from graphformers.evaluation.scores import SparseScores
+from graphformers.splits.split import LinkQuestions, LinkSplit
 
 # lower bounds of the slices by number of neighbours, and of common neighbours
 DEGREE_BOUNDS = (0, 1, 3, 6, 11, 21)

@@ -8,6 +8,7 @@ nothing is ever unpickled.
 import errno
 import importlib.util
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,7 +39,8 @@ from graphformers.model.config import POOLINGS, ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.registry import Network, method_class, network_class
 from graphformers.places import read_object
-from graphformers.progress import say
+
+logger = logging.getLogger(__name__)
 
 KIND = "model"
 VERSION = 2
@@ -109,7 +111,7 @@ def pooling_of(folder: Path) -> str | None:
 @cache
 def _say_pooling(source: str) -> None:
     """Once for each backbone."""
-    say(
+    logger.info(
         f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in "
         f"the paper. "
         "pooling='mean' (train --set pooling=mean, convert --pooling mean) reads it as it was made "

@@ -54,7 +54,7 @@ class ModelConfig(Settings):
     pooling: str = setting(
         "cls", "A node's state: its [CLS], or the mean of its tokens.", choices=POOLINGS
     )
-    graph_start: float = setting(
+    graph_token_scale: float = setting(
         1.0, "Initial scale of the graph token, relative to the mean state of the nodes.", above=0
     )
     norm: str = setting("layer_norm", "Norm of the layers.")
@@ -83,4 +83,4 @@ class ModelConfig(Settings):
             "max_tokens",
             f"3 to {self.max_positions}, the backbone's limit",
         )
-        require(self, math.isfinite(self.graph_start), "graph_start", "a finite number")
+        require(self, math.isfinite(self.graph_token_scale), "graph_token_scale", "a finite number")

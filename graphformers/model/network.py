@@ -154,7 +154,9 @@ class GraphFormersNetwork(Network):
         super().__init__(config)
         self.text = TextEncoder(config)
         count = 1 if config.share_gnn else config.num_layers - 1
-        self.gnn = nn.ModuleList(self.attention(config, config.graph_start) for _ in range(count))
+        self.gnn = nn.ModuleList(
+            self.attention(config, config.graph_token_scale) for _ in range(count)
+        )
 
     @classmethod
     def variant(cls, config: ModelConfig) -> type[Network]:

@@ -18,7 +18,6 @@ from fastapi import Path as Part
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
-from graphformers import __version__
 from graphformers.serve import nodes
 from graphformers.serve.bodies import (
     LIMITS,
@@ -45,6 +44,7 @@ from graphformers.serve.writing import (
     RemoveEdge,
     Write,
 )
+from graphformers.version import __version__
 
 NodeId = Annotated[
     str,

@@ -36,7 +36,7 @@ def drawn(sampler: NeighborSampler, graph: TextGraph, node: int, **options: obje
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 8), st.integers(0, 5), st.booleans())
 def test_every_draw_is_a_subset_of_the_right_size(
-    seed: int, k: int, epoch: int, leave_out: bool
+    seed: int, k: int, epoch: int, mask_false_negatives: bool
 ) -> None:
     graph = make_graph(40, 150, seed % 7)
     draw = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ def test_every_draw_is_a_subset_of_the_right_size(
     exclude = np.full(30, -1)
     for i, center in enumerate(centers):
         neighbors = graph.neighbors_of(center)
-        if leave_out and len(neighbors):
+        if mask_false_negatives and len(neighbors):
             exclude[i] = draw.choice(neighbors)
     found = sampler_of(graph, k, seed).sample(centers, epoch=epoch, exclude=exclude)
     for i, center in enumerate(centers):

@@ -27,7 +27,6 @@ from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.tables import ablation_table, neighbor_table, overall_table, system_table
 from graphformers.compare.variants import variant, variants_of
 from graphformers.compare.verdict import verdict
-from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors
 from graphformers.evaluation.metrics import METRICS, Ranks, hits_at, register_metric
@@ -35,9 +34,10 @@ from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.files import held
 from graphformers.model.encoder import GraphFormers
-from graphformers.train.checkpoint import RunFolder
-from graphformers.train.settings import RECIPES, read_recipe
-from tests.train.conftest import make_model, make_topics
+from graphformers.splits.split import LinkSplit, split_links
+from graphformers.training.checkpoint import RunFolder
+from graphformers.training.recipes import RECIPES, read_recipe
+from tests.training.conftest import make_model, make_topics
 
 SETTINGS = {
     "batch_size": 32,
@@ -341,18 +341,6 @@ def test_two_comparisons_do_not_make_the_same_run_at_once(folder: Path, tmp_path
     ):
         compare(settings, methods=["plm"])
     assert not model.with_suffix(".json").exists()
-    compare(settings, methods=["plm"])
-
-
-def test_a_note_of_an_older_version_serves(folder: Path, tmp_path: Path) -> None:
-    """It does not know the settings that came later."""
-    settings = make_settings(folder, tmp_path / "report")
-    compare(settings, methods=["plm"])
-    note = settings.model_folder(variant("plm"), 42).with_suffix(".json")
-    told = json.loads(note.read_text())
-    for name in ("graph_start", "pooling", "popularity", "backbone_words"):
-        del told[name]
-    note.write_text(json.dumps(told))
     compare(settings, methods=["plm"])
 
 

@@ -14,13 +14,13 @@ from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
-from graphformers.data.split import split_links
 from graphformers.data.times import moment
 from graphformers.embedding.changes import gather_changes
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, InputError
+from graphformers.splits.split import split_links
 from tests.conftest import make_graph
-from tests.data.test_split import check_common
+from tests.splits.test_split import check_common
 
 
 def timed(seed: int = 0, num_nodes: int = 120, **changes: Any) -> TextGraph:

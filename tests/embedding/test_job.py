@@ -719,7 +719,7 @@ def test_the_commands(
 
 
 def test_a_fingerprint_is_of_what_decides_a_vector() -> None:
-    one, loud, mean = make_model(), make_model(graph_start=2.0), make_model(pooling="mean")
+    one, loud, mean = make_model(), make_model(graph_token_scale=2.0), make_model(pooling="mean")
     for other in (loud, mean):
         other.network.load_state_dict(one.network.state_dict())
     assert model_fingerprint(loud) == model_fingerprint(one)

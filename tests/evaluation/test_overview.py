@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from graphformers.cli import app
-from graphformers.data.split import LinkSplit, split_links
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
 from graphformers.evaluation.metrics import METRICS, hits_at, register_metric
 from graphformers.evaluation.overview import evaluate_with_baselines, overview
 from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
 from graphformers.evaluation.scores import VectorScores
+from graphformers.splits.split import LinkSplit, split_links
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkQuestions, split_links
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import (
@@ -21,11 +20,12 @@ from graphformers.evaluation.ranking import (
     rank_listed,
 )
 from graphformers.evaluation.scores import ROUNDING, VectorScores
-from graphformers.train.settings import TrainConfig
-from graphformers.train.trainer import Trainer
+from graphformers.splits.split import LinkQuestions, split_links
+from graphformers.training.settings import TrainConfig
+from graphformers.training.trainer import Trainer
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
-from tests.train.conftest import make_topics
+from tests.training.conftest import make_topics
 
 Array = np.ndarray  # type: ignore[type-arg]
 

@@ -28,7 +28,6 @@ from graphformers.compare.comparison import compare
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.verdict import verdict
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkQuestions, LinkSplit, split_links
 from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
@@ -51,10 +50,24 @@ from graphformers.retrieval.searcher import Searcher
 from graphformers.serve.app import make_app
 from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
-from graphformers.train.batches import BatchKey, BatchMaker
-from graphformers.train.masking import PollutedTokens, SpanMasking
-from graphformers.train.settings import TrainConfig
-from graphformers.train.trainer import Trainer
+from graphformers.splits.split import LinkQuestions, LinkSplit, split_links
+from graphformers.training.batches import BatchKey, BatchMaker
+from graphformers.training.masking import MaskedTokens, SpanMasking
+from graphformers.training.settings import TrainConfig
+from graphformers.training.trainer import Trainer
+
+SETTINGS = {
+    "popularity": "logq_correction",
+    "leave_out": "mask_false_negatives",
+    "graph_start": "graph_token_scale",
+    "mask_share": "mask_ratio",
+}
+
+
+def current(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings under the names of the current code."""
+    return {SETTINGS.get(name, name): value for name, value in settings.items()}
+
 
 Facts = dict[str, Any]  # arrays, and what fits into JSON
 
@@ -166,7 +179,7 @@ def polluted_ids(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same as the first stage of training reads them; `settings` are mask_share and seed."""
     masking = SpanMasking.of(tokenizer, settings["mask_share"], settings["seed"])
-    return PollutedTokens.of(graph_tokens(graph, tokenizer), masking, epoch).read(nodes, max_tokens)
+    return MaskedTokens.of(graph_tokens(graph, tokenizer), masking, epoch).read(nodes, max_tokens)
 
 
 def packed_counts(model: Any, graph: Any, nodes: np.ndarray) -> Facts:
@@ -190,7 +203,7 @@ def training_batches(
     model: Any, split: Any, settings: Facts, wanted: Sequence[tuple[int, int, bool]]
 ) -> list[Facts]:
     """The pairs, counts and excluded keys of batches: (epoch, number, whether polluted)."""
-    maker = BatchMaker.of(model, split, TrainConfig(**settings))
+    maker = BatchMaker.of(model, split, TrainConfig(**current(settings)))
     found = []
     for key in wanted:
         batch = maker.make(BatchKey(*key))
@@ -209,18 +222,18 @@ def make_model(tokenizer: Any, settings: Facts) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return GraphFormers(
-            ModelConfig(**{"vocab_size": tokenizer.vocab_size} | settings), tokenizer
+            ModelConfig(**{"vocab_size": tokenizer.vocab_size} | current(settings)), tokenizer
         ).eval()
 
 
 def from_backbone(folder: Path, method: str, seed: int, settings: Facts) -> Any:
-    return GraphFormers.from_backbone(folder, method, seed=seed, device="cpu", **settings)
+    return GraphFormers.from_backbone(folder, method, seed=seed, device="cpu", **current(settings))
 
 
 def convert(folder: Path, settings: Facts) -> Any:
     """A model on whatever weights a folder holds, those of 2021 included."""
     with contextlib.redirect_stderr(io.StringIO()):
-        return backbones.convert(folder, **settings).cpu()
+        return backbones.convert(folder, **current(settings)).cpu()
 
 
 def save_model(model: Any, place: Path) -> None:
@@ -353,7 +366,7 @@ class _Watched(Trainer):
 
 def train(model: Any, split: Any, settings: Facts, output: Path | None = None) -> Facts:
     """Trains to the end. The model holds the kept weights afterwards."""
-    trainer = _Watched(model, split, TrainConfig(**settings), output)
+    trainer = _Watched(model, split, TrainConfig(**current(settings)), output)
     norms: list[float] = []
     last: dict[str, np.ndarray] = {}
 
@@ -481,7 +494,7 @@ def compare_methods(
     seeds: tuple[int, ...],
 ) -> Facts:
     """The numbers of a comparison, and the ranks of each of its runs by method and condition."""
-    given = ComparisonSettings(split, folder, str(backbone), settings, seeds, device="cpu")
+    given = ComparisonSettings(split, folder, str(backbone), current(settings), seeds, device="cpu")
     with contextlib.redirect_stderr(io.StringIO()):
         results = compare(given, methods=methods).results
     ranks: dict[str, Any] = {}

@@ -19,9 +19,14 @@ import tokenizers
 import torch
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import NeighborSampler
+from graphformers.data.split import LinkQuestions, LinkSplit, split_links
 from graphformers.data.tokens import Tokenizer, graph_tokens
 from graphformers.model.encoding import GraphFormers
 from graphformers.model.modeling import ModelConfig
+from graphformers.train.batches import BatchKey, BatchMaker
+from graphformers.train.masking import PollutedTokens, SpanMasking
+from graphformers.train.settings import TrainConfig
+from graphformers.train.trainer import Trainer
 
 import graphformers.data.builder
 import graphformers.data.readers
@@ -29,7 +34,6 @@ from graphformers.cli import main
 from graphformers.compare.comparison import compare
 from graphformers.compare.runs import Plan
 from graphformers.data.graph import TextGraph
-from graphformers.data.split import LinkQuestions, LinkSplit, split_links
 from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
@@ -51,10 +55,6 @@ from graphformers.retrieval.searcher import Searcher
 from graphformers.serve.app import make_app
 from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
-from graphformers.train.batches import BatchKey, BatchMaker
-from graphformers.train.masking import PollutedTokens, SpanMasking
-from graphformers.train.settings import TrainConfig
-from graphformers.train.trainer import Trainer
 
 Facts = dict[str, Any]  # arrays, and what fits into JSON
 

@@ -28,7 +28,7 @@ from graphformers.model.node_id_baselines import (
 )
 from tests.conftest import make_graph
 from tests.model.conftest import make_model, make_texts, sequences
-from tests.train.conftest import make_split
+from tests.training.conftest import make_split
 
 CLOSE = 1e-5
 NODE_ID = ("tnve", "iftn")

@@ -1,0 +1,358 @@
+"""LinkSplit: train, valid and test links of a graph, with candidates to rank.
+
+Held-out links are never among the neighbours that models see: `indptr` and `indices` hold the train
+links and, in the rows of held-out nodes, their links to known nodes except the held-out one.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphformers.artifact import (
+    Artifact,
+    check_parent,
+    find_parent,
+    open_artifact,
+    parent_entry,
+    write_artifact,
+)
+from graphformers.batching.sampling import NeighborSampler
+from graphformers.data.arrays import Array, load_array, pair_keys, save_array
+from graphformers.data.graph import TextGraph, loaded_graph
+from graphformers.data.settings import SplitSettings
+from graphformers.data.times import moment
+from graphformers.errors import GraphFormersError
+from graphformers.splits.candidates import default_lists, draw_candidates
+from graphformers.splits.holdout import (
+    OF_LINKS,
+    Rows,
+    count_of,
+    give_back,
+    hold_out,
+    pair_hashes,
+    times_of,
+)
+from graphformers.table import Table
+
+KIND = "split"
+VERSION = 1
+# Below so many questions a score is imprecise: of 30, one is 3 percent.
+ROUGH = 30
+
+
+@dataclass(frozen=True)
+class LinkQuestions:
+    """Q held-out links: anchor, positive, and the candidates among which the positive is ranked."""
+
+    pairs: Array  # (Q, 2) int32: anchor, positive
+    candidates: Array  # (Q, C) int32: the positive first, then the negatives
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinkSplit:
+    """Train, valid and test links of a graph. Use `split_links` or `LinkSplit.load` to make one."""
+
+    graph: TextGraph
+    settings: SplitSettings
+    indptr: Array  # (N + 1,) int64: the neighbours that models may see
+    indices: Array  # int32
+    train: Array  # (T, 2) int32: pairs to train on, each unordered pair once
+    valid: LinkQuestions
+    test: LinkQuestions
+    # Sorted; unknown in training.
+    held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    # What was done otherwise than asked for.
+    notes: tuple[str, ...] = ()
+    artifact: Artifact | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"LinkSplit({len(self.train):,} train, {len(self.valid):,} "
+            f"valid, {len(self.test):,} test pairs)"
+        )
+
+    def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
+        """A sampler of neighbours over the links that models may see."""
+        return NeighborSampler(
+            self.indptr,
+            self.indices,
+            self.graph.id_hashes,
+            num_neighbors,
+            self.settings.seed if seed is None else seed,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the split, for splits that were not saved as well."""
+        if self.artifact is not None:
+            return self.artifact.fingerprint
+        digest = hashlib.sha256(self.graph.fingerprint.encode())
+        for array in (
+            self.indptr,
+            self.indices,
+            self.train,
+            self.valid.candidates,
+            self.test.candidates,
+        ):
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return digest.hexdigest()
+
+    @cached_property
+    def mean_neighbors(self) -> float:
+        """Mean number of neighbours that models may see."""
+        return len(self.indices) / self.graph.num_nodes
+
+    def sizes(self) -> dict[str, float]:
+        """The columns of the paper's Table 1."""
+        sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
+        return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sizes, settings and notes, for JSON."""
+        return self.sizes() | {
+            "held_out": self.settings.held_out,
+            "held_out_nodes": len(self.held_out_nodes),
+            "candidates": self.test.candidates.shape[1],
+            "seed": self.settings.seed,
+            "graph": "" if self.graph.artifact is None else str(self.graph.artifact.path),
+            "notes": list(self.notes),
+        }
+
+    def as_table(self) -> Table:
+        """The columns of the paper's Table 1, with settings and notes below."""
+        found = self.to_dict()
+        notes = [
+            "#N: neighbours per node that models may see, on average",
+            f"held out: {found['held_out']}; {found['candidates']} candidates per question; seed "
+            f"{found['seed']}",
+            f"graph: {found['graph']}",
+        ]
+        notes += [f"note: {note}" for note in self.notes]
+        sizes = self.sizes()
+        return Table(tuple(sizes), [tuple(f"{value:,}" for value in sizes.values())], notes=notes)
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+    def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
+        """Writes the split as a folder and loads it from there.
+
+        Raises:
+            GraphFormersError: If its graph was not saved before.
+        """
+        if self.graph.artifact is None:
+            raise GraphFormersError(
+                "save the graph first, and split what graph.save(…) returns: a split on disk must "
+                "find its graph again"
+            )
+        with write_artifact(path, KIND, VERSION, force=force) as draft:
+            for name, array in self._arrays():
+                save_array(draft.path(f"{name}.npy"), array)
+            draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
+            draft.settings = dict(vars(self.settings))
+            draft.summary = self.sizes() | {"notes": list(self.notes)}
+        return LinkSplit.load(path)
+
+    def _arrays(self) -> Iterator[tuple[str, Array]]:
+        yield from (
+            ("indptr", self.indptr),
+            ("indices", self.indices),
+            ("train", self.train),
+            ("held_out_nodes", self.held_out_nodes),
+        )
+        for name, asked in (("valid", self.valid), ("test", self.test)):
+            yield from ((f"{name}_pairs", asked.pairs), (f"{name}_candidates", asked.candidates))
+
+    @staticmethod
+    def load(path: str | Path, graph: TextGraph | None = None) -> "LinkSplit":
+        """Maps a split folder into memory.
+
+        Args:
+            path: The split folder.
+            graph: The graph that was split; by default it is loaded from where it was then.
+
+        Raises:
+            ArtifactError: If the split was made from another graph.
+        """
+        artifact = open_artifact(path, KIND, VERSION)
+        graph = graph or TextGraph.load(find_parent(artifact, "graph"))
+        if graph.artifact is None:
+            raise GraphFormersError(
+                f"{path}: the graph given is not on disk, so it cannot be told whether the split "
+                f"was made from it"
+            )
+        check_parent(artifact, "graph", graph.artifact)
+
+        def array(name: str) -> Array:
+            return load_array(artifact.file(f"{name}.npy"))
+
+        return LinkSplit(
+            graph=graph,
+            settings=SplitSettings(**artifact.settings),
+            indptr=array("indptr"),
+            indices=array("indices"),
+            train=array("train"),
+            valid=LinkQuestions(array("valid_pairs"), array("valid_candidates")),
+            test=LinkQuestions(array("test_pairs"), array("test_candidates")),
+            held_out_nodes=array("held_out_nodes"),
+            notes=tuple(artifact.summary["notes"]),
+            artifact=artifact,
+        )
+
+
+def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
+    """A split as it is, or loaded from its folder."""
+    if isinstance(split, LinkSplit):
+        return split
+    if not isinstance(split, str | Path):
+        raise GraphFormersError(
+            f"a {type(split).__name__} given, expected a split: split_links(graph) makes one"
+        )
+    return LinkSplit.load(split)
+
+
+def split_links(
+    graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any
+) -> LinkSplit:
+    """Divides the links of a graph into train, valid and test.
+
+    Args:
+        graph: A graph or its folder.
+        settings: How links are held out.
+        changes: Settings by name, instead of `settings`.
+
+    Raises:
+        GraphFormersError: If the graph has too few links.
+
+    Example:
+        >>> split_links(graph, valid=0.05, test=1000, seed=42)
+    """
+    settings = settings or SplitSettings(**changes)
+    graph = loaded_graph(graph)
+    if graph.num_pairs == 0:
+        raise GraphFormersError(
+            f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split"
+        )
+    asked, rows, held_out_nodes = hold_out(graph, settings)
+    known = np.ones(graph.num_nodes, dtype=bool)
+    known[held_out_nodes] = False
+    eligible = np.flatnonzero(known & (np.diff(rows[0]) > 0))
+    notes, count, left_out = _too_few(graph, settings, asked), settings.candidates, asked[0][:0]
+    if count is None:
+        lists = default_lists(graph, asked, eligible)
+        count, notes = lists.count, notes + lists.notes
+        left_out = np.concatenate(
+            [pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
+        )
+        asked = [pairs[kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
+        # With other ways to hold out they are later than held-out links, or of unknown nodes.
+        if settings.held_out == "links" and len(left_out):
+            rows = give_back(graph, rows, left_out)
+    indptr, indices = rows
+    train = _train_pairs(graph, indptr, indices, known, settings)
+    valid, test = (
+        LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, count, settings.seed + phase))
+        for phase, pairs in enumerate(asked)
+    )
+    if settings.held_out == "latest-links":
+        notes += _late_links(graph, np.concatenate(asked), rows, len(left_out))
+    elif settings.held_out not in ("links", "nodes"):
+        notes += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], known)
+    notes += _rough(len(valid), len(test))
+    return LinkSplit(
+        graph, settings, indptr, indices, train, valid, test, held_out_nodes, tuple(notes)
+    )
+
+
+def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
+    """Notes that fewer pairs could be held out than asked for."""
+    total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
+    found = []
+    for name, share, pairs in zip(
+        ("valid", "test"), (settings.valid, settings.test), asked, strict=True
+    ):
+        wanted = count_of(share, total)
+        if share < 1 and len(pairs) < wanted:
+            found.append(
+                f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without "
+                f"isolating a node"
+            )
+    return found
+
+
+def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
+    """Notes that known nodes have the same time as the earliest held-out ones."""
+    times = times_of(graph, name)
+    first = times[asked].min()
+    tied = int((times[known] == first).sum())
+    return (
+        [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"]
+        if tied
+        else []
+    )
+
+
+def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
+    """Notes on visible links as late as the earliest held-out one, and on late links that are
+    dropped.
+
+    Of these, `left_out` could have been held out but for their negatives.
+    """
+    times, pairs = graph.pair_times(), graph.pairs()
+    assert times is not None, "a split by the times of links has them"
+    # Sorted, because pairs are.
+    keys = pair_keys(*pairs.T)
+    first = times[np.searchsorted(keys, pair_keys(*asked.T))].min()
+    sources = np.repeat(np.arange(graph.num_nodes), np.diff(rows[0]))
+    once = sources < rows[1]
+    seen = times[np.searchsorted(keys, pair_keys(sources[once], rows[1][once]))]
+    tied, unused = int((seen == first).sum()), len(pairs) - len(asked) - len(seen)
+    found = []
+    if tied:
+        found.append(
+            f"{tied:,} links left for training are of the same time as the earliest link that is "
+            f"asked ({moment(first)})"
+        )
+    if unused:
+        reasons = {
+            "with an end that has no earlier links": unused - left_out,
+            "for want of negatives": left_out,
+        }
+        why = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number)
+        found.append(f"{unused:,} late links are neither trained on nor asked: {why}")
+    return found
+
+
+def _rough(valid: int, test: int) -> list[str]:
+    """Notes that scores are imprecise, where there are few questions."""
+    few = [
+        f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH
+    ]
+    return (
+        [
+            f"few questions, {' and '.join(few)}: scores from these are rough (--valid and --test "
+            f"say how many)"
+        ]
+        if few
+        else []
+    )
+
+
+def _train_pairs(
+    graph: TextGraph, indptr: Array, indices: Array, known: Array, settings: SplitSettings
+) -> Array:
+    sources = np.repeat(np.arange(graph.num_nodes, dtype=np.int32), np.diff(indptr))
+    once = (sources < indices) & known[sources] & known[indices]
+    pairs = np.stack([sources[once], indices[once]], axis=1)
+    if settings.max_train is None or settings.max_train >= len(pairs):
+        return pairs
+    hashes = pair_hashes(graph, pairs, settings.seed + 1)
+    return pairs[np.sort(np.argsort(hashes, kind="stable")[: settings.max_train])]

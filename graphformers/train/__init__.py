@@ -1,1 +1,0 @@
-"""Training: link prediction, on polluted text first, then on clean text."""

@@ -1,0 +1,1 @@
+"""Training: link prediction, on masked text first, then on clean text."""

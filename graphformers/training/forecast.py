@@ -1,0 +1,185 @@
+"""Forecast of a training run, from a few real steps that change nothing."""
+
+import math
+import resource
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphformers.model.backbones import own_random_numbers
+from graphformers.progress import clock, progress
+from graphformers.table import Table
+from graphformers.training.checkpoint import bytes_of_run
+from graphformers.training.distributed import joined
+from graphformers.training.optimizer import set_learning_rate
+from graphformers.training.trainer import Trainer
+
+TRIED_STEPS = 4
+TRIED_NODES = 1000
+# Seconds of training on a CPU from which on the forecast names settings that take less.
+LONG_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would take.
+
+    Attributes:
+        method: The method.
+        device: Where it computes.
+        processes: The processes of torchrun, or 1.
+        parameters: Numbers that are trained.
+        pairs: Pairs of an epoch.
+        steps_per_epoch: Steps of an epoch.
+        steps_at_most: Steps of the whole run, at most.
+        steps_tried: Steps that were measured.
+        seconds_per_step: Median of the measured steps.
+        seconds_per_validation: Extrapolated from some of the nodes.
+        seconds_at_most: Of the whole run.
+        gpu_memory_gib: Peak GPU memory; 0 on a CPU.
+        memory_gib: Peak memory of this process.
+        checkpoint_gib: Disk space of an unfinished run.
+        settings: The settings that decide the cost of a step.
+    """
+
+    method: str
+    device: str
+    processes: int
+    parameters: int
+    pairs: int
+    steps_per_epoch: int
+    steps_at_most: int
+    steps_tried: int
+    seconds_per_step: float
+    seconds_per_validation: float
+    seconds_at_most: float
+    gpu_memory_gib: float
+    memory_gib: float
+    checkpoint_gib: float
+    settings: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forecast, for JSON."""
+        return asdict(self)
+
+    def as_table(self) -> Table:
+        """The forecast, for a terminal."""
+        memory = f"{self.memory_gib:.1f} GiB"
+        if self.gpu_memory_gib:
+            memory += f", {self.gpu_memory_gib:.1f} GiB on the GPU"
+        time_at_most = clock(self.seconds_at_most)
+        rows = [
+            ("method", f"{self.method}, {self.parameters:,} parameters, on {self.device}"),
+            (
+                "steps",
+                f"{self.steps_per_epoch:,} an epoch of {self.pairs:,} pairs, "
+                f"{self.steps_at_most:,} at most",
+            ),
+            ("memory", f"{memory}; {self.checkpoint_gib:.1f} GiB on disk"),
+            ("a step", f"{self.seconds_per_step:.3f} s"),
+            ("a validation", f"{self.seconds_per_validation:.0f} s"),
+            ("time", f"{time_at_most} at most, measured on {self.steps_tried} steps"),
+        ]
+        if self.device == "cpu" and self.seconds_at_most > LONG_SECONDS:
+            rows.append(("for less", self._advice()))
+        return Table((), rows)
+
+    def _advice(self) -> str:
+        """Settings with which the run would take less time."""
+        own = self.settings
+        cheaper = {
+            "batch_size=64": own["batch_size"] > 64,
+            "num_neighbors=5": own["num_neighbors"] > 5,
+            "neighbor_gradients=false": own["neighbor_gradients"] and own["num_neighbors"] > 0,
+            "max_steps=200": self.steps_at_most > 200,
+        }
+        found = ", ".join(f"--set {words}" for words, is_cheaper in cheaper.items() if is_cheaper)
+        return found or "max_steps, max_seconds"
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
+def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
+    """What a run would take.
+
+    Args:
+        trainer: The run; its model is left as it is.
+        max_seconds: Seconds of trying after which two steps are enough.
+
+    Returns:
+        Parameters, steps, memory and seconds.
+
+    Example:
+        >>> print(forecast(Trainer(model, split, TrainConfig(epochs=5))).as_table())
+    """
+    with joined(trainer.model.device) as trainer.world, own_random_numbers():
+        trainer.set_up()
+        try:
+            return _measure(trainer, max_seconds)
+        finally:
+            trainer.clean_up()
+
+
+def _measure(trainer: Trainer, max_seconds: float) -> Forecast:
+    model, device, config = trainer.model, trainer.model.device, trainer.config
+    set_learning_rate(trainer.optimizer, 0.0)
+    seconds: list[float] = []
+    model.train()
+    count = min(TRIED_STEPS, trainer.schedule.num_batches)
+    with progress("Trying", count, "steps") as task:
+        while len(seconds) < count and (
+            len(seconds) < 2 or trainer.world.size > 1 or sum(seconds) < max_seconds
+        ):
+            started = time.perf_counter()
+            trainer.stepper.run(trainer.next_batch(), seed=0)
+            trainer.update_weights()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+            task.advance()
+    per_step = float(np.median(seconds[1:] or seconds))
+    steps = trainer.schedule.most_steps()
+    if config.max_seconds is not None:
+        steps = min(steps, math.ceil(config.max_seconds / per_step) + len(config.stages))
+    every = config.validate_steps or trainer.schedule.num_batches
+    validations = -(-steps // every) + int(config.validate_start)
+    per_validation = _seconds_of_validation(trainer)
+    training = min(steps * per_step, config.max_seconds or math.inf)
+    size = sum(parameter.numel() for parameter in model.network.parameters())
+    is_gpu = device.type == "cuda"
+    return Forecast(
+        method=model.config.method,
+        device=str(device),
+        processes=trainer.world.size,
+        parameters=size,
+        pairs=len(trainer.split.train),
+        steps_per_epoch=trainer.schedule.num_batches,
+        steps_at_most=steps,
+        steps_tried=len(seconds),
+        seconds_per_step=per_step,
+        seconds_per_validation=per_validation,
+        seconds_at_most=training + validations * per_validation,
+        gpu_memory_gib=torch.cuda.max_memory_allocated() / 2**30 if is_gpu else 0.0,
+        memory_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        checkpoint_gib=bytes_of_run(size) / 2**30,
+        settings={
+            "batch_size": config.batch_size,
+            "num_neighbors": model.config.num_neighbors if model.network.reads_neighbors else 0,
+            "neighbor_gradients": config.neighbor_gradients,
+        },
+    )
+
+
+def _seconds_of_validation(trainer: Trainer) -> float:
+    """Extrapolated from encoding some of the nodes that a validation encodes."""
+    nodes, sampler = trainer.asked, trainer.split.sampler(trainer.model.config.num_neighbors)
+    some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
+    started = time.perf_counter()
+    trainer.model.encode_nodes(
+        trainer.split.graph, some, sampler=sampler, tokens=trainer.maker.tokens
+    )
+    return (time.perf_counter() - started) * len(nodes) / len(some) / trainer.world.size

@@ -1,0 +1,163 @@
+"""Masking of texts for the first stage of training (section 3.3 and appendix A.1): spans of
+tokens are masked.
+
+Span lengths are geometric, Geo(0.2), clipped at 10; spans are drawn until 15 % of a text's tokens
+are covered. Of the covered tokens 80 % become [MASK], 10 % a random token, 10 % stay. Special
+tokens are never covered and never drawn.
+
+What happens to a text is a function of (seed, epoch, node's id) alone: in whatever batch and on
+whatever machine a node turns up, it is masked in the same way within an epoch and in another way
+in the next.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graphformers.batching.tokens import TokenCache, Tokenizer
+from graphformers.data.arrays import Array, mix, ranges
+from graphformers.errors import GraphFormersError
+
+
+@dataclass(frozen=True)
+class SpanMasking:
+    """How texts are masked."""
+
+    mask_token: int  # [MASK]
+    vocab_size: int
+    special_tokens: tuple[int, ...]  # never covered, never drawn at random
+    share: float = 0.15  # of a text's tokens
+    stop: float = 0.2  # a span goes on with probability 1 - stop
+    longest: int = 10  # tokens of a span
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1 or not 0 < self.stop <= 1 or self.longest < 1:
+            raise GraphFormersError(
+                f"share={self.share}, stop={self.stop}, longest={self.longest} given, expected "
+                f"shares and a length"
+            )
+        if len(set(self.special_tokens)) >= self.vocab_size:
+            raise GraphFormersError(
+                f"all {self.vocab_size} tokens are special, expected some to draw from"
+            )
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, share: float, seed: int) -> "SpanMasking":
+        """With the special tokens of a tokenizer."""
+        mask = tokenizer.find("[MASK]", "<mask>")
+        if mask is None:
+            raise GraphFormersError(
+                "this tokenizer has no [MASK] token, so texts cannot be masked: two_stage=false "
+                "trains without"
+            )
+        return SpanMasking(
+            mask, tokenizer.vocab_size, tokenizer.special_tokens, share=share, seed=seed
+        )
+
+    def apply(self, flat: Array, indptr: Array, id_hashes: Array, epoch: int) -> Array:
+        """A masked copy of sequences (flat tokens, where each starts), `id_hashes` those of their
+        nodes.
+
+        Spans of a text start in a random order of its places, as in the paper's algorithm; all
+        texts at once, one span each at a time, until every text has enough covered.
+        """
+        ordinary = ~np.isin(flat, self.special_tokens)
+        owner = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        wanted = self._wanted(
+            np.bincount(owner[ordinary], minlength=len(indptr) - 1), id_hashes, epoch
+        )
+        covered = np.zeros(len(flat), dtype=bool)
+        starts = self._starts(ordinary, owner, id_hashes, epoch)
+        for turn in range(int(np.diff(starts.indptr).max(initial=0))):
+            done = np.bincount(owner[covered], minlength=len(wanted))
+            todo = np.flatnonzero((done < wanted) & (np.diff(starts.indptr) > turn))
+            if not len(todo):
+                break
+            first = starts.places[starts.indptr[todo] + turn]
+            length = np.minimum(
+                self._lengths(id_hashes[todo], epoch, turn), indptr[todo + 1] - first
+            )
+            span, whose = ranges(first, length), np.repeat(todo, length)
+            fresh = ordinary[span] & ~covered[span]
+            span, whose = span[fresh], whose[fresh]
+            # a span never covers more than is still wanted
+            rank = np.arange(len(span)) - np.searchsorted(whose, whose)
+            covered[span[rank < (wanted - done)[whose]]] = True
+        return self._replace(flat, covered, owner, id_hashes, epoch)
+
+    def _wanted(self, lengths: Array, id_hashes: Array, epoch: int) -> Array:
+        """How many tokens to cover: 15 % of a text, rounded up or down at random so that 15 % are
+        covered on average.
+        """
+        exact = self.share * lengths
+        return (
+            np.floor(exact) + (_uniform(mix(self.seed, epoch, 1, id_hashes)) < exact % 1)
+        ).astype(np.int64)
+
+    def _starts(self, ordinary: Array, owner: Array, id_hashes: Array, epoch: int) -> "_Starts":
+        """Every text's ordinary places in random order."""
+        places = np.flatnonzero(ordinary)
+        within = places - np.searchsorted(owner, owner[places])
+        order = np.lexsort(
+            (
+                mix(self.seed, epoch, 2, id_hashes[owner[places]], within.astype(np.uint64)),
+                owner[places],
+            )
+        )
+        counts = np.bincount(owner[places], minlength=len(id_hashes))
+        return _Starts(np.concatenate([[0], np.cumsum(counts)]), places[order])
+
+    def _lengths(self, id_hashes: Array, epoch: int, turn: int) -> Array:
+        """Geometric lengths, 1 to `longest`: the longer ones are clipped, as the paper says."""
+        uniform = _uniform(mix(self.seed, epoch, 3, turn, id_hashes))
+        drawn = (
+            np.ceil(np.log1p(-uniform) / np.log1p(-self.stop))
+            if self.stop < 1
+            else np.ones(len(uniform))
+        )
+        return np.clip(drawn, 1, self.longest).astype(np.int64)
+
+    def _replace(
+        self, flat: Array, covered: Array, owner: Array, id_hashes: Array, epoch: int
+    ) -> Array:
+        places = np.flatnonzero(covered)
+        within = (places - np.searchsorted(owner, owner[places])).astype(np.uint64)
+        hashes = mix(self.seed, epoch, 4, id_hashes[owner[places]], within)
+        choice = _uniform(hashes)
+        allowed = np.setdiff1d(np.arange(self.vocab_size), self.special_tokens)
+        drawn = allowed[(_uniform(mix(hashes, 5)) * len(allowed)).astype(np.int64)]
+        result = flat.copy()
+        result[places] = np.where(
+            choice < 0.8, self.mask_token, np.where(choice < 0.9, drawn, flat[places])
+        )
+        return result
+
+
+@dataclass(frozen=True)
+class MaskedTokens(TokenCache):
+    """The tokens of a graph, masked as in one epoch whenever they are read."""
+
+    masking: SpanMasking = field(kw_only=True)
+    epoch: int = field(kw_only=True)
+
+    @staticmethod
+    def of(tokens: TokenCache, masking: SpanMasking, epoch: int) -> "MaskedTokens":
+        return MaskedTokens(**vars(tokens), masking=masking, epoch=epoch)
+
+    def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
+        """As `TokenCache.read`."""
+        flat, indptr = super().read(nodes, max_tokens)
+        assert self.id_hashes is not None, "masking is drawn by the ids of nodes"
+        return self.masking.apply(flat, indptr, self.id_hashes[nodes], self.epoch), indptr
+
+
+@dataclass(frozen=True)
+class _Starts:
+    indptr: Array
+    places: Array
+
+
+def _uniform(hashes: Array) -> Array:
+    """Numbers in [0, 1) from 64-bit hashes."""
+    return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53

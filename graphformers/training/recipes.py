@@ -1,0 +1,111 @@
+"""Recipes: settings from .toml files and from the command line, the latter taking precedence.
+
+A recipe holds settings of training and of models. A table such as [max] holds settings for one
+method alone; on the command line they are written max.learning_rate=1e-4.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphformers.errors import GraphFormersError, nearest
+from graphformers.model.registry import methods
+from graphformers.settings import has_type
+from graphformers.training.settings import known_settings
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def find_recipe(given: Path) -> Path:
+    """The file of a recipe: the given one, or an included one by its name."""
+    included = RECIPES / f"{given.name.removesuffix('.toml')}.toml"
+    if given.is_file() or not included.is_file():
+        return given
+    return included
+
+
+def read_recipe(given: Path) -> dict[str, Any]:
+    """The settings of a recipe.
+
+    Args:
+        given: A .toml file, or the name of an included recipe such as "minilm".
+
+    Raises:
+        GraphFormersError: There is no such recipe, or it names an unknown setting.
+    """
+    path = find_recipe(given)
+    try:
+        with path.open("rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        names = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
+        raise GraphFormersError(
+            f"{path}: {error.strerror}, expected a .toml file or one of ours: {names}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
+    settings: dict[str, Any] = {}
+    for name, value in found.items():
+        if not isinstance(value, dict):
+            settings[name] = _checked(name, value, str(path))
+    for method, own in found.items():
+        for name, value in own.items() if isinstance(own, dict) else ():
+            settings[f"{method}.{name}"] = _checked(f"{method}.{name}", value, str(path))
+    return settings
+
+
+def parse_settings(words: list[str]) -> dict[str, Any]:
+    """NAME=VALUE or METHOD.NAME=VALUE as typed after --set.
+
+    Values are TOML, but names such as linear need no quotes.
+    """
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise GraphFormersError(
+                f"--set {word} given, expected NAME=VALUE such as learning_rate=1e-5"
+            )
+        try:
+            value = None if text.lower() == "none" else tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        if name.rpartition(".")[2] == "decay" and value is None:
+            value = "none"
+        found[name] = _checked(name, value, f"--set {word}")
+    return found
+
+
+def _checked(name: str, value: Any, where: str) -> Any:
+    """The value in its setting's type.
+
+    Raises:
+        GraphFormersError: An unknown name; the message names the most similar known one.
+    """
+    known = known_settings()
+    method, dot, own = name.rpartition(".")
+    if dot and method not in methods():
+        raise GraphFormersError(f"{where}: no method {method!r}; {nearest(method, methods())}")
+    if own not in known:
+        raise GraphFormersError(f"{where}: no setting {own!r}; {nearest(own, known)}")
+    if not has_type(value, known[own]):
+        raise GraphFormersError(f"{where}: {own}={value!r} given, expected {known[own]}")
+    return float(value) if "float" in known[own] and isinstance(value, int) else value
+
+
+def merge_settings(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe and single settings, which override it, also what it says for one method alone."""
+    kept = {name: value for name, value in recipe.items() if name.rpartition(".")[2] not in given}
+    return kept | dict(given)
+
+
+def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one method: those for all, overridden by those for it alone."""
+    prefix = f"{method}."
+    own = {
+        name.removeprefix(prefix): value
+        for name, value in settings.items()
+        if name.startswith(prefix)
+    }
+    return {name: value for name, value in settings.items() if "." not in name} | own

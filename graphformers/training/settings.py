@@ -1,0 +1,133 @@
+"""TrainConfig: the settings of a training run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from graphformers.model.config import ModelConfig
+from graphformers.settings import setting, type_name
+from graphformers.training.objective import ObjectiveSettings
+
+# Settings of ModelConfig that a run may choose; the others are the backbone's own.
+MODEL_SETTINGS = (
+    "dropout",
+    "attention_dropout",
+    "direction",
+    "share_gnn",
+    "position_bias",
+    "max_tokens",
+    "num_neighbors",
+    "similarity",
+    "pooling",
+    "graph_token_scale",
+)
+# Settings that may change when a run is continued: they do not change its result.
+CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes", "validate_start")
+
+
+@dataclass(frozen=True)
+class TrainConfig(ObjectiveSettings):
+    """How a model is trained.
+
+    The settings from `chunk_size` on change how a result is reached, the others the result.
+
+    Example:
+        >>> TrainConfig(epochs=5, batch_size=512, learning_rate=3e-4)
+    """
+
+    two_stage: bool = setting(
+        True, "Train on masked text first, then on clean text; false: on clean text only."
+    )
+    epochs: int = setting(10, "Epochs of each stage, at most.", at_least=1)
+    max_steps: int | None = setting(
+        None,
+        "Optimizer steps over both stages, at most; the first stage may use first_share of them.",
+        at_least=1,
+    )
+    max_seconds: float | None = setting(
+        None,
+        "Seconds of training over both stages, at most; such a run cannot be repeated to the bit.",
+        above=0,
+    )
+    first_share: float = setting(
+        0.5, "Share of max_steps and max_seconds for the first stage.", above=0, below=1
+    )
+    patience: int = setting(
+        2, "Validations without a better P@1 after which a stage ends.", at_least=1
+    )
+    validate_steps: int | None = setting(
+        None, "Steps between validations; by default one validation an epoch.", at_least=1
+    )
+    max_valid: int = setting(10_000, "Validation questions, at most.", at_least=1)
+
+    batch_size: int = setting(
+        240,
+        "Pairs of a step, over all processes; the other pairs of a batch are the negatives.",
+        at_least=2,
+    )
+    learning_rate: float = setting(1e-5, "Peak learning rate of Adam.", above=0)
+    graph_factor: float = setting(
+        1.0,
+        "Factor of the learning rate for parameters that the backbone does not have.",
+        above=0,
+    )
+    warmup: float = setting(
+        0.0, "Warm-up steps of each stage: a share below 1, or a count.", at_least=0
+    )
+    decay: str = setting(
+        "none", "Decay of the learning rate over each stage.", choices=("none", "linear", "cosine")
+    )
+    weight_decay: float = setting(
+        0.0, "Decoupled weight decay, not for biases and norms.", at_least=0
+    )
+    max_norm: float = setting(0.0, "Gradients are clipped to this norm; 0: never.", at_least=0)
+    beta1: float = setting(0.9, "Adam's decay rate of the mean gradient.", at_least=0, below=1)
+    beta2: float = setting(0.999, "Adam's decay rate of the mean square.", at_least=0, below=1)
+    epsilon: float = setting(1e-8, "Adam's epsilon.", above=0)
+    neighbor_gradients: bool = setting(
+        True, "Whether gradients flow through neighbours; a step without costs a third."
+    )
+    neighbor_dropout: float = setting(
+        0.0,
+        "Share of centres that keep a random number of their neighbours only.",
+        at_least=0,
+        at_most=1,
+    )
+    mask_ratio: float = setting(
+        0.15, "Share of a text's tokens that the first stage masks.", above=0, below=1
+    )
+    seed: int = setting(
+        42,
+        "Seed of new weights, the order of pairs, neighbours, masking and dropout.",
+        at_least=0,
+    )
+
+    chunk_size: int | None = setting(
+        None,
+        "Pairs computed at a time; by default all, and fewer when memory runs out.",
+        at_least=1,
+    )
+    workers: int | None = setting(
+        None, "Processes that make batches; by default 1 on a CPU, up to 8 for a GPU.", at_least=0
+    )
+    compile: bool | None = setting(None, "Compile the layers; by default on a GPU.")
+    checkpoint_minutes: float = setting(10.0, "Minutes between checkpoints.", at_least=0)
+    validate_start: bool = setting(True, "Validate before the first step, too.")
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages of a run: on which texts each trains."""
+        return ("masked", "clean") if self.two_stage else ("clean",)
+
+
+def known_settings() -> dict[str, str]:
+    """The settings that recipes and --set may name, and the type of each."""
+    model = [entry for entry in fields(ModelConfig) if entry.name in MODEL_SETTINGS]
+    return {entry.name: type_name(entry.type) for entry in (*fields(TrainConfig), *model)}
+
+
+def divide_settings(settings: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings of the training, and those of the model."""
+    model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
+    training = {name: value for name, value in settings.items() if name not in MODEL_SETTINGS}
+    return TrainConfig(**training), model

@@ -1,0 +1,37 @@
+"""Recipes: ours by name, anybody's by file."""
+
+from pathlib import Path
+
+import pytest
+
+from graphformers.training.recipes import RECIPES, parse_settings, read_recipe
+from graphformers.training.settings import TrainConfig
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in RECIPES.glob("*.toml")))
+def test_ours_are_found_by_name_wherever_one_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = read_recipe(Path(name))
+    assert (
+        found == read_recipe(Path(f"recipes/{name}.toml")) == read_recipe(RECIPES / f"{name}.toml")
+    )
+    assert TrainConfig(
+        learning_rate=found["learning_rate"], batch_size=found["batch_size"]
+    ).two_stage
+
+
+def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("minilm.toml").write_text("batch_size = 7\n")
+    assert read_recipe(Path("minilm.toml")) == {"batch_size": 7}
+    assert read_recipe(Path("minilm"))["batch_size"] == 512
+
+
+def test_none_is_a_decay_of_one_method_as_well() -> None:
+    assert parse_settings(["decay=none", "max.decay=none", "max_steps=none"]) == {
+        "decay": "none",
+        "max.decay": "none",
+        "max_steps": None,
+    }

@@ -1,0 +1,379 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+
+from graphformers.batching.packing import PackedBatch
+from graphformers.errors import GraphFormersError
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.node_id_baselines import TnveNetwork
+from graphformers.training import step as steps
+from graphformers.training.batches import BatchKey, BatchMaker, TrainBatch
+from graphformers.training.distributed import World
+from graphformers.training.settings import TrainConfig
+from graphformers.training.step import Stepper
+from tests.training.conftest import make_model, make_split
+
+SPLIT = make_split()
+Gradients = dict[str, torch.Tensor]
+
+
+def make_stepper(model: GraphFormers, **changes: Any) -> tuple[Stepper, BatchMaker]:
+    config = TrainConfig(**{"batch_size": 24, "temperature": 0.7, **changes})
+    maker = BatchMaker.of(model, SPLIT, config)
+
+    def remake(batch: TrainBatch, chunk_size: int) -> TrainBatch:
+        return maker.make(
+            BatchKey(batch.key.epoch, batch.key.number, batch.key.is_masked, chunk_size)
+        )
+
+    return Stepper(model, config, World(), remake), maker
+
+
+def gradients(model: GraphFormers) -> Gradients:
+    found = {
+        name: parameter.grad
+        for name, parameter in model.network.named_parameters()
+        if parameter.grad is not None
+    }
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def run(
+    model: GraphFormers, chunk_size: int | None = None, seed: int = 3, **changes: Any
+) -> tuple[float, Gradients]:
+    stepper, maker = make_stepper(model, **changes)
+    loss = stepper.run(maker.make(BatchKey(0, 0, False, chunk_size)), seed)
+    return float(loss.detach()), gradients(model)
+
+
+def classic_model(method: str) -> GraphFormers:
+    """One whose nodes are known, and which hides and draws nothing."""
+    model = make_model(method=method)
+    model.add_nodes(SPLIT.graph.id_hashes)
+    return model.eval()
+
+
+def naive(
+    model: GraphFormers,
+    *,
+    symmetric: bool = False,
+    mask_false_negatives: bool = True,
+    logq_correction: bool = False,
+) -> tuple[float, Gradients]:
+    """One pair at a time through the network, eq. 6 one score at a time, and autograd for the
+    rest.
+    """
+    maker = make_stepper(model)[1]
+    pairs = maker.pairs(0, 0)
+    links = {frozenset(pair) for pair in SPLIT.train.tolist()}
+    vectors, added = [], torch.zeros(())
+    for pair in pairs:
+        one = maker.packer.pack_neighborhoods(maker.tokens, maker._neighborhood(pair[None], 0))
+        vectors.append(model.network(one))
+        if isinstance(model.network, TnveNetwork):
+            added = added + naive_bound(model.network, one.centers)
+    anchors, keys = (torch.stack([both[side] for both in vectors]) for side in (0, 1))
+    if model.config.similarity == "cosine":
+        anchors, keys = F.normalize(anchors, dim=-1), F.normalize(keys, dim=-1)
+
+    def score(mine: torch.Tensor, theirs: torch.Tensor, node: int) -> torch.Tensor:
+        return mine @ theirs / 0.7 - (
+            math.log((SPLIT.train == node).sum()) if logq_correction else 0.0
+        )
+
+    def one_way(mine: torch.Tensor, theirs: torch.Tensor, side: int) -> torch.Tensor:
+        losses = []
+        for b, own in enumerate(pairs):
+            others = []
+            for k, other in enumerate(pairs):
+                node = other[1 - side]
+                same = node in (own[0], own[1]) or frozenset((int(own[side]), int(node))) in links
+                if k != b and not (same and mask_false_negatives):
+                    others.append(score(mine[b], theirs[k], node))
+            positive = score(mine[b], theirs[b], own[1 - side])
+            losses.append(torch.logsumexp(torch.stack([positive, *others]), 0) - positive)
+        return torch.stack(losses).mean()
+
+    loss = one_way(anchors, keys, 0)
+    if symmetric:
+        loss = (loss + one_way(keys, anchors, 1)) / 2
+    loss = loss + added / len(pairs)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach()), gradients(model)
+
+
+def naive_bound(network: TnveNetwork, pair: PackedBatch) -> torch.Tensor:
+    """Of one linked pair, by torch's own distributions; half of all pairs are taken for unlinked
+    ones.
+    """
+    words = network.words(pair.tokens_RW)
+    latent, mean, log_variance = network._latents(words, pair)
+    s, t = (log_variance / 2).exp()
+    strength = network.settings.correlation
+    c = strength * s * t / (1 - strength**2)
+    covariance = (((1 + 4 * c**2).sqrt() - 1) / (2 * c)) * s * t
+    posterior = MultivariateNormal(
+        mean.T, torch.stack([s * s, covariance, covariance, t * t], -1).view(-1, 2, 2)
+    )
+    prior = MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, strength], [strength, 1.0]]))
+    linked = kl_divergence(posterior, prior).sum()
+    unlinked = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(0.0, 1.0)).sum()
+    surprise = torch.zeros(())
+    for node in range(2):
+        row, slot = divmod(int(pair.slot_N[node]), pair.num_slots)
+        tokens = pair.tokens_RW[row][pair.slots_RW[row] == slot][1:]
+        logits = network.words.weight @ network.decoder(latent[node]) + network.frequency_V
+        surprise = surprise - logits.log_softmax(0)[tokens].sum()
+    return network.settings.bound_weight * (surprise + (linked + unlinked) / 2)
+
+
+def assert_close(one: tuple[float, Gradients], other: tuple[float, Gradients]) -> None:
+    assert one[0] == pytest.approx(other[0], abs=1e-5)
+    assert one[1].keys() == other[1].keys()
+    for name, gradient in one[1].items():
+        assert (gradient - other[1][name]).abs().max() < 1e-5, name
+
+
+@pytest.mark.parametrize("method", ["graphformers", "plm", "gat", "max", "mean", "att"])
+def test_a_step_is_the_naive_one(method: str) -> None:
+    model = make_model(method=method)
+    expected = naive(model)
+    assert_close(run(model), expected)
+    assert_close(run(model, chunk_size=7), expected)
+
+
+@pytest.mark.parametrize("method", ["tnve", "iftn"])
+@pytest.mark.parametrize("neighbor_gradients", [True, False])
+def test_a_step_of_a_network_with_terms_of_its_own_is_the_naive_one(
+    method: str, neighbor_gradients: bool
+) -> None:
+    model = classic_model(method)
+    if isinstance(model.network, TnveNetwork):
+        # so that it matters
+        model.network.settings = replace(model.network.settings, bound_weight=0.05)
+    expected = naive(model)
+    assert {name for name, _ in model.network.named_parameters()} - expected[1].keys() <= {
+        "log_variance.weight"
+    }
+    assert_close(run(model, neighbor_gradients=neighbor_gradients), expected)
+    assert_close(run(model, chunk_size=7, neighbor_gradients=neighbor_gradients), expected)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"direction": "bidirectional"}, {"similarity": "cosine"}, {"share_gnn": False}]
+)
+def test_variants(changes: dict[str, Any]) -> None:
+    model = make_model(**changes)
+    expected = naive(model)
+    assert_close(run(model), expected)
+    assert_close(run(model, chunk_size=5), expected)
+
+
+@pytest.mark.parametrize("mask_false_negatives", [False, True])
+@pytest.mark.parametrize("logq_correction", [False, True])
+def test_keys_that_look_for_their_anchors(
+    mask_false_negatives: bool, logq_correction: bool
+) -> None:
+    model, changes = (
+        make_model(),
+        {"mask_false_negatives": mask_false_negatives, "logq_correction": logq_correction},
+    )
+    expected = naive(model, symmetric=True, **changes)
+    assert_close(run(model, symmetric=True, **changes), expected)
+    assert expected[0] != pytest.approx(naive(model, **changes)[0], abs=1e-4)
+    assert_close(run(model, chunk_size=7, **changes), naive(model, **changes))
+
+
+@pytest.mark.parametrize("method", ["graphformers", "max"])
+def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> None:
+    model = make_model(method=method)
+    states, center_vectors = model.network.neighbor_states, model.network.center_vectors
+    expected_loss, _ = naive(model)
+    loss, whole = run(model, neighbor_gradients=False)
+    _, chunked = run(model, chunk_size=7, neighbor_gradients=False)
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    assert_close((0, whole), (0, chunked))
+    # by hand: the states without a graph, the rest with one
+    maker = make_stepper(model, neighbor_gradients=False)[1]
+    batch = maker.make(BatchKey(0, 0, False))
+    with torch.no_grad():
+        near = states(batch.neighbors[0])
+    chunk: Any = batch.chunks[0]
+    vectors = center_vectors(chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index)
+    scores = (vectors[:24] @ vectors[24:].T / 0.7).index_put(
+        tuple(batch.left_out), torch.tensor(-math.inf)
+    )
+    F.cross_entropy(scores, torch.arange(24)).backward()  # type: ignore[no-untyped-call]
+    assert_close((0, gradients(model)), (0, whole))
+
+
+def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(dropout=0.3, attention_dropout=0.2).train()
+    stepper, maker = make_stepper(model)
+    seen: dict[str, list[torch.Tensor]] = {"vectors": [], "states": []}
+    vectors, states = stepper._vectors, stepper._states
+
+    def watched_vectors(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        found = vectors(*arguments)
+        seen["vectors"].append(found[0].detach().clone())
+        return found
+
+    def watched_states(*arguments: Any) -> list[torch.Tensor]:
+        found = states(*arguments)
+        seen["states"].append(torch.stack(found).detach().clone())
+        return found
+
+    monkeypatch.setattr(stepper, "_vectors", watched_vectors)
+    monkeypatch.setattr(stepper, "_states", watched_states)
+    stepper.run(maker.make(BatchKey(0, 0, False, chunk_size=8)), seed=5)
+    for name, calls in seen.items():
+        assert len(calls) == 6, name
+        for first, second in zip(calls[:3], calls[3:], strict=True):
+            assert torch.equal(first, second), name
+    assert not torch.equal(seen["vectors"][0], seen["vectors"][1])
+
+
+@pytest.mark.parametrize("method", ["graphformers", "tnve", "iftn"])
+def test_the_gradient_with_dropout_is_that_of_the_loss_it_saw(method: str) -> None:
+    """Under fixed random numbers the chunked loss is a function of the weights: its gradient by
+    differences.
+    """
+    model = make_model(
+        method=method, dropout=0.2, attention_dropout=0.1, hidden_size=8, num_heads=2
+    )
+    model.add_nodes(SPLIT.graph.id_hashes)
+    model.double().train()
+    _, found = run(model, chunk_size=9)
+    generator = torch.Generator().manual_seed(0)
+    direction = {
+        name: torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        for name, p in model.network.named_parameters()
+    }
+    slope = sum(float((found[name] * direction[name]).sum()) for name in found)
+    values = []
+    for step in (1e-4, -2e-4):
+        with torch.no_grad():
+            for name, parameter in model.network.named_parameters():
+                parameter += step * direction[name]
+        values.append(run(model, chunk_size=9)[0])
+    assert (values[0] - values[1]) / 2e-4 == pytest.approx(slope, rel=2e-2)
+
+
+class _SmallMemory:
+    """Runs out of memory when more nodes are encoded at once than fit."""
+
+    def __init__(self, network: Any, most: int, *, backward: bool) -> None:
+        self.network, self.most, self.is_backward, self.refused = network, most, backward, 0
+
+    def check(self, nodes: int, result: torch.Tensor | None = None) -> None:
+        if nodes > self.most and (not self.is_backward or result is None):
+            self.refused += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if result is not None and result.requires_grad and nodes > self.most:
+            result.register_hook(lambda gradient: self.check(nodes))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_when_memory_runs_out_chunks_get_smaller(
+    backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model()
+    expected = run(model)
+    memory = _SmallMemory(model.network, most=40, backward=backward)
+    read = model.network.read
+
+    def limited_forward(batch: Any, near: Any = None) -> torch.Tensor:
+        if not backward:
+            memory.check(batch.nodes.num_nodes)
+        result: torch.Tensor = read(batch, near)
+        if backward:
+            memory.check(batch.nodes.num_nodes, result)
+        return result
+
+    monkeypatch.setattr(model.network, "read", limited_forward)
+    stepper, maker = make_stepper(model)
+    loss = stepper.run(maker.make(BatchKey(0, 0, False)), 3)
+    assert memory.refused >= 1
+    assert stepper.chunk_size is not None
+    assert stepper.chunk_size < 24
+    assert_close((float(loss), gradients(model)), expected)
+
+
+@pytest.mark.parametrize("others", [5, 10_000])
+def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When others needed the memory for some steps, all is as before soon; when it is small, it is
+    tried ever more rarely.
+    """
+    monkeypatch.setattr(steps, "PATIENCE", 3)
+    model = make_model()
+    expected = run(model)
+    stepper, maker = make_stepper(model)
+    used: list[int | None] = []
+    refused: list[int] = []
+
+    def limited(call: Any) -> Any:
+        def tried(batch: Any, *more: Any) -> torch.Tensor:
+            if len(used) < others and getattr(batch, "nodes", batch).num_nodes > 20:
+                refused.append(len(used))
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            result: torch.Tensor = call(batch, *more)
+            return result
+
+        return tried
+
+    monkeypatch.setattr(model.network, "read", limited(model.network.read))
+    for _ in range(100):
+        loss = stepper.run(maker.make(BatchKey(0, 0, False, stepper.chunk_size)), 3)
+        used.append(stepper.used)
+        assert_close((float(loss), gradients(model)), expected)
+    assert used[0] == 6
+    if others == 5:
+        assert refused[-1] == 3  # in vain, hence six steps to the next time
+        assert used == [6] * 9 + [12] * 3 + [None] * 88
+    else:
+        assert set(used) == {6}
+        assert [step for step in refused if step] == [3, 9, 21, 45, 93]
+
+
+def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits in any case; patience with larger batches must grow none the less, or they fail once
+    an epoch.
+    """
+    monkeypatch.setattr(steps, "PATIENCE", 3)
+    model = make_model()
+    stepper, maker = make_stepper(model)
+    read, refused = model.network.read, []
+
+    def limited(batch: Any, near: Any = None) -> torch.Tensor:
+        if batch.nodes.num_nodes > most:
+            refused.append(number)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        result: torch.Tensor = read(batch, near)
+        return result
+
+    monkeypatch.setattr(model.network, "read", limited)
+    rest = maker.num_batches - 1
+    most = maker.make(BatchKey(0, rest, False)).chunks[0].nodes.num_nodes  # type: ignore[union-attr]
+    assert len(maker.pairs(0, rest)) < 24
+    for number in range(120):
+        key = BatchKey(0, rest if number % 4 == 3 else 0, False, stepper.chunk_size)
+        stepper.run(maker.make(key), 3)
+    assert [step for step in refused if step] == [4, 10, 22, 46, 94]
+
+
+def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+
+    def refuse(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model.network, "read", refuse)
+    stepper, maker = make_stepper(model)
+    with pytest.raises(GraphFormersError, match="too small even for one pair at a time"):
+        stepper.run(maker.make(BatchKey(0, 0, False)), 3)
