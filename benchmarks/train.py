@@ -30,8 +30,9 @@ from graphformers.model.compute import choose_device
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit
-from graphformers.training.batches import Counts
-from graphformers.training.checkpoint import Recent
+from graphformers.training.batches import BatchCounts
+from graphformers.training.checkpoint import RecentSteps
+from graphformers.training.run import TrainingRun
 from graphformers.training.settings import TrainConfig
 from graphformers.training.trainer import Trainer
 
@@ -52,12 +53,10 @@ def make_trainer(
         **SHAPES[shape],
     }
     model = GraphFormers(ModelConfig(method=method, **sizes), tokenizer).to(choose_device())
-    trainer = Trainer(model, split, config)
-    trainer.set_up()
-    return trainer
+    return Trainer(model, split, config)
 
 
-def useful_flops(counts: Counts, lengths: tuple[float, float], shape: str) -> float:
+def useful_flops(counts: BatchCounts, lengths: tuple[float, float], shape: str) -> float:
     """Of steps, by their tokens: the products of all layers, forward and twice that backward.
 
     Neighbours read one layer less than centres; in a text's last layer [CLS] alone has queries and
@@ -68,7 +67,7 @@ def useful_flops(counts: Counts, lengths: tuple[float, float], shape: str) -> fl
     )
     mean, square = lengths  # of a text's tokens, and of their square
     total = 0.0
-    for nodes, depth in ((2 * counts.anchors, layers), (counts.distinct, layers - 1)):
+    for nodes, depth in ((2 * counts.anchors, layers), (counts.encoded_neighbors, layers - 1)):
         whole = 2 * mean * (4 * size * size + 2 * size * inner) + 4 * square * size
         last = (
             2 * mean * 2 * size * size + 2 * (2 * size * size + 2 * size * inner) + 4 * mean * size
@@ -77,35 +76,34 @@ def useful_flops(counts: Counts, lengths: tuple[float, float], shape: str) -> fl
     return 3 * total
 
 
-def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, Any]:
-    trainer.model.train()
+def measure(run: TrainingRun, shape: str, warmup: int, steps: int) -> dict[str, Any]:
+    run.model.train()
     started = time.perf_counter()
     for _ in range(warmup):
-        trainer._step()
-    trainer._drain(0)
+        run.step()
+    run.wait()
     compiled = time.perf_counter() - started
-    on_gpu = trainer.model.device.type == "cuda"
+    on_gpu = run.model.device.type == "cuda"
     if on_gpu:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    trainer.state.recent = Recent()
+    run.state.recent = RecentSteps()
     started = time.perf_counter()
     for _ in range(steps):
-        trainer._step()
-    trainer._drain(0)
+        run.step()
+    run.wait()
     if on_gpu:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    counts, recent = trainer.state.recent.counts, trainer.state.recent
-    texts = counts.distinct + 2 * counts.anchors
-    all_lengths = trainer.maker.tokens.lengths(
-        torch.arange(trainer.split.graph.num_nodes).numpy(), trainer.model.config.max_tokens
+    counts, recent = run.state.recent.counts, run.state.recent
+    texts = counts.encoded_neighbors + 2 * counts.anchors
+    all_lengths = run.loader.maker.tokens.lengths(
+        torch.arange(run.split.graph.num_nodes).numpy(), run.model.config.max_tokens
     )
     mean = counts.tokens / texts
     square = (
         float((all_lengths.astype(float) ** 2).mean()) * (mean / float(all_lengths.mean())) ** 2
     )
-    trainer.clean_up()
     return {
         "pairs_per_s": round(counts.pairs / seconds, 1),
         "ms_per_step": round(1000 * seconds / steps, 2),
@@ -113,32 +111,31 @@ def measure(trainer: Trainer, shape: str, warmup: int, steps: int) -> dict[str, 
         "data_wait": round(recent.data_wait / seconds, 4),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if on_gpu else None,
         "tokens_per_text": round(mean, 1),
-        "neighbors_saved": round(1 - counts.distinct / max(counts.neighbors, 1), 3),
-        "rows_full": round(counts.tokens / counts.places, 3),
+        "neighbors_saved": round(1 - counts.encoded_neighbors / max(counts.neighbors, 1), 3),
+        "rows_full": round(counts.tokens / counts.token_slots, 3),
         "warmup_s": round(compiled, 1),
         "steps": steps,
     }
 
 
-def profile(trainer: Trainer, warmup: int, steps: int) -> dict[str, Any]:
+def profile(run: TrainingRun, warmup: int, steps: int) -> dict[str, Any]:
     """Milliseconds a step of what computes, the longest first, and of the whole step by the wall
     clock.
     """
-    on_gpu = trainer.model.device.type == "cuda"
+    on_gpu = run.model.device.type == "cuda"
     activities = [
         torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
     ]
-    trainer.model.train()
+    run.model.train()
     for _ in range(warmup):
-        trainer._step()
-    trainer._drain(0)
+        run.step()
+    run.wait()
     with torch.profiler.profile(activities=activities) as found:
         started = time.perf_counter()
         for _ in range(steps):
-            trainer._step()
-        trainer._drain(0)
+            run.step()
+        run.wait()
         seconds = time.perf_counter() - started
-    trainer.clean_up()
     taken = [
         (each.self_device_time_total if on_gpu else each.self_cpu_time_total, each.count, each.key)
         for each in found.key_averages()
@@ -206,14 +203,13 @@ def main() -> None:
                 **options.set,
             }
             if options.profile:
-                print(
-                    json.dumps(found | profile(trainer, options.warmup, options.profile)),
-                    flush=True,
-                )
+                with trainer.start() as run:
+                    found |= profile(run, options.warmup, options.profile)
+                print(json.dumps(found), flush=True)
                 continue
-            found |= measure(trainer, shape, options.warmup, options.steps) | {
-                "ceiling_tflops": ceiling
-            }
+            with trainer.start() as run:
+                found |= measure(run, shape, options.warmup, options.steps)
+            found["ceiling_tflops"] = ceiling
             theirs = reference.get((name, config.batch_size)) if shape == "base" else None
             if theirs:
                 found["reference"] = {key: theirs[key] for key in ("pairs_per_s", "peak_gib")}

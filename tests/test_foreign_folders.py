@@ -243,7 +243,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "m.model": GraphFormers.from_pretrained,
     "v.vectors": VectorStore.load,
     "v.vectors/graph": TextGraph.load,
-    "r.model.training/checkpoint": lambda path: RunFolder(path.parent.with_suffix("")).start_of(""),
+    "r.model.training/checkpoint": lambda path: RunFolder(path.parent.with_suffix("")).initial_weights(""),
     "r.scores": load_ranks,
 }
 
@@ -338,9 +338,9 @@ def test_a_run_does_not_lead_elsewhere(tmp_path: Path, secret: Path) -> None:
 @pytest.mark.parametrize("best", ["../../secret", 1.5, None, True])
 def test_the_best_model_of_a_run_has_a_number(best: Any, tmp_path: Path) -> None:
     values = {**vars(TrainState()), "recent": {"counts": {}}}
-    assert TrainState.of(values).best_step == -1
+    assert TrainState.from_dict(values).best_step == -1
     with pytest.raises(ArtifactError, match=r"best_step .* expected a whole number"):
-        TrainState.of(values | {"best_step": best})
+        TrainState.from_dict(values | {"best_step": best})
 
 
 def test_a_comparison_does_not_lead_elsewhere(tmp_path: Path, secret: Path) -> None:

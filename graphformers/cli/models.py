@@ -55,10 +55,10 @@ def train_command(
     Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
     """
     from graphformers.splits.split import LinkSplit
+    from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
     from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
-    from graphformers.training.runs import make_trainer
-    from graphformers.training.trainer import check_output
+    from graphformers.training.trainer import check_output, make_trainer
 
     settings = merge_settings(
         {} if config is None else read_recipe(config), parse_settings(set or [])
@@ -68,11 +68,11 @@ def train_command(
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
     if dry_run:
         found = forecast(trainer)
-        if trainer.world.is_first:
+        if is_first_process():
             show_result(found, as_json)
         return
     result = trainer.train(force=force)
-    if trainer.world.is_first:
+    if is_first_process():
         if as_json:
             show_result(result, as_json, output)
         else:

@@ -32,7 +32,7 @@ from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object
 from graphformers.training.checkpoint import RunFolder
-from graphformers.training.runs import make_trainer
+from graphformers.training.trainer import make_trainer
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
     `force` says so.
     """
     file, run = model.with_suffix(".json"), RunFolder(model)
-    others = [each for each in (model, run.folder, model.with_suffix(".scores")) if each.exists()]
+    others = [each for each in (model, run.path, model.with_suffix(".scores")) if each.exists()]
     found = read_object(file) if file.is_file() else {}
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not force:
@@ -184,10 +184,10 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
     if not differing:
         return
     # a process that is training in the folder holds its lock
-    with run.held() if run.folder in others else nullcontext():
+    with run.held() if run.path in others else nullcontext():
         run.clear()
         for each in others:
-            if each != run.folder:
+            if each != run.path:
                 shutil.rmtree(each)
         write_whole(file, json.dumps(wanted, indent=1).encode() + b"\n")
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from graphformers.batching.packing import to_device
-from graphformers.batching.prefetch import Parcel, Workers
+from graphformers.batching.prefetch import FlatBatch, Prefetcher
 from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import TokenCache
 from graphformers.batching.two_pass import CenterBatch
@@ -187,7 +187,7 @@ class Phases:
     ) -> None:
         rows_of, compute, write = how
         device = self.model.device
-        workers, writer = Workers(self.make, self._num_workers, device), ShardWriter(device)
+        workers, writer = Prefetcher(self.make, self._num_workers, device), ShardWriter(device)
         readers = ThreadPoolExecutor(READERS.get(device.type, 1), "gather")
         try:
             with self.model.inference() as network:
@@ -195,7 +195,7 @@ class Phases:
                 batches = ahead(
                     map(
                         partial(self._if_it_fits, prepare),
-                        workers.parcels(self.keys(phase, shards)),
+                        workers.batches(self.keys(phase, shards)),
                     )
                 )
                 rows: Tensor | None = None  # of the shard that is being read
@@ -234,7 +234,7 @@ class Phases:
         self,
         key: BatchKey,
         ready: Any,
-        prepare: Callable[[Parcel], Any],
+        prepare: Callable[[FlatBatch[Any]], Any],
         read: Callable[[Any, slice], None],
     ) -> None:
         """Has a batch read. `ready` is the whole of it, where there was room for that; smaller
@@ -247,18 +247,18 @@ class Phases:
             batch = waiting.pop() if waiting else None
             if batch is None or part != whole:
                 batch = prepare(
-                    Parcel.of(self.make(replace(key, start=part.start, stop=part.stop)))
+                    FlatBatch.of(self.make(replace(key, start=part.start, stop=part.stop)))
                 )
             read(batch, part)
 
         self.splitter.run(whole, work)
 
-    def _if_it_fits(self, prepare: Callable[[Parcel], Any], parcel: Parcel) -> Any:
+    def _if_it_fits(self, prepare: Callable[[FlatBatch[Any]], Any], flat: FlatBatch[Any]) -> Any:
         """A batch made ready ahead of time; None where memory is not enough for that, or where it
         is to be read in pieces.
         """
         with SuppressOutOfMemory():
-            return prepare(parcel) if self.splitter.num_pieces == 1 else None
+            return prepare(flat) if self.splitter.num_pieces == 1 else None
         return None
 
     def _rows_of_shard(
@@ -276,18 +276,16 @@ class Phases:
             f"smaller --shard-size"
         )
 
-    def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[Parcel], Any]:
-        """What turns a parcel into what `compute` takes, ahead of time: on the device, with states
-        gathered from disk.
-        """
+    def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[FlatBatch[Any]], Any]:
+        """Turns a flat batch into the input of `compute`: on the device, states gathered."""
         device = self.model.device
         if phase == 1:
-            return lambda parcel: parcel.open(device)
+            return lambda flat: flat.to(device)
         if self.table is not None:
-            return lambda parcel: (parcel.open(device), None)
+            return lambda flat: (flat.to(device), None)
 
-        def gather(parcel: Parcel) -> tuple[Any, Tensor]:
-            batch = parcel.open(torch.device("cpu"))
+        def gather(flat: FlatBatch[Any]) -> tuple[Any, Tensor]:
+            batch = flat.to(torch.device("cpu"))
             states_MSD = self._from_disk(batch, readers)
             return to_device(batch, device), states_MSD.to(device, non_blocking=True)
 

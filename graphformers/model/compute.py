@@ -1,5 +1,7 @@
 """Compute: the device, the precision and the compilation of a network, chosen in one place."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +43,28 @@ class Compute:
         A new one each time: autocast caches casts of weights, also those made without gradients.
         """
         return torch.autocast(self.device.type, self.dtype, enabled=self.precision != "float32")
+
+    @contextmanager
+    def repeatable(self) -> Iterator[None]:
+        """A context in which a CPU adds gradients in a fixed order, so that runs can be repeated.
+
+        By default threads add them in the order in which they finish. On a CPU the fixed order
+        costs nothing that could be measured; on other devices this context does nothing.
+        """
+        if self.device.type != "cpu":
+            yield
+            return
+        was_on = torch.are_deterministic_algorithms_enabled()
+        warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        settings = torch.utils.deterministic
+        filled = settings.fill_uninitialized_memory  # type: ignore[attr-defined]
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        settings.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_on, warn_only=warned_only)
+            settings.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def choose_device(name: str | None = None) -> torch.device:

@@ -1,12 +1,12 @@
-"""TrainBatch: what one process computes in one step. Every batch is a pure function of (settings,
-epoch, number).
+"""TrainBatch: what one process computes in one step.
 
-Pairs are walked through in an order drawn anew for each epoch, every unordered pair once; which end
-is the anchor is drawn too. A batch of K pairs is divided among the processes in one piece each;
-everybody knows all K pairs, so that only vectors travel.
+A batch is a function of the settings, the epoch and its number alone. Every epoch visits each
+unordered pair once, in an order of its own; which end is the anchor is drawn anew. The pairs of a
+batch are divided among the processes in consecutive parts. Every process knows all pairs of the
+batch, so that only vectors have to be exchanged.
 
-Centres are the two ends of each pair, anchors first. Neighbours are drawn anew in each epoch, and
-the other end of a pair is never among them: the link that is to be found gives nothing away.
+Centres are the two ends of each pair, anchors first. Their neighbours are drawn anew in each epoch,
+never the other end of the pair: the link that is asked for must not show in the input.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -30,16 +30,19 @@ from graphformers.data.arrays import Array, equal_parts, mix, ranges
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit
 from graphformers.training.masking import MaskedTokens, SpanMasking
-from graphformers.training.objective import no_negatives
+from graphformers.training.objective import find_false_negatives
 from graphformers.training.settings import TrainConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Random draws of different kinds are hashes with different numbers.
+DRAW_DIRECTION, DRAW_DROPOUT, DRAW_KEPT, DRAW_ORDER = 6, 7, 8, 9
+
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Which batch, and in how large pieces it is computed."""
+    """Which batch, and in chunks of how many pairs it is computed."""
 
     epoch: int
     number: int
@@ -52,57 +55,92 @@ class BatchKey:
 
 @dataclass(frozen=True)
 class CenterChunk:
-    """Some centres, and where among the states of all neighbours of the step theirs are."""
+    """Centres, and which of the neighbours that all chunks share are theirs."""
 
     centers: PackedBatch
-    needed_m: "Tensor"  # int64: which of the M neighbours this chunk needs
+    needed_m: "Tensor"  # int64: the m of the M shared neighbours that this chunk reads
     index: NeighborIndex  # into those
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What a batch holds; counts of batches add up."""
+class BatchCounts:
+    """What a batch contains; the counts of several batches can be added.
+
+    Attributes:
+        pairs: Pairs of all processes.
+        anchors: Pairs of this process.
+        false_negatives: Keys that are no negatives, over all anchors of this process.
+        negatives: Keys that are negatives.
+        neighbors: Neighbours of all centres.
+        encoded_neighbors: Neighbours that are encoded; one that centres share is encoded once.
+        tokens: Tokens of all texts.
+        token_slots: Room for tokens in all rows, padding included.
+    """
 
     pairs: int = 0
-    anchors: int = 0  # pairs of this process
-    left_out: int = 0  # keys that are no negatives, over all anchors of this process
-    negatives: int = 0  # keys that are
-    neighbors: int = 0  # of all centres
-    distinct: int = 0  # neighbours that were encoded
-    tokens: int = 0  # of texts
-    places: int = 0  # for tokens, in all rows
+    anchors: int = 0
+    false_negatives: int = 0
+    negatives: int = 0
+    neighbors: int = 0
+    encoded_neighbors: int = 0
+    tokens: int = 0
+    token_slots: int = 0
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
+    def __add__(self, other: "BatchCounts") -> "BatchCounts":
+        return BatchCounts(
             *(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self))
         )
 
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """The part of one process. Its pairs are computed chunk by chunk.
+    """The part of a batch that one process computes, chunk by chunk.
 
-    Either every chunk holds its own neighbours, or they are encoded first, once for all chunks,
-    from `neighbors`.
+    Either every chunk holds its own neighbours, or those of all chunks are in `neighbors`, to be
+    encoded once.
+
+    Attributes:
+        key: Which batch it is.
+        pairs: (B, 2) int64: anchors and positives of this process.
+        sizes: Pairs of each process.
+        first: Where the pairs of this process start among all.
+        bounds: Where chunks start among the pairs of this process, and where the last one ends.
+        chunks: The centres of the pairs.
+        neighbors: Neighbours that all chunks share, in as many parts.
+        false_negatives: For anchors, and for positives as queries: (2, number) int64, places of
+            the query and of keys that are no negatives.
+        log_frequency_K2: (K, 2) float32: the log of how often each end of all processes' pairs
+            occurs in the training pairs; None where the objective does not use it.
+        counts: What the batch contains.
     """
 
     key: BatchKey
-    pairs: "Tensor"  # (B, 2) int64: anchors and positives of this process
-    sizes: tuple[int, ...]  # pairs of each process
-    first: int  # where this process's pairs begin among all
-    bounds: tuple[int, ...]  # where chunks begin among this process's pairs, and their end
+    pairs: "Tensor"
+    sizes: tuple[int, ...]
+    first: int
+    bounds: tuple[int, ...]
     chunks: list[PackedNeighborhoods | CenterChunk]
     neighbors: list[PackedBatch]
-    left_out: "Tensor"  # (2, number) int64: (anchor, key) places that are no negatives
-    left_out_anchors: "Tensor"  # the same for keys that look for their anchors
-    # float32: how often the ends of all processes' pairs come, as logarithms; None where unused
-    often_K2: "Tensor | None" = None
-    counts: Counts = field(default_factory=Counts)
+    false_negatives: "tuple[Tensor, Tensor]"
+    log_frequency_K2: "Tensor | None" = None
+    counts: BatchCounts = field(default_factory=BatchCounts)
 
 
 @dataclass(frozen=True)
 class BatchMaker:
-    """Makes the batches of one process. Everything in it can be shared with worker processes."""
+    """Makes the batches of one process; worker processes share it.
+
+    Attributes:
+        split: The pairs, and the links that models may see.
+        tokens: The tokens of all texts.
+        sampler: Draws neighbours.
+        packer: Packs texts into rows.
+        masking: Masks texts; None if no stage does.
+        config: The settings of the run.
+        shares_neighbors: Whether a neighbour's states do not depend on who reads them.
+        rank: The number of this process.
+        num_processes: The number of processes.
+    """
 
     split: LinkSplit
     tokens: TokenCache
@@ -110,73 +148,77 @@ class BatchMaker:
     packer: Packer
     masking: SpanMasking | None
     config: TrainConfig
-    shares_neighbors: bool  # one encoding of a neighbour serves everybody
+    shares_neighbors: bool
     rank: int = 0
-    world: int = 1
+    num_processes: int = 1
 
-    @staticmethod
+    @classmethod
     def of(
-        model: GraphFormers, split: LinkSplit, config: TrainConfig, rank: int = 0, world: int = 1
+        cls,
+        model: GraphFormers,
+        split: LinkSplit,
+        config: TrainConfig,
+        rank: int = 0,
+        num_processes: int = 1,
     ) -> "BatchMaker":
-        """The batches that a model is trained on."""
-        reads_neighbors = model.network.reads_neighbors
-        return BatchMaker(
+        """The maker of the batches that a model is trained on."""
+        packer = model.packer()
+        if model.device.type == "cuda":
+            # Few shapes: cuDNN plans attention for every number of rows, and torch.compile
+            # compiles layers for every number of neighbours.
+            packer = model.packer(8, model.config.num_neighbors)
+        num_neighbors = model.config.num_neighbors if model.network.reads_neighbors else 0
+        masking = None
+        if config.two_stage:
+            masking = SpanMasking.of(model.tokenizer, config.mask_ratio, config.seed)
+        return cls(
             split,
             graph_tokens(split.graph, model.tokenizer),
-            split.sampler(model.config.num_neighbors if reads_neighbors else 0, config.seed),
-            # cuDNN plans attention anew for every number of rows, torch.compile layers for every
-            # width
-            model.packer(8, model.config.num_neighbors)
-            if model.device.type == "cuda"
-            else model.packer(),
-            SpanMasking.of(model.tokenizer, config.mask_ratio, config.seed)
-            if config.two_stage
-            else None,
+            split.sampler(num_neighbors, config.seed),
+            packer,
+            masking,
             config,
-            model.packer().inputs.num_states > 0,
+            packer.inputs.num_states > 0,
             rank,
-            world,
+            num_processes,
         )
 
     @cached_property
     def num_batches(self) -> int:
-        """Of one epoch."""
+        """The batches of an epoch."""
         return -(-len(self.split.train) // self.config.batch_size)
 
     @cached_property
-    def _log_counts(self) -> Array:
-        """(N,) float32: the logarithm of how many pairs of an epoch each node is an end of."""
+    def log_frequency(self) -> Array:
+        """(number of nodes,) float32: the log of how many training pairs a node is an end of."""
         counts = np.bincount(self.split.train.reshape(-1), minlength=self.split.graph.num_nodes)
         return np.log(np.maximum(counts, 1)).astype(np.float32)
 
     def pairs(self, epoch: int, number: int) -> Array:
         """(K, 2) int64: anchors and positives of one batch, over all processes."""
-        total, size = len(self.split.train), self.config.batch_size
-        places = shuffled(
-            np.arange(number * size, min((number + 1) * size, total)),
-            total,
-            self.config.seed,
-            epoch,
-        )
-        pairs = self.split.train[places].astype(np.int64)
+        total, size, seed = len(self.split.train), self.config.batch_size, self.config.seed
+        numbers = np.arange(number * size, min((number + 1) * size, total))
+        pairs = self.split.train[shuffled(numbers, total, seed, epoch)].astype(np.int64)
         hashes = self.split.graph.id_hashes[pairs]
-        turned = mix(self.config.seed, epoch, 6, hashes[:, 0], hashes[:, 1]) & np.uint64(1) == 1
-        return np.where(turned[:, None], pairs[:, ::-1], pairs)
+        drawn = mix(seed, epoch, DRAW_DIRECTION, hashes[:, 0], hashes[:, 1])
+        is_turned = drawn & np.uint64(1) == 1
+        return np.where(is_turned[:, None], pairs[:, ::-1], pairs)
 
     def make(self, key: BatchKey) -> TrainBatch:
         """One batch, sampled and packed."""
         pairs = self.pairs(key.epoch, key.number)
-        edges = equal_parts(len(pairs), self.world)
-        own, first = pairs[edges[self.rank] : edges[self.rank + 1]], edges[self.rank]
+        edges = equal_parts(len(pairs), self.num_processes)
+        first = edges[self.rank]
+        own = pairs[first : edges[self.rank + 1]]
         size = key.chunk_size or max(len(own), 1)
         bounds = (*range(0, len(own), size), len(own))
-        neighborhoods = [self._neighborhood(own[a:b], key.epoch) for a, b in pairwise(bounds)]
+        neighborhoods = [self.neighborhood(own[a:b], key.epoch) for a, b in pairwise(bounds)]
         tokens = self.tokens
         if key.is_masked:
-            assert self.masking is not None, "the first stage needs a way to mask"
+            assert self.masking is not None, "a run with a masked stage has a way to mask"
             tokens = MaskedTokens.of(tokens, self.masking, key.epoch)
         chunks, neighbors = self._pack(tokens, neighborhoods)
-        left_out, left_out_anchors = self._left_out(pairs, own, first)
+        uses_frequency = self.config.logq_correction
         batch = TrainBatch(
             key,
             torch.from_numpy(own),
@@ -185,98 +227,99 @@ class BatchMaker:
             bounds,
             chunks,
             neighbors,
-            torch.from_numpy(left_out),
-            torch.from_numpy(left_out_anchors),
-            torch.from_numpy(self._log_counts[pairs]) if self.config.logq_correction else None,
+            self._false_negatives(pairs, own, first),
+            torch.from_numpy(self.log_frequency[pairs]) if uses_frequency else None,
         )
         return replace(batch, counts=_count(batch, neighborhoods))
 
-    def _neighborhood(self, pairs: Array, epoch: int) -> Neighborhood:
+    def neighborhood(self, pairs: Array, epoch: int) -> Neighborhood:
+        """The neighbours of both ends of pairs, anchors first."""
         centers, others = pairs.T.reshape(-1), pairs[:, ::-1].T.reshape(-1)
         drawn = self.sampler.sample(centers, epoch=epoch, exclude=others)
         if not self.config.neighbor_dropout:
             return drawn
         hashes = self.split.graph.id_hashes
-        lucky, share = (
-            mix(self.config.seed, epoch, np.array([[7], [8]]), hashes[centers], hashes[others])
-            / 2.0**64
+        kinds = np.array([[DRAW_DROPOUT], [DRAW_KEPT]])
+        chance, share = (
+            mix(self.config.seed, epoch, kinds, hashes[centers], hashes[others]) / 2.0**64
         )
         counts = np.diff(drawn.indptr)
-        # the first few: their order is random
+        # The first ones are a random choice: neighbours are in random order.
         some = np.minimum((share * (counts + 1)).astype(np.int64), counts)
-        kept = np.where(lucky < self.config.neighbor_dropout, some, counts)
+        kept = np.where(chance < self.config.neighbor_dropout, some, counts)
         indptr = np.concatenate([[0], np.cumsum(kept)])
         return Neighborhood(drawn.centers, indptr, drawn.neighbors[ranges(drawn.indptr[:-1], kept)])
 
     def _pack(
         self, tokens: TokenCache, neighborhoods: list[Neighborhood]
     ) -> tuple[list[PackedNeighborhoods | CenterChunk], list[PackedBatch]]:
+        """The chunks, and the neighbours that they share."""
         if not neighborhoods:
             return [], []
-        if not self.shares_neighbors or (
-            len(neighborhoods) == 1 and self.config.neighbor_gradients
-        ):
+        # One chunk shares with no other; without gradients its neighbours need no graph, though.
+        is_one_pass = len(neighborhoods) == 1 and self.config.neighbor_gradients
+        if is_one_pass or not self.shares_neighbors:
             return [self.packer.pack_neighborhoods(tokens, entry) for entry in neighborhoods], []
         distinct = np.unique(np.concatenate([entry.neighbors for entry in neighborhoods]))
         parts = np.array_split(distinct, len(neighborhoods))
+        graph_tokens = self.packer.inputs.graph_tokens
         chunks: list[PackedNeighborhoods | CenterChunk] = []
         for entry in neighborhoods:
             needed, index = np.unique(
                 np.searchsorted(distinct, entry.neighbors), return_inverse=True
             )
             rectangle = ragged_index(entry.indptr, index, self.packer.width_multiple)
-            graph_tokens = self.packer.inputs.graph_tokens
             centers = self.packer.pack(tokens, entry.centers, graph_tokens=graph_tokens)
             links = NeighborIndex.from_numpy(*rectangle)
             chunks.append(CenterChunk(centers, torch.from_numpy(needed), links))
         return chunks, [self.packer.pack(tokens, part) for part in parts]
 
-    def _left_out(self, pairs: Array, own: Array, first: int) -> tuple[Array, Array]:
-        none = np.zeros((2, 0), dtype=np.int64)
-        if not self.config.mask_false_negatives:
-            return none, none
-        rows = self.split.indptr, self.split.indices
-        found = no_negatives(own[:, 0], pairs[:, 1], first, *rows)
-        return found, no_negatives(
-            own[:, 1], pairs[:, 0], first, *rows
-        ) if self.config.symmetric else none
+    def _false_negatives(self, pairs: Array, own: Array, first: int) -> "tuple[Tensor, Tensor]":
+        found = []
+        for query, is_asked in ((0, True), (1, self.config.symmetric)):
+            places = np.zeros((2, 0), dtype=np.int64)
+            if is_asked and self.config.mask_false_negatives:
+                rows = self.split.indptr, self.split.indices
+                places = find_false_negatives(own[:, query], pairs[:, 1 - query], first, *rows)
+            found.append(torch.from_numpy(places))
+        return found[0], found[1]
 
 
-def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> Counts:
+def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> BatchCounts:
     packed = [*batch.neighbors]
     packed += [
         chunk.nodes if isinstance(chunk, PackedNeighborhoods) else chunk.centers
         for chunk in batch.chunks
     ]
-    num_pairs, own, left_out = sum(batch.sizes), len(batch.pairs), batch.left_out.shape[1]
-    return Counts(
+    num_pairs, own = sum(batch.sizes), len(batch.pairs)
+    false_negatives = batch.false_negatives[0].shape[1]
+    return BatchCounts(
         pairs=num_pairs,
         anchors=own,
-        left_out=left_out,
-        negatives=own * (num_pairs - 1) - left_out,
+        false_negatives=false_negatives,
+        negatives=own * (num_pairs - 1) - false_negatives,
         neighbors=sum(len(entry.neighbors) for entry in neighborhoods),
-        distinct=sum(nodes.num_nodes for nodes in packed) - 2 * own,
+        encoded_neighbors=sum(nodes.num_nodes for nodes in packed) - 2 * own,
         tokens=sum(nodes.num_tokens for nodes in packed),
-        places=sum(nodes.tokens_RW.numel() for nodes in packed),
+        token_slots=sum(nodes.tokens_RW.numel() for nodes in packed),
     )
 
 
-def shuffled(places: Array, total: int, seed: int, epoch: int) -> Array:
-    """Where the given places of an epoch's random order point to: a permutation of `total` numbers
-    that is never written down.
+def shuffled(numbers: Array, total: int, seed: int, epoch: int) -> Array:
+    """Where numbers go in a random permutation of `total` numbers, which is never written down.
 
-    A Feistel network permutes the numbers below the next power of four; what leaves the range is
-    sent through again until it comes back in. So eight processes on forty million pairs do not hold
+    A Feistel network permutes the numbers below the next power of four; a result outside the range
+    is sent through again until it is inside. Eight processes on forty million pairs need not hold
     eight shuffled lists.
     """
     half = max(1, ((total - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
-    result = places.astype(np.uint64)
+    result = numbers.astype(np.uint64)
     outside = np.ones(len(result), dtype=bool)
     while outside.any():
         left, right = result[outside] >> np.uint64(half), result[outside] & mask
         for turn in range(4):
-            left, right = right, left ^ (mix(seed, epoch, 9, turn, right) & mask)
+            left, right = right, left ^ (mix(seed, epoch, DRAW_ORDER, turn, right) & mask)
         result[outside] = left << np.uint64(half) | right
         outside[outside] = result[outside] >= total
     return result.astype(np.int64)

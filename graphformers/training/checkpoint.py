@@ -1,14 +1,14 @@
-"""The folder of an unfinished run: everything that is needed to go on exactly where it stopped.
+"""The folder of an unfinished run: all that is needed to continue exactly where it stopped.
 
     papers.model.training/
-      checkpoint/     weights, optimizer, TrainState: replaced as a whole, never half
+      checkpoint/     weights, optimizer, TrainState; replaced as a whole
       best-000420/    the model with the best validation so far, a model folder like any other
-      history.jsonl   what happened, one line each
+      history.jsonl   the training log, one entry a line
       tensorboard/    the same as scalars
 
-A new best is written before the checkpoint that speaks of it, the old one removed after: whenever
-the process dies, the checkpoint finds the best it knows. Random numbers need no keeping: those of a
-step are made from the seed and the step's number.
+A new best model is written before the checkpoint that names it, and the old one is removed after:
+whenever the process dies, the best model of the checkpoint exists. The state of random number
+generators is not stored: the random numbers of a step come from the seed and the step's number.
 """
 
 import hashlib
@@ -30,60 +30,140 @@ from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import refuse_links_out, shown
-from graphformers.training.batches import Counts
+from graphformers.training.batches import BatchCounts
 
 KIND = "checkpoint"
 VERSION = 2
 
 
 @dataclass
-class Recent:
-    """What happened since the last validation."""
+class RecentSteps:
+    """The steps since the last validation.
+
+    Attributes:
+        steps: Their number.
+        loss: Summed over their pairs.
+        seconds: Their duration.
+        data_wait: The part of it that was spent waiting for batches.
+        counts: What their batches contained.
+    """
 
     steps: int = 0
-    loss: float = 0.0  # summed over the pairs
+    loss: float = 0.0
     seconds: float = 0.0
-    data_wait: float = 0.0  # seconds of them
-    counts: Counts = field(default_factory=Counts)
+    data_wait: float = 0.0
+    counts: BatchCounts = field(default_factory=BatchCounts)
+
+    @property
+    def pairs_per_second(self) -> float:
+        """Pairs of all processes per second."""
+        return self.counts.pairs / max(self.seconds, 1e-9)
+
+    def summary(self) -> dict[str, float]:
+        """Means over the steps, for the training log."""
+        counts, anchors = self.counts, max(self.counts.anchors, 1)
+        reused = 0.0
+        if counts.neighbors:
+            reused = 1 - counts.encoded_neighbors / max(counts.neighbors, 1)
+        return {
+            "loss": self.loss / counts.pairs,
+            "pairs_per_second": self.pairs_per_second,
+            "negatives": counts.negatives / anchors,
+            "false_negatives": counts.false_negatives / anchors,
+            "neighbors_reused": reused,
+            "rows_filled": counts.tokens / max(counts.token_slots, 1),
+            "data_wait": self.data_wait / max(self.seconds, 1e-9),
+        }
 
 
 @dataclass
 class TrainState:
-    """Where a run stands. Epochs and steps count over both stages."""
+    """Where a run stands. Epochs and steps count over both stages.
+
+    Attributes:
+        stage: The stage, from 0.
+        epoch: The epoch, from 0.
+        batch: The next batch of the epoch.
+        step: Optimizer steps done.
+        seconds: Seconds spent in them.
+        stage_epoch: Epochs done since the stage began.
+        stage_step: Optimizer steps since the stage began.
+        stage_seconds: Seconds spent in them.
+        start: Validation P@1 before the first step; -1 where it was not measured.
+        best: The best validation P@1; -1 before the first validation.
+        best_mrr: MRR of the same validation, which decides where P@1 is equal.
+        best_step: Its step.
+        stage_best: The best validation P@1 of the stage.
+        stale_validations: Validations since then.
+        recent: The steps since the last validation.
+    """
 
     stage: int = 0
     epoch: int = 0
-    number: int = 0  # the next batch of the epoch
-    step: int = 0  # optimizer steps done
-    seconds: float = 0.0  # spent in them
-    stage_epoch: int = 0  # the same three since the stage began
+    batch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    stage_epoch: int = 0
     stage_step: int = 0
     stage_seconds: float = 0.0
-    start: float = -1.0  # P@1 on valid before the first step; -1 where it was not measured
-    best: float = -1.0  # the same over all validations
-    best_mrr: float = -1.0  # of the same validation: where P@1 is equal, the higher one is kept
+    start: float = -1.0
+    best: float = -1.0
+    best_mrr: float = -1.0
     best_step: int = -1
     stage_best: float = -1.0
-    waited: int = 0  # validations since stage_best
-    recent: Recent = field(default_factory=Recent)
+    stale_validations: int = 0
+    recent: RecentSteps = field(default_factory=RecentSteps)
 
-    @staticmethod
-    def of(values: dict[str, Any]) -> "TrainState":
-        """From `asdict`."""
-        recent = dict(values["recent"])
-        # it is part of the name of a folder
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrainState":
+        """The state of which `asdict` made these values."""
+        # It becomes part of the name of a folder.
         if type(best := values["best_step"]) is not int:
             words = f"best_step = {shown(best)}, expected a whole number"
             raise ArtifactError(f"a checkpoint with {words}; --force (force=True) starts anew")
-        return TrainState(
-            **values | {"recent": Recent(**recent | {"counts": Counts(**recent["counts"])})}
-        )
+        recent = dict(values["recent"])
+        counts = BatchCounts(**recent["counts"])
+        return cls(**values | {"recent": RecentSteps(**recent | {"counts": counts})})
+
+    def next_batch(self, num_batches: int) -> None:
+        """Moves on to the next batch, at the end of an epoch to the first of the next epoch."""
+        self.step += 1
+        self.stage_step += 1
+        self.batch += 1
+        if self.batch == num_batches:
+            self.epoch += 1
+            self.stage_epoch += 1
+            self.batch = 0
+
+    def next_stage(self) -> None:
+        """Moves on to the next stage, and to a new epoch unless the last one was whole."""
+        self.stage += 1
+        self.epoch += int(self.batch > 0)
+        self.batch = self.stage_epoch = self.stage_step = self.stale_validations = 0
+        self.stage_seconds, self.stage_best = 0.0, -1.0
+
+    def add_step(self, counts: BatchCounts, seconds: float, data_wait: float) -> None:
+        """Counts a step."""
+        self.seconds += seconds
+        self.stage_seconds += seconds
+        self.recent.steps += 1
+        self.recent.counts += counts
+        self.recent.seconds += seconds
+        self.recent.data_wait += data_wait
+
+    def add_validation(self, precision: float, mrr: float) -> bool:
+        """Counts a validation; returns whether it is the best so far."""
+        self.stale_validations += 1
+        if precision > self.stage_best:
+            self.stage_best, self.stale_validations = precision, 0
+        is_best = (precision, mrr) > (self.best, self.best_mrr)
+        if is_best:
+            self.best, self.best_mrr, self.best_step = precision, mrr, self.step
+        return is_best
 
 
 def bytes_of_run(parameters: int) -> int:
-    """What a run keeps on disk: weights, two averages of Adam's, the best weights; all in
-    float32.
-    """
+    """Bytes on disk: weights, Adam's two averages and the best weights, all in float32."""
     return 4 * 4 * parameters
 
 
@@ -91,48 +171,50 @@ class RunFolder:
     """Writes and reads the folder of a run."""
 
     def __init__(self, output: str | Path) -> None:
-        self.folder = Path(f"{Path(output)}{TRAINING}")
-        # before anything there is read or written: it would be done elsewhere
-        refuse_links_out(self.folder)
-        self._best_written = -1  # the step of the best model on disk
+        self.path = Path(f"{Path(output)}{TRAINING}")
+        # before anything there is read or written: a link would lead elsewhere
+        refuse_links_out(self.path)
+        # the step of the best model on disk
+        self._best_written = -1
 
     @property
     def history(self) -> Path:
-        return self.folder / "history.jsonl"
+        """The file of the training log."""
+        return self.path / "history.jsonl"
 
     def best(self, state: TrainState) -> Path:
-        return self.folder / f"best-{state.best_step:06d}"
+        """The folder of the best model."""
+        return self.path / f"best-{state.best_step:06d}"
 
     def exists(self) -> bool:
         """Whether there is a run to continue."""
-        bring_back(self.folder / "checkpoint")
-        return (self.folder / "checkpoint").is_dir()
+        bring_back(self.path / "checkpoint")
+        return (self.path / "checkpoint").is_dir()
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from training into the same folder."""
-        if self.folder.exists() and not self.folder.is_dir():
+        if self.path.exists() and not self.path.is_dir():
             raise ArtifactError(
-                f"{self.folder}: a file, expected a folder for the unfinished run; move it "
-                f"elsewhere"
+                f"{self.path}: a file, expected a folder for the unfinished run; move it elsewhere"
             )
         # the folder is what artifacts lock
-        with held(self.folder / ".lock", f"{self.folder}: another process is training here"):
+        with held(self.path / ".lock", f"{self.path}: another process is training here"):
             yield
 
     def clear(self) -> None:
-        """Removes an older run of ours; anything else in the folder is left alone."""
+        """Removes an older run; other files in the folder are left alone."""
         self.finish()
-        shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         self.history.unlink(missing_ok=True)
 
     def finish(self, keep: Path | None = None) -> None:
-        """What only an unfinished run needs goes, but for `keep`; the history stays."""
+        """Removes what only an unfinished run needs, except the folder `keep`; the log stays."""
         if keep is None:
-            shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+            shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
             self._best_written = -1
         for pattern in ("best-*", ".best-*", ".checkpoint.*"):
-            for folder in self.folder.glob(pattern):
+            for folder in self.path.glob(pattern):
                 if folder != keep:
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -144,7 +226,7 @@ class RunFolder:
         settings: dict[str, Any],
     ) -> None:
         """Writes a checkpoint and removes models that are no longer the best."""
-        with write_artifact(self.folder / "checkpoint", KIND, VERSION, force=True) as draft:
+        with write_artifact(self.path / "checkpoint", KIND, VERSION, force=True) as draft:
             save_tensors(draft.path("weights.safetensors"), model.network.state_dict())
             save_tensors(
                 draft.path("optimizer.safetensors"),
@@ -154,13 +236,16 @@ class RunFolder:
             draft.summary = asdict(state)
         self.finish(keep=self.best(state))
 
-    def start_of(self, own: str) -> str:
-        """The fingerprint of the weights a run starts from. A model whose training was interrupted
-        holds its checkpoint's.
+    def initial_weights(self, own: str) -> str:
+        """The fingerprint of the weights that the run started from.
+
+        Args:
+            own: The fingerprint of the weights that the model has now. After an interruption they
+                may be those of the checkpoint.
         """
         if not self.exists():
             return own
-        artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
+        artifact = open_artifact(self.path / "checkpoint", KIND, VERSION)
         start = str(artifact.settings["weights"])
         if own == start or fingerprint(load_file(artifact.file("weights.safetensors"))) == own:
             return start
@@ -169,14 +254,19 @@ class RunFolder:
     def load(
         self, model: GraphFormers, settings: dict[str, Any]
     ) -> tuple[TrainState, dict[str, Tensor]]:
-        """The state of the run, the weights put into the model, and the optimizer's tensors. Other
-        settings are refused.
+        """Loads a checkpoint; its weights go into the model.
+
+        Returns:
+            The state of the run, and the optimizer's tensors.
+
+        Raises:
+            GraphFormersError: The run has other settings.
         """
-        artifact = open_artifact(self.folder / "checkpoint", KIND, VERSION)
-        _refuse_changes(self.folder, artifact.settings, settings)
+        artifact = open_artifact(self.path / "checkpoint", KIND, VERSION)
+        _refuse_changes(self.path, artifact.settings, settings)
         model.network.load_state_dict(load_file(artifact.file("weights.safetensors")))
-        state = TrainState.of(artifact.summary)
-        # another best than this checkpoint's is of a run that was not saved
+        state = TrainState.from_dict(artifact.summary)
+        # A best model that the checkpoint does not name was written after it.
         self.finish(keep=self.best(state))
         self._best_written = state.best_step
         return state, load_file(artifact.file("optimizer.safetensors"))
@@ -192,9 +282,7 @@ class RunFolder:
         return dict(from_pretrained(self.best(state)).network.state_dict())
 
     def read_history(self, state: TrainState) -> list[dict[str, Any]]:
-        """The entries up to where a run stands. A line that a dying process wrote half ends the
-        history.
-        """
+        """The entries of the log up to a state; a line that was written in part ends the log."""
         if not self.history.exists():
             return []
         found = []
@@ -244,7 +332,7 @@ def restore_optimizer(
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """Of the weights of a network."""
+    """A checksum of the weights of a network."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())

@@ -1,9 +1,8 @@
-"""Several processes that train one model together, started by torchrun; one process is the same
-with nothing to exchange.
+"""Processes that train one model together, started by torchrun.
 
 Gradients are summed here rather than by DistributedDataParallel: a step exchanges vectors once and
-gradients once, however many chunks each process computes it in, and whether it has pairs in this
-batch or not.
+gradients once, however many chunks each process computes, and whether or not it has pairs in the
+batch. A single process has nothing to exchange and uses the same code.
 """
 
 import atexit
@@ -15,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,30 +23,43 @@ from torch import Tensor, nn
 from graphformers.errors import GraphFormersError
 from graphformers.progress import be_silent
 
-BUCKET_BYTES = 1 << 26  # of gradients that are summed in one message
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+Json = TypeVar("Json")
+
+# gradients that are summed in one message
+BUCKET_BYTES = 1 << 26
 FAILURE_KEY = "graphformers/failed"
-HEARD_KEY = "graphformers/heard"
-# that a process which failed waits until the others have noticed …
-LONGEST_HEARING = timedelta(seconds=15)
-LAST_WORDS = 2.0  # … and seconds that it leaves them then to say why they end
-# of a process for the others: one may be tokenising or writing a checkpoint
-LONGEST_WAIT = timedelta(hours=2)
+ACKNOWLEDGED_KEY = "graphformers/acknowledged"
+# A failed process waits for the others to learn of it, and then for them to report it.
+ACKNOWLEDGE_TIMEOUT = timedelta(seconds=15)
+REPORT_SECONDS = 2.0
+# Another process may be tokenising or writing a checkpoint.
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """The processes of a run.
+
+    Attributes:
+        rank: The number of this process.
+        size: The number of processes.
+        control: A process group for messages between CPUs; None where the default group is one.
+    """
 
     rank: int = 0
     size: int = 1
-    control: Any = None  # a group for messages between CPUs; None where the usual one is such
+    control: dist.ProcessGroup | None = None
 
     @property
     def is_first(self) -> bool:
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def gather(self, rows_BD: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The rows of all processes, one after the other; each has its own number of them."""
+        """The rows of all processes, in their order; `sizes` are the numbers of rows of each."""
         if self.size == 1:
             return rows_BD
         most = max(sizes)
@@ -64,7 +76,7 @@ class World:
         return tensor
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Every parameter's gradient becomes the sum over all processes."""
+        """Replaces each gradient by its sum over all processes."""
         if self.size == 1:
             return
         for bucket in _buckets(list(parameters)):
@@ -76,7 +88,7 @@ class World:
                 end += parameter.numel()
 
     def largest(self, value: float) -> float:
-        """The largest value of all processes. All of them get the same answer."""
+        """The largest value of all processes."""
         if self.size == 1:
             return value
         found = torch.tensor([value], dtype=torch.float64)
@@ -84,17 +96,17 @@ class World:
         return float(found)
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds for any process."""
+        """Whether the flag is set on any process."""
         return self.largest(float(flag)) > 0
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Waits until all processes have called this."""
         if self.size > 1:
             dist.barrier(group=self.control)
 
     @contextmanager
     def first_then_others(self) -> Iterator[None]:
-        """The first process runs the block alone, so that the others find what it made."""
+        """A context that the first process runs alone; the others then find the files it wrote."""
         if not self.is_first:
             self.wait()
         yield
@@ -102,7 +114,7 @@ class World:
             self.wait()
 
     def share(self, tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """The first process's tensors, on every process; what the others give does not matter."""
+        """The tensors of the first process, on every process."""
         if self.size == 1:
             return tensors
         kinds = {
@@ -111,15 +123,13 @@ class World:
         }
         found = {}
         for name, (kind, shape) in self.share_json(kinds).items():
-            given = (
-                tensors[name] if self.is_first else torch.empty(shape, dtype=getattr(torch, kind))
-            )
-            found[name] = given.to(device)
+            tensor = torch.empty(shape, dtype=getattr(torch, kind))
+            found[name] = (tensors[name] if self.is_first else tensor).to(device)
             dist.broadcast(found[name], 0)
         return found
 
-    def share_json(self, value: Any) -> Any:
-        """The first process's value, on every process."""
+    def share_json(self, value: Json) -> Json:
+        """The value of the first process, on every process."""
         if self.size == 1:
             return value
         text = torch.frombuffer(
@@ -129,7 +139,8 @@ class World:
         dist.broadcast(size, 0, group=self.control)
         buffer = text if self.is_first else torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(buffer, 0, group=self.control)
-        return json.loads(bytes(buffer.tolist()))
+        shared: Json = json.loads(bytes(buffer.tolist()))
+        return shared
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
@@ -149,8 +160,13 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         yield bucket
 
 
+def is_first_process() -> bool:
+    """Whether this process prints results: the only one, or the first that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def own_device(asked: str | None) -> str | None:
-    """The GPU of this process when torchrun started several on this machine."""
+    """The device of this process: its own GPU where torchrun started several processes."""
     if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and asked in (None, "cuda"):
         return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return asked
@@ -158,10 +174,9 @@ def own_device(asked: str | None) -> str | None:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """This process among those that torchrun started, or that the caller brought together; alone
-    where there are no others.
+    """A context for the processes that torchrun started, or the caller's process group.
 
-    An error on one process ends all of them, each with the message of the one that failed.
+    An error on one process ends all of them, and each reports the message of the one that failed.
     """
     is_ours = not dist.is_initialized()
     if is_ours and int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -169,16 +184,18 @@ def joined(device: torch.device) -> Iterator[World]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # Imported later, by torch's optimizers, this module's functions would keep the group as their
-    # default, and with it the connections: those of a process that fails would stay open until it
-    # is gone, and the others ended before they could say why.
+    # torch's optimizers import this module, whose functions keep the process group as a default
+    # argument. Imported after the group exists, they would keep its connections open when a
+    # process fails, and the others would be ended before they could report why.
     import_module("torch.distributed.nn.functional")
     if is_ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_TIMEOUT
+        )
     control = (
         None
         if is_ours and dist.get_backend() == "gloo"
-        else dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+        else dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
     )
     world = World(dist.get_rank(), dist.get_world_size(), control)
     if not world.is_first:
@@ -187,39 +204,41 @@ def joined(device: torch.device) -> Iterator[World]:
     try:
         yield world
     except Exception as error:
-        reason = _failure(world, store, error)
+        cause = _error_of_another_process(world, store, error)
         if is_ours:
-            atexit.register(
-                _stay,
-                [] if reason else [rank for rank in range(world.size) if rank != world.rank],
-                store,
-            )
-        raise (reason or error) from (error if reason else None)
+            others = [rank for rank in range(world.size) if rank != world.rank]
+            atexit.register(_wait_for_others, [] if cause else others, store)
+        if cause:
+            raise cause from error
+        raise
     finally:
         if is_ours:
             dist.destroy_process_group()
 
 
-def _stay(others: list[int], store: Any) -> None:
-    """What a process that failed does at its end, its error told: torchrun ends all as soon as one
-    has ended.
-    """
+def _wait_for_others(others: list[int], store: "Store") -> None:
+    """Delays the end of a process that failed: torchrun ends all others as soon as one ends."""
     with suppress(Exception):
-        store.wait([f"{HEARD_KEY}/{rank}" for rank in others], LONGEST_HEARING)
-    time.sleep(LAST_WORDS)
+        store.wait([f"{ACKNOWLEDGED_KEY}/{rank}" for rank in others], ACKNOWLEDGE_TIMEOUT)
+    time.sleep(REPORT_SECONDS)
 
 
-def _failure(world: World, store: Any, error: Exception) -> GraphFormersError | None:
-    """The error of the process that left the others alone, if that is why this one fails; otherwise
-    the others are told.
+def _error_of_another_process(
+    world: World, store: "Store", error: Exception
+) -> GraphFormersError | None:
+    """The error of the process that failed first; None if it is this one, which tells the others.
+
+    A process that fails because another one is gone has an error of its connection.
     """
-    lost_the_others = isinstance(error, RuntimeError) and any(
-        word in str(error).lower() for word in ("gloo", "nccl", "connection", "timed out", "socket")
+    words = ("gloo", "nccl", "connection", "timed out", "socket")
+    is_connection = isinstance(error, RuntimeError) and any(
+        word in str(error).lower() for word in words
     )
-    if lost_the_others:
-        with suppress(Exception):  # the store goes down with the first process
+    if is_connection:
+        # the store ends with the first process
+        with suppress(Exception):
             store.wait([FAILURE_KEY], timedelta(seconds=5))
-            store.set(f"{HEARD_KEY}/{world.rank}", "")
+            store.set(f"{ACKNOWLEDGED_KEY}/{world.rank}", "")
             return GraphFormersError(
                 f"stopped, because another process failed: {store.get(FAILURE_KEY).decode()}"
             )
@@ -228,6 +247,6 @@ def _failure(world: World, store: Any, error: Exception) -> GraphFormersError | 
         )
     with suppress(Exception):
         store.set(FAILURE_KEY, f"rank {world.rank}: {error}")
-        # where all fail together, nobody waits for the others to hear of it
-        store.set(f"{HEARD_KEY}/{world.rank}", "")
+        # Where all fail together, none has to wait for the others.
+        store.set(f"{ACKNOWLEDGED_KEY}/{world.rank}", "")
     return None

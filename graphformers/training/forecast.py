@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.model.backbones import own_random_numbers
 from graphformers.progress import clock, progress
 from graphformers.table import Table
 from graphformers.training.checkpoint import bytes_of_run
-from graphformers.training.distributed import joined
 from graphformers.training.optimizer import set_learning_rate
+from graphformers.training.run import TrainingRun
 from graphformers.training.trainer import Trainer
 
 TRIED_STEPS = 4
-TRIED_NODES = 1000
 # Seconds of training on a CPU from which on the forecast names settings that take less.
 LONG_SECONDS = 1800.0
 
@@ -116,48 +114,44 @@ def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
     Example:
         >>> print(forecast(Trainer(model, split, TrainConfig(epochs=5))).as_table())
     """
-    with joined(trainer.model.device) as trainer.world, own_random_numbers():
-        trainer.set_up()
-        try:
-            return _measure(trainer, max_seconds)
-        finally:
-            trainer.clean_up()
+    with trainer.start() as run:
+        return _measure(run, max_seconds)
 
 
-def _measure(trainer: Trainer, max_seconds: float) -> Forecast:
-    model, device, config = trainer.model, trainer.model.device, trainer.config
-    set_learning_rate(trainer.optimizer, 0.0)
+def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
+    model, device, config = run.model, run.model.device, run.config
+    set_learning_rate(run.optimizer, 0.0)
     seconds: list[float] = []
     model.train()
-    count = min(TRIED_STEPS, trainer.schedule.num_batches)
+    count = min(TRIED_STEPS, run.schedule.num_batches)
     with progress("Trying", count, "steps") as task:
         while len(seconds) < count and (
-            len(seconds) < 2 or trainer.world.size > 1 or sum(seconds) < max_seconds
+            len(seconds) < 2 or run.world.size > 1 or sum(seconds) < max_seconds
         ):
             started = time.perf_counter()
-            trainer.stepper.run(trainer.next_batch(), seed=0)
-            trainer.update_weights()
+            run.train_step.run(run.next_batch(), seed=0)
+            run.update_weights()
             if device.type == "cuda":
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
             task.advance()
     per_step = float(np.median(seconds[1:] or seconds))
-    steps = trainer.schedule.most_steps()
+    steps = run.schedule.max_steps()
     if config.max_seconds is not None:
         steps = min(steps, math.ceil(config.max_seconds / per_step) + len(config.stages))
-    every = config.validate_steps or trainer.schedule.num_batches
+    every = config.validate_steps or run.schedule.num_batches
     validations = -(-steps // every) + int(config.validate_start)
-    per_validation = _seconds_of_validation(trainer)
+    per_validation = run.validation.estimate_seconds()
     training = min(steps * per_step, config.max_seconds or math.inf)
     size = sum(parameter.numel() for parameter in model.network.parameters())
     is_gpu = device.type == "cuda"
     return Forecast(
         method=model.config.method,
         device=str(device),
-        processes=trainer.world.size,
+        processes=run.world.size,
         parameters=size,
-        pairs=len(trainer.split.train),
-        steps_per_epoch=trainer.schedule.num_batches,
+        pairs=len(run.split.train),
+        steps_per_epoch=run.schedule.num_batches,
         steps_at_most=steps,
         steps_tried=len(seconds),
         seconds_per_step=per_step,
@@ -172,14 +166,3 @@ def _measure(trainer: Trainer, max_seconds: float) -> Forecast:
             "neighbor_gradients": config.neighbor_gradients,
         },
     )
-
-
-def _seconds_of_validation(trainer: Trainer) -> float:
-    """Extrapolated from encoding some of the nodes that a validation encodes."""
-    nodes, sampler = trainer.asked, trainer.split.sampler(trainer.model.config.num_neighbors)
-    some = nodes[:: max(1, len(nodes) // TRIED_NODES)]
-    started = time.perf_counter()
-    trainer.model.encode_nodes(
-        trainer.split.graph, some, sampler=sampler, tokens=trainer.maker.tokens
-    )
-    return (time.perf_counter() - started) * len(nodes) / len(some) / trainer.world.size

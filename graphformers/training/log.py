@@ -3,30 +3,38 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphformers.training.checkpoint import RunFolder, TrainState
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 logger = logging.getLogger(__name__)
 
-# Entries of single steps in history.jsonl, at most.
+# entries of single steps in history.jsonl, at most
 STEPS_PER_EPOCH = 50
 
 
 class TrainingLog:
-    """Keeps the entries of a run, and writes them where the run has a folder."""
+    """The entries of a run, which are also written where the run has a folder.
 
-    def __init__(self, run: RunFolder | None, state: TrainState) -> None:
-        self.entries = [] if run is None else run.read_history(state)
+    Args:
+        folder: The folder of the run; None to keep the entries in memory only.
+        state: Where the run stands. Later entries in the folder are dropped; the run will write
+            them again.
+    """
+
+    def __init__(self, folder: RunFolder | None, state: TrainState) -> None:
+        self.entries = [] if folder is None else folder.read_history(state)
         self._file = self._scalars = None
-        if run is not None:
-            # Entries after the checkpoint are written again when the run gets there.
+        if folder is not None:
             lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
-            temporary = run.history.with_suffix(".new")
+            temporary = folder.history.with_suffix(".new")
             temporary.write_text(lines, encoding="utf-8")
-            temporary.replace(run.history)
-            self._file = run.history.open("a", encoding="utf-8")
-            self._scalars = _scalar_writer(run.folder / "tensorboard", state.step)
+            temporary.replace(folder.history)
+            self._file = folder.history.open("a", encoding="utf-8")
+            self._scalars = _scalar_writer(folder.path / "tensorboard", state.step)
 
     def step(
         self,
@@ -36,11 +44,12 @@ class TrainingLog:
         pairs_per_second: float,
     ) -> None:
         """One optimizer step; `place` is its number, its stage and its epoch."""
-        self._write(
-            "step",
-            place,
-            {"loss": loss, "learning_rate": learning_rate, "pairs_per_second": pairs_per_second},
-        )
+        numbers = {
+            "loss": loss,
+            "learning_rate": learning_rate,
+            "pairs_per_second": pairs_per_second,
+        }
+        self._write("step", place, numbers)
 
     def start(self, numbers: dict[str, float]) -> None:
         """The validation before the first step."""
@@ -48,31 +57,35 @@ class TrainingLog:
         logger.info(f"before training: valid P@1 {numbers['P@1']:.4f}, MRR {numbers['MRR']:.4f}")
 
     def validation(self, state: TrainState, numbers: dict[str, float]) -> None:
-        """A validation, with what the steps since the last one were like."""
-        epoch = state.epoch + int(state.number > 0)  # of the whole run
+        """A validation, with a summary of the steps since the last one."""
+        epoch = state.epoch + int(state.batch > 0)
         self._write("validation", (state.step, state.stage + 1, epoch), numbers)
-        found = {name: numbers[name] for name in ("loss", "P@1", "MRR")}
-        mark = " (best)" if state.best_step == state.step else ""
-        place = f"stage {state.stage + 1}, epoch {epoch}, step {state.step:,}"
+        best = " (best)" if state.best_step == state.step else ""
         logger.info(
-            f"{place}: loss {found['loss']:.4f}; valid P@1 {found['P@1']:.4f}{mark}, MRR "
-            f"{found['MRR']:.4f}\n"
+            f"stage {state.stage + 1}, epoch {epoch}, step {state.step:,}: loss "
+            f"{numbers['loss']:.4f}; valid P@1 {numbers['P@1']:.4f}{best}, MRR "
+            f"{numbers['MRR']:.4f}\n"
             f"    {numbers['pairs_per_second']:,.0f} pairs/s, {numbers['data_wait']:.1%} of the "
-            f"time waiting for data; "
-            f"{numbers['negatives']:,.1f} negatives per anchor, {numbers['left_out']:.1f} left "
-            f"out; "
-            f"{numbers['saved']:.0%} of the neighbours saved; rows {numbers['fullness']:.0%} full"
+            f"time waiting for data; {numbers['negatives']:,.1f} negatives per anchor, "
+            f"{numbers['false_negatives']:.1f} false negatives masked; "
+            f"{numbers['neighbors_reused']:.0%} of the neighbours reused; rows "
+            f"{numbers['rows_filled']:.0%} full"
         )
 
     def failure(self, place: tuple[int, int, int], learning_rate: float, pairs: list[str]) -> None:
-        """A step whose loss was no number."""
+        """A step whose loss or gradient is not finite."""
         self._write("failure", place, {"learning_rate": learning_rate}, pairs=pairs)
 
     def _write(
-        self, kind: str, place: tuple[int, int, int], numbers: dict[str, float], **more: Any
+        self,
+        kind: str,
+        place: tuple[int, int, int],
+        numbers: dict[str, float],
+        **more: list[str],
     ) -> None:
         step, stage, epoch = place
-        entry = {"kind": kind, "step": step, "stage": stage, "epoch": epoch, **numbers, **more}
+        entry: dict[str, Any] = {"kind": kind, "step": step, "stage": stage, "epoch": epoch}
+        entry |= {**numbers, **more}
         self.entries.append(entry)
         if self._file is not None:
             try:
@@ -85,14 +98,15 @@ class TrainingLog:
                 self._scalars.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
+        """Closes the files."""
         if self._file is not None:
             self._file.close()
         if self._scalars is not None:
             self._scalars.close()
 
 
-def _scalar_writer(folder: Path, step: int) -> Any:
-    """TensorBoard's writer, where it is installed (extra `tensorboard`)."""
+def _scalar_writer(folder: Path, step: int) -> "SummaryWriter | None":
+    """TensorBoard's writer, if it is installed (extra `tensorboard`)."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

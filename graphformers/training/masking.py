@@ -1,13 +1,11 @@
-"""Masking of texts for the first stage of training (section 3.3 and appendix A.1): spans of
-tokens are masked.
+"""Span masking of texts for the first stage of training (section 3.3 and appendix A.1).
 
 Span lengths are geometric, Geo(0.2), clipped at 10; spans are drawn until 15 % of a text's tokens
 are covered. Of the covered tokens 80 % become [MASK], 10 % a random token, 10 % stay. Special
 tokens are never covered and never drawn.
 
-What happens to a text is a function of (seed, epoch, node's id) alone: in whatever batch and on
-whatever machine a node turns up, it is masked in the same way within an epoch and in another way
-in the next.
+The masking of a text is a function of (seed, epoch, node's id) alone: within an epoch it is the
+same in every batch and on every machine, and in the next epoch it is another.
 """
 
 from dataclasses import dataclass, field
@@ -21,14 +19,24 @@ from graphformers.errors import GraphFormersError
 
 @dataclass(frozen=True)
 class SpanMasking:
-    """How texts are masked."""
+    """How texts are masked.
 
-    mask_token: int  # [MASK]
+    Attributes:
+        mask_token: The id of [MASK].
+        vocab_size: The number of token ids.
+        special_tokens: Ids that are never covered and never drawn.
+        share: The share of a text's tokens to cover.
+        stop: The probability that a span ends after a token.
+        longest: Tokens of a span at most.
+        seed: The seed of all draws.
+    """
+
+    mask_token: int
     vocab_size: int
-    special_tokens: tuple[int, ...]  # never covered, never drawn at random
-    share: float = 0.15  # of a text's tokens
-    stop: float = 0.2  # a span goes on with probability 1 - stop
-    longest: int = 10  # tokens of a span
+    special_tokens: tuple[int, ...]
+    share: float = 0.15
+    stop: float = 0.2
+    longest: int = 10
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -44,23 +52,28 @@ class SpanMasking:
 
     @staticmethod
     def of(tokenizer: Tokenizer, share: float, seed: int) -> "SpanMasking":
-        """With the special tokens of a tokenizer."""
+        """Masking with the special tokens of a tokenizer."""
         mask = tokenizer.find("[MASK]", "<mask>")
         if mask is None:
             raise GraphFormersError(
-                "this tokenizer has no [MASK] token, so texts cannot be masked: two_stage=false "
-                "trains without"
+                "this tokenizer has no [MASK] token, so texts cannot be masked; set "
+                "two_stage=false to train on clean text only"
             )
         return SpanMasking(
             mask, tokenizer.vocab_size, tokenizer.special_tokens, share=share, seed=seed
         )
 
     def apply(self, flat: Array, indptr: Array, id_hashes: Array, epoch: int) -> Array:
-        """A masked copy of sequences (flat tokens, where each starts), `id_hashes` those of their
-        nodes.
+        """A masked copy of texts.
 
-        Spans of a text start in a random order of its places, as in the paper's algorithm; all
-        texts at once, one span each at a time, until every text has enough covered.
+        Spans start at the places of a text in random order, as in the paper's algorithm. All texts
+        are processed together, one span each at a time, until enough of each is covered.
+
+        Args:
+            flat: The tokens of all texts, one after the other.
+            indptr: Where each text starts, and where the last one ends.
+            id_hashes: The hashes of the ids of the nodes.
+            epoch: The epoch.
         """
         ordinary = ~np.isin(flat, self.special_tokens)
         owner = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -87,35 +100,26 @@ class SpanMasking:
         return self._replace(flat, covered, owner, id_hashes, epoch)
 
     def _wanted(self, lengths: Array, id_hashes: Array, epoch: int) -> Array:
-        """How many tokens to cover: 15 % of a text, rounded up or down at random so that 15 % are
-        covered on average.
-        """
+        """How many tokens to cover: `share` of a text, rounded up or down at random."""
         exact = self.share * lengths
-        return (
-            np.floor(exact) + (_uniform(mix(self.seed, epoch, 1, id_hashes)) < exact % 1)
-        ).astype(np.int64)
+        is_up = _uniform(mix(self.seed, epoch, 1, id_hashes)) < exact % 1
+        return (np.floor(exact) + is_up).astype(np.int64)
 
     def _starts(self, ordinary: Array, owner: Array, id_hashes: Array, epoch: int) -> "_Starts":
-        """Every text's ordinary places in random order."""
+        """The places of each text that are not special tokens, in random order."""
         places = np.flatnonzero(ordinary)
         within = places - np.searchsorted(owner, owner[places])
-        order = np.lexsort(
-            (
-                mix(self.seed, epoch, 2, id_hashes[owner[places]], within.astype(np.uint64)),
-                owner[places],
-            )
-        )
+        hashes = mix(self.seed, epoch, 2, id_hashes[owner[places]], within.astype(np.uint64))
+        order = np.lexsort((hashes, owner[places]))
         counts = np.bincount(owner[places], minlength=len(id_hashes))
         return _Starts(np.concatenate([[0], np.cumsum(counts)]), places[order])
 
     def _lengths(self, id_hashes: Array, epoch: int, turn: int) -> Array:
-        """Geometric lengths, 1 to `longest`: the longer ones are clipped, as the paper says."""
+        """Geometric lengths, clipped at `longest`."""
         uniform = _uniform(mix(self.seed, epoch, 3, turn, id_hashes))
-        drawn = (
-            np.ceil(np.log1p(-uniform) / np.log1p(-self.stop))
-            if self.stop < 1
-            else np.ones(len(uniform))
-        )
+        drawn = np.ones(len(uniform))
+        if self.stop < 1:
+            drawn = np.ceil(np.log1p(-uniform) / np.log1p(-self.stop))
         return np.clip(drawn, 1, self.longest).astype(np.int64)
 
     def _replace(
@@ -136,13 +140,14 @@ class SpanMasking:
 
 @dataclass(frozen=True)
 class MaskedTokens(TokenCache):
-    """The tokens of a graph, masked as in one epoch whenever they are read."""
+    """The tokens of a graph, masked as in one epoch."""
 
     masking: SpanMasking = field(kw_only=True)
     epoch: int = field(kw_only=True)
 
     @staticmethod
     def of(tokens: TokenCache, masking: SpanMasking, epoch: int) -> "MaskedTokens":
+        """The masked view of a token cache."""
         return MaskedTokens(**vars(tokens), masking=masking, epoch=epoch)
 
     def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:

@@ -1,9 +1,8 @@
-"""The training objective, eq. 6: among all keys of the batch, find the one that the anchor is
-linked to.
+"""The training objective, eq. 6: find an anchor's positive among the keys of the whole batch.
 
-Shapes: B anchors of this process, K pairs of all processes, D the size of a vector. The anchors of
-a process stand in one piece among all: the key of anchor b is keys[first + b]. All other keys are
-its negatives, but for those that are left out because they are not negative at all.
+Shapes: B anchors of this process, K pairs of all processes, D size of a vector. The pairs of a
+process are consecutive: the positive of anchor b is keys[first + b]. All other keys are its
+negatives, except those that are linked to it (false negatives).
 """
 
 import math
@@ -39,55 +38,73 @@ def link_loss(
     anchor_BD: Tensor,
     key_KD: Tensor,
     first: int,
-    left_out: Tensor | None,
     temperature: float,
-    often_K: Tensor | None = None,
+    false_negatives: Tensor | None = None,
+    log_frequency_K: Tensor | None = None,
 ) -> Tensor:
-    """The sum over the anchors of -log softmax(scores)[positive], a scalar.
+    """Cross entropy of each anchor's positive among all keys, eq. 6.
 
-    `left_out` (2, number) names (anchor, key) places that are no negatives. `often_K` are the
-    logarithms of how often each key comes. Keys come by their links: a softmax over them learns how
-    much likelier a link is than by chance, and well-linked nodes get nothing for being so. With
-    these taken off, it learns how likely the link is (logQ correction, as in sampled softmax),
-    which is what candidates drawn alike from all nodes are to be ranked by.
+    Args:
+        anchor_BD: The vectors of the anchors.
+        key_KD: The vectors of all keys.
+        first: The key that is the positive of the first anchor; the others follow.
+        temperature: Scores are divided by it.
+        false_negatives: (2, number) int64: pairs of anchor and key that are no negatives.
+        log_frequency_K: The log of how often each key occurs in the training pairs, which is
+            subtracted from its scores (logQ correction). Keys are sampled by their links; without
+            the correction a softmax over them learns how much likelier a link is than by chance.
+            With it, it learns how likely the link is, which ranks uniformly sampled candidates.
+
+    Returns:
+        The sum over the anchors, a scalar.
     """
     scores_BK = link_scores(anchor_BD, key_KD, temperature)
-    if often_K is not None:
-        scores_BK = scores_BK - often_K
-    if left_out is not None and left_out.shape[1]:
-        nothing = torch.full(
-            (), -math.inf, dtype=scores_BK.dtype, device=scores_BK.device
-        )  # made on the GPU: a copy would wait for it
-        scores_BK = scores_BK.index_put((left_out[0], left_out[1]), nothing)
+    if log_frequency_K is not None:
+        scores_BK = scores_BK - log_frequency_K
+    if false_negatives is not None and false_negatives.shape[1]:
+        # made on the device: a copy from the CPU would wait for it
+        excluded = torch.full((), -math.inf, dtype=scores_BK.dtype, device=scores_BK.device)
+        scores_BK = scores_BK.index_put((false_negatives[0], false_negatives[1]), excluded)
     labels_B = torch.arange(first, first + len(anchor_BD), device=anchor_BD.device)
     return F.cross_entropy(scores_BK, labels_B, reduction="sum")
 
 
 def link_scores(anchor_BD: Tensor, key_KD: Tensor, temperature: float) -> Tensor:
-    """(B, K) inner products in float32. Half precision would round scores of hundreds to steps of
-    0.5 to 4.
+    """(B, K): inner products over the temperature.
+
+    In float32: half precision would round scores of hundreds to steps of 0.5 to 4.
     """
     return anchor_BD.float() @ key_KD.float().T / temperature
 
 
-def no_negatives(
+def find_false_negatives(
     anchors_B: Array, keys_K: Array, first: int, indptr: Array, indices: Array
 ) -> Array:
-    """(2, number) int64: which keys are no negatives of an anchor: its positive again, itself, and
-    its neighbours in training.
+    """Keys that are no negatives of an anchor: its positive again, itself, nodes linked to it.
 
-    Nodes are row numbers, the same on every process; (indptr, indices) are the links that models
-    may see. The neighbours of the anchors are looked up among the keys: their number, not B times
-    K, is what this costs.
+    The neighbours of the anchors are looked up among the keys, so the cost is their number, not
+    B times K.
+
+    Args:
+        anchors_B: Row numbers of the anchors of this process.
+        keys_K: Row numbers of the keys of all processes.
+        first: The key that is the positive of the first anchor; the others follow.
+        indptr: The links that models may see, compressed sparse rows.
+        indices: The same.
+
+    Returns:
+        (2, number) int64: places in `anchors_B` and in `keys_K`.
     """
     count = len(anchors_B)
     degrees = indptr[anchors_B + 1] - indptr[anchors_B]
     positives = keys_K[first : first + count]
-    who = np.concatenate([np.repeat(np.arange(count), degrees), np.arange(count), np.arange(count)])
-    what = np.concatenate([indices[ranges(indptr[anchors_B], degrees)], anchors_B, positives])
+    anchor_of = np.concatenate(
+        [np.repeat(np.arange(count), degrees), np.arange(count), np.arange(count)]
+    )
+    node = np.concatenate([indices[ranges(indptr[anchors_B], degrees)], anchors_B, positives])
     order = np.argsort(keys_K, kind="stable")
-    starts = np.searchsorted(keys_K[order], what, "left")
-    found = np.searchsorted(keys_K[order], what, "right") - starts
-    places = np.unique(np.repeat(who, found) * len(keys_K) + order[ranges(starts, found)])
-    rows, columns = np.divmod(places, max(len(keys_K), 1))
+    starts = np.searchsorted(keys_K[order], node, "left")
+    found = np.searchsorted(keys_K[order], node, "right") - starts
+    pairs = np.unique(np.repeat(anchor_of, found) * len(keys_K) + order[ranges(starts, found)])
+    rows, columns = np.divmod(pairs, max(len(keys_K), 1))
     return np.stack([rows, columns])[:, rows + first != columns]

@@ -1,6 +1,4 @@
-"""When to validate, when a stage is over, and which learning rate a step has: pure functions of the
-settings and the state.
-"""
+"""When to validate, when a stage is over, and which learning rate a step has."""
 
 import math
 from dataclasses import dataclass
@@ -11,69 +9,65 @@ from graphformers.training.settings import TrainConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """The course of a run whose epochs have `num_batches` steps."""
+    """The course of a run, as functions of its settings and its state.
+
+    Attributes:
+        config: The settings.
+        num_batches: Batches of an epoch.
+    """
 
     config: TrainConfig
     num_batches: int
 
     def limits(self, state: TrainState) -> tuple[int, float]:
-        """The steps and seconds that the state's stage may take."""
+        """The steps and the seconds that the stage may take."""
         config = self.config
         steps, seconds = config.epochs * self.num_batches, math.inf
         is_last = state.stage == len(config.stages) - 1
         if config.max_steps is not None:
+            share = max(1, round(config.max_steps * config.first_share))
             left = config.max_steps - (state.step - state.stage_step)
-            steps = min(
-                steps, left if is_last else max(1, round(config.max_steps * config.first_share))
-            )
+            steps = min(steps, left if is_last else share)
         if config.max_seconds is not None:
-            left_seconds = config.max_seconds - (state.seconds - state.stage_seconds)
-            seconds = left_seconds if is_last else config.max_seconds * config.first_share
+            seconds = config.max_seconds * config.first_share
+            if is_last:
+                seconds = config.max_seconds - (state.seconds - state.stage_seconds)
         return steps, seconds
 
-    def most_steps(self) -> int:
-        """Of the whole run."""
+    def max_steps(self) -> int:
+        """The steps that the whole run may take."""
         most = self.config.epochs * self.num_batches * len(self.config.stages)
         return most if self.config.max_steps is None else min(most, self.config.max_steps)
 
     def why_over(self, state: TrainState) -> str:
-        """Why the stage ends here; "" if it goes on."""
+        """Why the stage ends now; empty if it continues."""
         steps, seconds = self.limits(state)
         if state.stage_seconds >= seconds:
             return "its time is used up"
         if state.stage_step >= steps:
-            return (
-                "all epochs done"
-                if state.stage_epoch >= self.config.epochs
-                else "its steps are used up"
-            )
-        return (
-            f"{state.waited} validations without a better P@1"
-            if state.waited >= self.config.patience
-            else ""
-        )
+            has_all_epochs = state.stage_epoch >= self.config.epochs
+            return "all epochs done" if has_all_epochs else "its steps are used up"
+        if state.stale_validations >= self.config.patience:
+            return f"{state.stale_validations} validations without a better P@1"
+        return ""
 
     def is_validation_due(self, state: TrainState) -> bool:
-        """At the end of an epoch, or every `validate_steps`; and where the stage ends by its
-        limits.
-        """
+        """Whether to validate: after an epoch or `validate_steps`, and at the end of the stage."""
         if not state.recent.steps:
             return False
         steps, seconds = self.limits(state)
         every = self.config.validate_steps
-        regular = state.number == 0 if every is None else state.stage_step % every == 0
-        return regular or state.stage_step >= steps or state.stage_seconds >= seconds
+        is_regular = state.batch == 0 if every is None else state.stage_step % every == 0
+        return is_regular or state.stage_step >= steps or state.stage_seconds >= seconds
 
     def seconds_left(self, state: TrainState) -> float:
-        """Of the stage, at most, at the pace of the steps so far."""
+        """Seconds until the stage ends at the latest, at the pace of its steps so far."""
         steps, seconds = self.limits(state)
         pace = state.stage_seconds / max(state.stage_step, 1)
         return min((steps - state.stage_step) * pace, seconds - state.stage_seconds)
 
     def learning_rate(self, state: TrainState) -> float:
-        """Of the next step: it rises in the warm-up, then falls to nothing at the stage's limit, or
-        stays.
-        """
+        """The learning rate of the next step: it rises in the warm-up, then decays or stays."""
         config, (steps, seconds) = self.config, self.limits(state)
         done = max(state.stage_step / steps, state.stage_seconds / seconds)
         if config.warmup >= 1 and state.stage_step < config.warmup:
@@ -85,6 +79,6 @@ class Schedule:
         if config.decay == "none":
             return config.learning_rate
         left = max(1 - (done - share) / (1 - share), 0.0) if share < 1 else 1.0
-        return config.learning_rate * (
-            left if config.decay == "linear" else (1 - math.cos(math.pi * left)) / 2
-        )
+        if config.decay == "linear":
+            return config.learning_rate * left
+        return config.learning_rate * (1 - math.cos(math.pi * left)) / 2

@@ -22,7 +22,14 @@ MODEL_SETTINGS = (
     "graph_token_scale",
 )
 # Settings that may change when a run is continued: they do not change its result.
-CHANGEABLE = ("chunk_size", "workers", "compile", "checkpoint_minutes", "validate_start")
+CHANGEABLE = (
+    "chunk_size",
+    "chunk_retry_steps",
+    "workers",
+    "compile",
+    "checkpoint_minutes",
+    "validate_start",
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,9 @@ class TrainConfig(ObjectiveSettings):
         None,
         "Pairs computed at a time; by default all, and fewer when memory runs out.",
         at_least=1,
+    )
+    chunk_retry_steps: int = setting(
+        64, "Steps after which larger chunks are tried again when memory ran out.", at_least=1
     )
     workers: int | None = setting(
         None, "Processes that make batches; by default 1 on a CPU, up to 8 for a GPU.", at_least=0

@@ -53,6 +53,7 @@ from graphformers.serve.settings import ServeSettings
 from graphformers.splits.split import LinkQuestions, LinkSplit, split_links
 from graphformers.training.batches import BatchKey, BatchMaker
 from graphformers.training.masking import MaskedTokens, SpanMasking
+from graphformers.training.run import TrainingRun
 from graphformers.training.settings import TrainConfig
 from graphformers.training.trainer import Trainer
 
@@ -182,6 +183,15 @@ def polluted_ids(
     return MaskedTokens.of(graph_tokens(graph, tokenizer), masking, epoch).read(nodes, max_tokens)
 
 
+# what is counted of batches, by its name at the baseline
+COUNTS = {
+    "false_negatives": "left_out",
+    "encoded_neighbors": "distinct",
+    "token_slots": "places",
+    "neighbors_reused": "saved",
+}
+
+
 def packed_counts(model: Any, graph: Any, nodes: np.ndarray) -> Facts:
     """How many nodes, tokens and links a packed batch of centres and neighbours holds."""
     tokens = graph_tokens(graph, model.tokenizer)
@@ -207,10 +217,10 @@ def training_batches(
     found = []
     for key in wanted:
         batch = maker.make(BatchKey(*key))
-        counts = {name: value for name, value in asdict(batch.counts).items() if name != "places"}
-        found.append(
-            {"pairs": batch.pairs.numpy(), "left_out": batch.left_out.numpy(), "counts": counts}
-        )
+        counts = {COUNTS.get(name, name): value for name, value in asdict(batch.counts).items()}
+        del counts["places"]
+        left_out = batch.false_negatives[0].numpy()
+        found.append({"pairs": batch.pairs.numpy(), "left_out": left_out, "counts": counts})
     return found
 
 
@@ -353,8 +363,8 @@ def attention(model: Any, text: str, neighbors: list[str]) -> tuple[np.ndarray, 
 # ---- training
 
 
-class _Watched(Trainer):
-    """A trainer that tells the length of every gradient, and all weights after every step."""
+class _WatchedRun(TrainingRun):
+    """A run that tells the length of every gradient, and all weights after every step."""
 
     after_step: Callable[[float], None]
 
@@ -362,6 +372,10 @@ class _Watched(Trainer):
         norm = super().update_weights()
         self.after_step(float(norm))
         return norm
+
+
+class _Watched(Trainer):
+    run_type = _WatchedRun
 
 
 def train(model: Any, split: Any, settings: Facts, output: Path | None = None) -> Facts:
@@ -374,7 +388,7 @@ def train(model: Any, split: Any, settings: Facts, output: Path | None = None) -
         norms.append(norm)
         last.update(get_weights(model))
 
-    trainer.after_step = after_step
+    _WatchedRun.after_step = staticmethod(after_step)
     with contextlib.redirect_stderr(io.StringIO()):
         result = trainer.train()
     steps = [entry for entry in result.history if entry["kind"] == "step"]
@@ -387,8 +401,8 @@ def train(model: Any, split: Any, settings: Facts, output: Path | None = None) -
         "NDCG",
         "MRR",
         "negatives",
-        "left_out",
-        "saved",
+        "false_negatives",
+        "neighbors_reused",
     )
     return {
         "loss": np.array([entry["loss"] for entry in steps]),
@@ -397,7 +411,7 @@ def train(model: Any, split: Any, settings: Facts, output: Path | None = None) -
         "epoch": np.array([entry["epoch"] for entry in steps]),
         "norm": np.array(norms),
         "validations": [
-            {name: entry[name] for name in told if name in entry}
+            {COUNTS.get(name, name): entry[name] for name in told if name in entry}
             for entry in result.history
             if entry["kind"] in ("start", "validation")
         ],

@@ -4,27 +4,28 @@ gradients and weights to a file.
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
 from safetensors.torch import save_file
 
 from graphformers.model.node_id_baselines import NodeIdNetwork, NodeIdSettings
 from graphformers.training.batches import TrainBatch
+from graphformers.training.distributed import World
+from graphformers.training.run import TrainingRun
 from graphformers.training.settings import TrainConfig
 from graphformers.training.trainer import Trainer
 from tests.training.conftest import make_model, make_split
 
 
-class Recording(Trainer):
+class RecordingRun(TrainingRun):
     """Keeps the gradients of the first step, summed over all processes; fails where it is told
     to.
     """
 
-    def __init__(self, *arguments: Any, fail_on: int | None = None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.fail_on = fail_on
-        self.gradients: dict[str, torch.Tensor] = {}
+    fail_on: int | None = None
+    gradients: ClassVar[dict[str, torch.Tensor]] = {}
+    place: ClassVar[World] = World()
 
     def next_batch(self) -> TrainBatch:
         if self.fail_on == self.world.rank and self.state.step == 2:
@@ -32,9 +33,10 @@ class Recording(Trainer):
         return super().next_batch()
 
     def update_weights(self) -> torch.Tensor:
+        RecordingRun.place = self.world
         if self.state.step == 0:
             self.world.sum_gradients(self.model.network.parameters())
-            self.gradients = {
+            RecordingRun.gradients = {
                 n: p.grad.clone()
                 for n, p in self.model.network.named_parameters()
                 if p.grad is not None
@@ -61,16 +63,18 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None = None)
     # what is drawn differs with the number of processes
     if isinstance(model.network, NodeIdNetwork):
         model.network.settings = NodeIdSettings(node_dropout=0.0, noise=0.0, bound_weight=0.05)
-    trainer = Recording(model, make_split(), config, fail_on=fail_on)
+    trainer = Trainer(model, make_split(), config)
+    trainer.run_type, RecordingRun.fail_on = RecordingRun, fail_on
     result = trainer.train()
+    world = RecordingRun.place
     weights = {
         f"weight:{name}": tensor for name, tensor in trainer.model.network.state_dict().items()
     }
-    gradients = {f"gradient:{name}": tensor for name, tensor in trainer.gradients.items()}
+    gradients = {f"gradient:{name}": tensor for name, tensor in RecordingRun.gradients.items()}
     valid = {"valid": torch.tensor([result.valid])}
     save_file(
         weights | gradients | valid,
-        output / f"rank{trainer.world.rank}of{trainer.world.size}.safetensors",
+        output / f"rank{world.rank}of{world.size}.safetensors",
     )
 
 

@@ -1,3 +1,5 @@
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -5,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.batching.packing import PackedNeighborhoods
-from graphformers.batching.prefetch import Parcel
+from graphformers.batching.prefetch import FlatBatch
 from graphformers.errors import GraphFormersError
 from graphformers.training.batches import BatchKey, BatchMaker, CenterChunk, shuffled
-from graphformers.training.loading import Loader
+from graphformers.training.chunks import ChunkSize
+from graphformers.training.loader import Loader
 from graphformers.training.settings import TrainConfig
 from tests.training.conftest import make_model, make_split
 
@@ -18,6 +21,10 @@ SPLIT = make_split()
 def make_maker(rank: int = 0, world: int = 1, **changes: object) -> BatchMaker:
     config = TrainConfig(**{"batch_size": 50, **changes})  # type: ignore[arg-type]
     return BatchMaker.of(make_model(), SPLIT, config, rank, world)
+
+
+def make_loader(maker: BatchMaker, workers: int, chunk_size: int | None = None) -> Loader:
+    return Loader(maker, ChunkSize(chunk_size), workers, torch.device("cpu"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,7 +63,7 @@ def test_the_asked_link_is_never_among_the_neighbours(chunk_size: int | None) ->
     }
     for number in range(maker.num_batches):
         pairs = maker.pairs(3, number)
-        drawn = maker._neighborhood(pairs, 3)
+        drawn = maker.neighborhood(pairs, 3)
         others = np.concatenate([pairs[:, 1], pairs[:, 0]])
         for i, center in enumerate(drawn.centers):
             assert others[i] not in drawn.of(i)
@@ -71,8 +78,8 @@ def test_a_test_link_is_never_in_a_mask() -> None:
     }
     batch = maker.make(BatchKey(0, 0, False))
     pairs = maker.pairs(0, 0)
-    assert batch.left_out.shape[1] > 100
-    for anchor, key in batch.left_out.T.tolist():
+    assert batch.false_negatives[0].shape[1] > 100
+    for anchor, key in batch.false_negatives[0].T.tolist():
         ends = frozenset((int(pairs[anchor, 0]), int(pairs[key, 1])))
         assert ends not in asked or len(ends) == 1 or int(pairs[anchor, 1]) == int(pairs[key, 1])
 
@@ -83,8 +90,8 @@ def test_ranks_divide_a_batch() -> None:
     assert torch.equal(torch.cat([part.pairs for part in parts]), whole.pairs)
     assert parts[0].sizes == parts[2].sizes == (16, 17, 17)
     assert [part.first for part in parts] == [0, 16, 33]
-    alone = {(b, k) for b, k in whole.left_out.T.tolist()}
-    shifted = {(b + part.first, k) for part in parts for b, k in part.left_out.T.tolist()}
+    alone = {(b, k) for b, k in whole.false_negatives[0].T.tolist()}
+    shifted = {(b + part.first, k) for part in parts for b, k in part.false_negatives[0].T.tolist()}
     assert shifted == alone
 
 
@@ -101,22 +108,22 @@ def test_no_pairs_and_constant_neighbours() -> None:
 
 def test_an_epoch_left_early_does_not_disturb_the_next() -> None:
     maker = make_maker()
-    loader = Loader(maker, 2, torch.device("cpu"))
-    next(loader.epoch(0, is_masked=False))
-    numbers = [parcel.open(torch.device("cpu")).key for parcel in loader.epoch(1, is_masked=False)]
+    loader = make_loader(maker, 2)
+    next(loader.epoch(0, masked=False))
+    numbers = [batch.key for batch in loader.epoch(1, masked=False)]
     assert numbers == [BatchKey(1, number, False) for number in range(maker.num_batches)]
     loader.close()
 
 
 def test_what_goes_wrong_in_a_worker_is_said() -> None:
     maker = make_maker(two_stage=False)  # which has nothing to mask with
-    loader = Loader(maker, 1, torch.device("cpu"))
+    loader = make_loader(maker, 1)
     with pytest.raises(GraphFormersError, match="batch 0 of epoch 3 could not be made: Traceback"):
-        next(loader.epoch(3, is_masked=True))
-    loader._workers[0][1].kill()
-    loader._waiting.clear()
-    with pytest.raises(GraphFormersError, match="a process that makes batches is gone"):
-        list(loader.epoch(3, is_masked=False))
+        next(loader.epoch(3, masked=True))
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    with pytest.raises(GraphFormersError, match="a worker process that makes batches has died"):
+        list(loader.epoch(3, masked=False))
     loader.close()
 
 
@@ -129,18 +136,18 @@ def test_chunks_share_their_neighbours() -> None:
     assert isinstance(whole.chunks[0], PackedNeighborhoods)
     assert (
         sum(part.num_nodes for part in batch.neighbors)
-        == whole.counts.distinct
-        == batch.counts.distinct
+        == whole.counts.encoded_neighbors
+        == batch.counts.encoded_neighbors
     )
-    assert whole.counts.distinct < whole.counts.neighbors == batch.counts.neighbors
+    assert whole.counts.encoded_neighbors < whole.counts.neighbors == batch.counts.neighbors
 
 
 def test_neighbour_dropout_trains_every_number_of_neighbours() -> None:
     maker = make_maker(neighbor_dropout=0.5, batch_size=400)
     pairs = maker.pairs(0, 0)
     whole, thinned = (
-        make_maker(batch_size=400)._neighborhood(pairs, 0),
-        maker._neighborhood(pairs, 0),
+        make_maker(batch_size=400).neighborhood(pairs, 0),
+        maker.neighborhood(pairs, 0),
     )
     full, kept = np.diff(whole.indptr), np.diff(thinned.indptr)
     for i in range(len(pairs)):
@@ -163,15 +170,13 @@ def test_masked_batches_have_the_same_shape_and_other_words() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_workers_make_is_what_is_made_here(workers: int) -> None:
     maker = make_maker(symmetric=True)
-    loader = Loader(maker, workers, torch.device("cpu"))
-    loader.chunk_size = 20
+    loader = make_loader(maker, workers, chunk_size=20)
     for start in (3, 0):
-        for number, parcel in enumerate(loader.epoch(5, is_masked=True, start=start)):
-            batch = parcel.open(torch.device("cpu"))
+        for number, batch in enumerate(loader.epoch(5, masked=True, start=start)):
             expected = maker.make(BatchKey(5, start + number, True, 20))
             assert batch.key == expected.key
             assert torch.equal(batch.pairs, expected.pairs)
-            assert torch.equal(batch.left_out_anchors, expected.left_out_anchors)
+            assert torch.equal(batch.false_negatives[1], expected.false_negatives[1])
             for one, other in zip(batch.chunks, expected.chunks, strict=True):
                 assert isinstance(one, CenterChunk)
                 assert isinstance(other, CenterChunk)
@@ -182,9 +187,9 @@ def test_what_workers_make_is_what_is_made_here(workers: int) -> None:
     loader.close()
 
 
-def test_a_parcel_keeps_every_tensor() -> None:
+def test_a_flat_batch_keeps_every_tensor() -> None:
     batch = make_maker().make(BatchKey(0, 0, True))
-    opened = Parcel.of(batch).open(torch.device("cpu"))
+    opened = FlatBatch.of(batch).to(torch.device("cpu"))
     first, other = batch.chunks[0], opened.chunks[0]
     assert isinstance(first, PackedNeighborhoods)
     assert isinstance(other, PackedNeighborhoods)

@@ -145,7 +145,7 @@ def test_two_processes_are_stopped_and_go_on(tmp_path: Path) -> None:
         time.sleep(0.02)
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=90)
-    assert "the same command goes on from there" in errors
+    assert "the same command continues from there" in errors
     assert "imeout" not in errors  # nobody waits for the others to hear of what they know
     assert (tmp_path / "stopped.model.training" / "checkpoint").is_dir()
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=ENVIRONMENT)

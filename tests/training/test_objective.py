@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphformers.data.arrays import are_linked
 from graphformers.errors import GraphFormersError
-from graphformers.training.objective import ObjectiveSettings, link_loss, no_negatives
+from graphformers.training.objective import ObjectiveSettings, find_false_negatives, link_loss
 from tests.conftest import make_graph
 
 
@@ -49,7 +49,7 @@ def test_the_loss_is_equation_6(
     given = torch.tensor(sorted(left_out), dtype=torch.int64).reshape(-1, 2).T
     counts = torch.randint(1, 100, (9,), generator=generator)
     found = link_loss(
-        anchors, keys, first, given, temperature, counts.log() if logq_correction else None
+        anchors, keys, first, temperature, given, counts.log() if logq_correction else None
     )
     expected = naive_loss(
         anchors, keys, first, left_out, temperature, counts.tolist() if logq_correction else [1] * 9
@@ -61,14 +61,14 @@ def test_the_loss_is_equation_6(
 def test_scores_are_float32_whatever_the_vectors_are() -> None:
     anchors, keys = torch.full((2, 768), 1.0), torch.full((2, 768), 1.0)
     keys[1, 0] = 1.25  # 768 and 768.25: the same number in bfloat16
-    exact = link_loss(anchors, keys, 0, None, 1.0)
-    half = link_loss(anchors.bfloat16(), keys.bfloat16(), 0, None, 1.0)
+    exact = link_loss(anchors, keys, 0, 1.0)
+    half = link_loss(anchors.bfloat16(), keys.bfloat16(), 0, 1.0)
     assert float(half) == pytest.approx(float(exact), rel=1e-6)
 
 
 def test_what_is_left_out_has_no_gradient() -> None:
     anchors, keys = torch.randn(2, 4), torch.randn(3, 4, requires_grad=True)
-    link_loss(anchors, keys, 0, torch.tensor([[0, 1], [2, 2]]), 1.0).backward()
+    link_loss(anchors, keys, 0, 1.0, torch.tensor([[0, 1], [2, 2]])).backward()
     assert keys.grad is not None
     assert keys.grad[2].abs().max() == 0
     assert keys.grad[:2].abs().min() > 0
@@ -76,12 +76,15 @@ def test_what_is_left_out_has_no_gradient() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000))
-def test_no_negatives_is_a_naive_check(seed: int) -> None:
+def test_find_false_negatives_is_a_naive_check(seed: int) -> None:
     graph, draw = make_graph(60, 300, seed % 3), np.random.default_rng(seed)
     keys = draw.integers(0, 60, 20)
     anchors, first = draw.integers(0, 60, 8), int(draw.integers(0, 12))
     found = set(
-        map(tuple, no_negatives(anchors, keys, first, graph.indptr, graph.indices).T.tolist())
+        map(
+            tuple,
+            find_false_negatives(anchors, keys, first, graph.indptr, graph.indices).T.tolist(),
+        )
     )
     for b, anchor in enumerate(anchors):
         for k, key in enumerate(keys):
@@ -124,8 +127,8 @@ def test_popularity_is_learnt_where_it_is_wanted() -> None:
                         torch.ones(1, 1),
                         scores[row][:, None],
                         0,
-                        None,
                         1.0,
+                        None,
                         log if logq_correction else None,
                     )
                     for row, log in zip(keys, often, strict=True)

@@ -135,7 +135,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(
     running.send_signal(number)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 128 + number, errors
-    assert "the same command goes on from there" in errors
+    assert "the same command continues from there" in errors
     assert step_of(Path(f"{output}.training")) >= 7
     again = train(place, output, *more)
     assert again.returncode == 0, again.stderr

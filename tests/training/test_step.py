@@ -11,27 +11,25 @@ from graphformers.batching.packing import PackedBatch
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.node_id_baselines import TnveNetwork
-from graphformers.training import step as steps
-from graphformers.training.batches import BatchKey, BatchMaker, TrainBatch
+from graphformers.training.batches import BatchKey, BatchMaker
+from graphformers.training.chunks import ChunkSize
 from graphformers.training.distributed import World
+from graphformers.training.loader import Loader
 from graphformers.training.settings import TrainConfig
-from graphformers.training.step import Stepper
+from graphformers.training.step import EncodedChunk, TrainStep
 from tests.training.conftest import make_model, make_split
 
 SPLIT = make_split()
 Gradients = dict[str, torch.Tensor]
 
 
-def make_stepper(model: GraphFormers, **changes: Any) -> tuple[Stepper, BatchMaker]:
+def make_step(
+    model: GraphFormers, *, retry_steps: int = 64, **changes: Any
+) -> tuple[TrainStep, BatchMaker]:
     config = TrainConfig(**{"batch_size": 24, "temperature": 0.7, **changes})
     maker = BatchMaker.of(model, SPLIT, config)
-
-    def remake(batch: TrainBatch, chunk_size: int) -> TrainBatch:
-        return maker.make(
-            BatchKey(batch.key.epoch, batch.key.number, batch.key.is_masked, chunk_size)
-        )
-
-    return Stepper(model, config, World(), remake), maker
+    loader = Loader(maker, ChunkSize(None, retry_steps), 0, torch.device("cpu"))
+    return TrainStep(model, config, World(), loader), maker
 
 
 def gradients(model: GraphFormers) -> Gradients:
@@ -47,12 +45,12 @@ def gradients(model: GraphFormers) -> Gradients:
 def run(
     model: GraphFormers, chunk_size: int | None = None, seed: int = 3, **changes: Any
 ) -> tuple[float, Gradients]:
-    stepper, maker = make_stepper(model, **changes)
-    loss = stepper.run(maker.make(BatchKey(0, 0, False, chunk_size)), seed)
+    step, maker = make_step(model, **changes)
+    loss = step.run(maker.make(BatchKey(0, 0, False, chunk_size)), seed)
     return float(loss.detach()), gradients(model)
 
 
-def classic_model(method: str) -> GraphFormers:
+def node_id_model(method: str) -> GraphFormers:
     """One whose nodes are known, and which hides and draws nothing."""
     model = make_model(method=method)
     model.add_nodes(SPLIT.graph.id_hashes)
@@ -69,12 +67,12 @@ def naive(
     """One pair at a time through the network, eq. 6 one score at a time, and autograd for the
     rest.
     """
-    maker = make_stepper(model)[1]
+    maker = make_step(model)[1]
     pairs = maker.pairs(0, 0)
     links = {frozenset(pair) for pair in SPLIT.train.tolist()}
     vectors, added = [], torch.zeros(())
     for pair in pairs:
-        one = maker.packer.pack_neighborhoods(maker.tokens, maker._neighborhood(pair[None], 0))
+        one = maker.packer.pack_neighborhoods(maker.tokens, maker.neighborhood(pair[None], 0))
         vectors.append(model.network(one))
         if isinstance(model.network, TnveNetwork):
             added = added + naive_bound(model.network, one.centers)
@@ -153,7 +151,7 @@ def test_a_step_is_the_naive_one(method: str) -> None:
 def test_a_step_of_a_network_with_terms_of_its_own_is_the_naive_one(
     method: str, neighbor_gradients: bool
 ) -> None:
-    model = classic_model(method)
+    model = node_id_model(method)
     if isinstance(model.network, TnveNetwork):
         # so that it matters
         model.network.settings = replace(model.network.settings, bound_weight=0.05)
@@ -200,14 +198,14 @@ def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> Non
     assert loss == pytest.approx(expected_loss, abs=1e-5)
     assert_close((0, whole), (0, chunked))
     # by hand: the states without a graph, the rest with one
-    maker = make_stepper(model, neighbor_gradients=False)[1]
+    maker = make_step(model, neighbor_gradients=False)[1]
     batch = maker.make(BatchKey(0, 0, False))
     with torch.no_grad():
         near = states(batch.neighbors[0])
     chunk: Any = batch.chunks[0]
     vectors = center_vectors(chunk.centers, [layer[chunk.needed_m] for layer in near], chunk.index)
     scores = (vectors[:24] @ vectors[24:].T / 0.7).index_put(
-        tuple(batch.left_out), torch.tensor(-math.inf)
+        tuple(batch.false_negatives[0]), torch.tensor(-math.inf)
     )
     F.cross_entropy(scores, torch.arange(24)).backward()  # type: ignore[no-untyped-call]
     assert_close((0, gradients(model)), (0, whole))
@@ -215,13 +213,13 @@ def test_without_neighbor_gradients_neighbours_are_constants(method: str) -> Non
 
 def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(dropout=0.3, attention_dropout=0.2).train()
-    stepper, maker = make_stepper(model)
+    step, maker = make_step(model)
     seen: dict[str, list[torch.Tensor]] = {"vectors": [], "states": []}
-    vectors, states = stepper._vectors, stepper._states
+    vectors, states = step._encode_chunk, step._encode_neighbors
 
-    def watched_vectors(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    def watched_vectors(*arguments: Any) -> EncodedChunk:
         found = vectors(*arguments)
-        seen["vectors"].append(found[0].detach().clone())
+        seen["vectors"].append(found.vectors_ND.detach().clone())
         return found
 
     def watched_states(*arguments: Any) -> list[torch.Tensor]:
@@ -229,9 +227,9 @@ def test_with_dropout_both_passes_see_the_same_masks(monkeypatch: pytest.MonkeyP
         seen["states"].append(torch.stack(found).detach().clone())
         return found
 
-    monkeypatch.setattr(stepper, "_vectors", watched_vectors)
-    monkeypatch.setattr(stepper, "_states", watched_states)
-    stepper.run(maker.make(BatchKey(0, 0, False, chunk_size=8)), seed=5)
+    monkeypatch.setattr(step, "_encode_chunk", watched_vectors)
+    monkeypatch.setattr(step, "_encode_neighbors", watched_states)
+    step.run(maker.make(BatchKey(0, 0, False, chunk_size=8)), seed=5)
     for name, calls in seen.items():
         assert len(calls) == 6, name
         for first, second in zip(calls[:3], calls[3:], strict=True):
@@ -297,11 +295,11 @@ def test_when_memory_runs_out_chunks_get_smaller(
         return result
 
     monkeypatch.setattr(model.network, "read", limited_forward)
-    stepper, maker = make_stepper(model)
-    loss = stepper.run(maker.make(BatchKey(0, 0, False)), 3)
+    step, maker = make_step(model)
+    loss = step.run(maker.make(BatchKey(0, 0, False)), 3)
     assert memory.refused >= 1
-    assert stepper.chunk_size is not None
-    assert stepper.chunk_size < 24
+    assert step.loader.chunks.current is not None
+    assert step.loader.chunks.current < 24
     assert_close((float(loss), gradients(model)), expected)
 
 
@@ -310,10 +308,10 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
     """When others needed the memory for some steps, all is as before soon; when it is small, it is
     tried ever more rarely.
     """
-    monkeypatch.setattr(steps, "PATIENCE", 3)
     model = make_model()
     expected = run(model)
-    stepper, maker = make_stepper(model)
+    step, maker = make_step(model, retry_steps=3)
+    chunks = step.loader.chunks
     used: list[int | None] = []
     refused: list[int] = []
 
@@ -329,8 +327,8 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(model.network, "read", limited(model.network.read))
     for _ in range(100):
-        loss = stepper.run(maker.make(BatchKey(0, 0, False, stepper.chunk_size)), 3)
-        used.append(stepper.used)
+        loss = step.run(maker.make(BatchKey(0, 0, False, chunks.current)), 3)
+        used.append(chunks.used)
         assert_close((float(loss), gradients(model)), expected)
     assert used[0] == 6
     if others == 5:
@@ -338,16 +336,15 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
         assert used == [6] * 9 + [12] * 3 + [None] * 88
     else:
         assert set(used) == {6}
-        assert [step for step in refused if step] == [3, 9, 21, 45, 93]
+        assert [number for number in refused if number] == [3, 9, 21, 45, 93]
 
 
 def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fits in any case; patience with larger batches must grow none the less, or they fail once
     an epoch.
     """
-    monkeypatch.setattr(steps, "PATIENCE", 3)
     model = make_model()
-    stepper, maker = make_stepper(model)
+    step, maker = make_step(model, retry_steps=3)
     read, refused = model.network.read, []
 
     def limited(batch: Any, near: Any = None) -> torch.Tensor:
@@ -362,9 +359,10 @@ def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPat
     most = maker.make(BatchKey(0, rest, False)).chunks[0].nodes.num_nodes  # type: ignore[union-attr]
     assert len(maker.pairs(0, rest)) < 24
     for number in range(120):
-        key = BatchKey(0, rest if number % 4 == 3 else 0, False, stepper.chunk_size)
-        stepper.run(maker.make(key), 3)
-    assert [step for step in refused if step] == [4, 10, 22, 46, 94]
+        chunk_size = step.loader.chunks.current
+        key = BatchKey(0, rest if number % 4 == 3 else 0, False, chunk_size)
+        step.run(maker.make(key), 3)
+    assert [number for number in refused if number] == [4, 10, 22, 46, 94]
 
 
 def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,6 +372,6 @@ def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) 
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(model.network, "read", refuse)
-    stepper, maker = make_stepper(model)
+    step, maker = make_step(model)
     with pytest.raises(GraphFormersError, match="too small even for one pair at a time"):
-        stepper.run(maker.make(BatchKey(0, 0, False)), 3)
+        step.run(maker.make(BatchKey(0, 0, False)), 3)

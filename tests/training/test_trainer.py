@@ -2,7 +2,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +25,15 @@ from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import split_links
 from graphformers.training import checkpoint as checkpoint_module
-from graphformers.training import step as step_module
-from graphformers.training import trainer as trainer_module
+from graphformers.training import run as run_module
 from graphformers.training.batches import BatchMaker, TrainBatch
 from graphformers.training.checkpoint import VERSION, RunFolder, TrainState, fingerprint
 from graphformers.training.forecast import forecast
 from graphformers.training.optimizer import make_optimizer
+from graphformers.training.run import TrainingRun
 from graphformers.training.schedule import Schedule
 from graphformers.training.settings import TrainConfig
-from graphformers.training.step import Stepper
+from graphformers.training.step import TrainStep
 from graphformers.training.trainer import Trainer
 from tests.training.conftest import make_model, make_split, make_topics
 
@@ -45,38 +45,61 @@ def quick(**changes: Any) -> TrainConfig:
     return TrainConfig(**QUICK | changes)
 
 
-class Watched(Trainer):
+# validations: P@1 and MRR, or one number for both
+Script = Sequence[float | tuple[float, float]]
+
+
+class WatchedRun(TrainingRun):
     """Notes the weights with which stages begin and those that were the best; validates by a script
     where one is given.
     """
 
-    def __init__(self, *arguments: Any, script: list[float] | None = None, **options: Any) -> None:
+    def __init__(self, *arguments: Any, script: Script | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.script = script
         self.begins: dict[int, str] = {}
         self.bests: dict[int, str] = {}
         self.stages: list[tuple[int, int, bool]] = []
+        measure, waiting = self.validation.measure, list(script or [])
 
-    def _step(self) -> None:
+        def scripted() -> dict[str, float]:
+            if script is None or self.state.step == 0:
+                return measure()
+            value = waiting.pop(0)
+            precision, mrr = value if isinstance(value, tuple) else (value, value)
+            return {"P@1": precision, "NDCG": precision, "MRR": mrr}
+
+        self.validation.measure = scripted  # type: ignore[method-assign]
+
+    def step(self) -> None:
         if self.state.stage_step == 0:
             self.begins[self.state.stage] = fingerprint(self.model.network.state_dict())
-        super()._step()
+        super().step()
 
-    def next_batch(self) -> Any:
+    def next_batch(self) -> TrainBatch:
         batch = super().next_batch()
         self.stages.append((self.state.stage, batch.key.epoch, batch.key.is_masked))
         return batch
 
-    def _measure_valid(self) -> dict[str, float]:
-        if self.script is None or self.state.step == 0:
-            return super()._measure_valid()
-        return dict.fromkeys(("P@1", "NDCG", "MRR"), self.script.pop(0))
-
-    def _validate(self) -> None:
+    def validate(self) -> None:
         before = self.state.best
-        super()._validate()
+        super().validate()
         if self.state.best > before:
             self.bests[self.state.stage] = fingerprint(self.model.network.state_dict())
+
+
+class Watched(Trainer):
+    """A trainer whose last run can be looked at."""
+
+    last: WatchedRun
+
+    def __init__(self, *arguments: Any, script: Script | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+
+        def watch(*arguments: Any, **options: Any) -> WatchedRun:
+            self.last = WatchedRun(*arguments, script=script, **options)
+            return self.last
+
+        self.run_type = watch  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("method", ["graphformers", "plm", "max"])
@@ -98,16 +121,16 @@ def test_stage_2_starts_from_the_best_of_stage_1_on_clean_text() -> None:
         script=[0.2, 0.5, 0.4, 0.3, 0.45, 0.6, 0.1, 0.2],
     )
     result = trainer.train()
-    assert trainer.begins[1] == trainer.bests[0]
+    assert trainer.last.begins[1] == trainer.last.bests[0]
     # the sixth validation, not the last
-    assert trainer.bests[1] == fingerprint(trainer.model.network.state_dict())
+    assert trainer.last.bests[1] == fingerprint(trainer.model.network.state_dict())
     validations = [entry for entry in result.history if entry["kind"] == "validation"]
     # two without a better one end each stage
     assert [entry["stage"] for entry in validations] == [1] * 4 + [2] * 4
     assert result.valid == 0.6
-    assert {(stage, masked) for stage, _, masked in trainer.stages} == {(0, True), (1, False)}
+    assert {(stage, masked) for stage, _, masked in trainer.last.stages} == {(0, True), (1, False)}
     # never the same draw again
-    assert {epoch for stage, epoch, _ in trainer.stages if stage == 1} == {4, 5, 6, 7}
+    assert {epoch for stage, epoch, _ in trainer.last.stages if stage == 1} == {4, 5, 6, 7}
 
 
 def test_training_that_makes_a_model_worse_says_so(
@@ -134,15 +157,16 @@ def test_training_that_makes_a_model_worse_says_so(
 def test_of_equal_validations_the_better_mrr_is_kept() -> None:
     """Where few questions are asked, P@1 is often the same: stage 2 would be thrown away."""
 
-    class Scripted(Watched):
-        def _measure_valid(self) -> dict[str, float]:
-            return {"P@1": 0.0, "NDCG": 0.1, "MRR": 0.01 * self.state.step}
-
-    result = Scripted(make_model(), SPLIT, quick(max_steps=4)).train()
-    assert result.steps == 4
-    trainer = Scripted(make_model(), SPLIT, quick(max_steps=4))
+    state = TrainState(step=2)
+    assert state.add_validation(0.0, mrr=0.02)
+    state.step = 4
+    assert state.add_validation(0.0, mrr=0.04)
+    state.step = 6
+    assert not state.add_validation(0.0, mrr=0.03)
+    assert (state.best_step, state.stale_validations) == (4, 2)
+    trainer = Watched(make_model(), SPLIT, quick(max_steps=4), script=[(0.0, 0.02), (0.0, 0.04)])
     trainer.train()
-    assert trainer.state.best_step == 4
+    assert (trainer.last.state.step, trainer.last.state.best_step) == (4, 4)
 
 
 def test_texts_that_are_cut_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -165,7 +189,7 @@ def test_what_is_no_split_or_no_settings_is_refused() -> None:
 def test_one_stage_reads_clean_text_alone() -> None:
     trainer = Watched(make_model(), SPLIT, quick(two_stage=False, epochs=1))
     trainer.train()
-    assert {masked for _, _, masked in trainer.stages} == {False}
+    assert {masked for _, _, masked in trainer.last.stages} == {False}
 
 
 def test_a_budget_of_steps_holds_over_both_stages() -> None:
@@ -173,7 +197,7 @@ def test_a_budget_of_steps_holds_over_both_stages() -> None:
         make_model(), SPLIT, quick(max_steps=11, first_share=0.3, epochs=50), script=[0.1] * 50
     )
     assert trainer.train().steps == 11
-    assert [stage for stage, _, _ in trainer.stages] == [0] * 3 + [1] * 8
+    assert [stage for stage, _, _ in trainer.last.stages] == [0] * 3 + [1] * 8
 
 
 def test_a_budget_of_time_ends_both_stages() -> None:
@@ -182,7 +206,7 @@ def test_a_budget_of_time_ends_both_stages() -> None:
     )
     result = trainer.train()
     assert 0.5 <= result.seconds < 5
-    assert {stage for stage, _, _ in trainer.stages} == {0, 1}
+    assert {stage for stage, _, _ in trainer.last.stages} == {0, 1}
 
 
 def test_validation_reads_clean_text_and_other_draws_than_training() -> None:
@@ -197,12 +221,12 @@ def test_validation_reads_clean_text_and_other_draws_than_training() -> None:
         "MRR",
         "pairs_per_second",
         "negatives",
-        "left_out",
-        "saved",
-        "fullness",
+        "false_negatives",
+        "neighbors_reused",
+        "rows_filled",
         "data_wait",
     }
-    assert entry["negatives"] + entry["left_out"] == pytest.approx(
+    assert entry["negatives"] + entry["false_negatives"] == pytest.approx(
         np.mean(
             [
                 len(SPLIT.train[i : i + 32]) - 1
@@ -225,11 +249,11 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_workers() -> None:
     assert fingerprint(model.network.state_dict()) != prints[0]
 
 
-class Interrupted(Trainer):
+class InterruptedRun(TrainingRun):
     """Somebody presses Ctrl-C in the sixth step."""
 
-    def _step(self) -> None:
-        super()._step()
+    def step(self) -> None:
+        super().step()
         if self.state.step == 6:
             signal.raise_signal(signal.SIGINT)
 
@@ -239,7 +263,9 @@ def test_the_model_whose_training_was_interrupted_goes_on(tmp_path: Path) -> Non
     settings, model = quick(max_steps=12, two_stage=False), make_model()
     Trainer(undisturbed := make_model(), SPLIT, settings).train()
     with pytest.raises(StoppedError, match="stopped after step 6"):
-        Interrupted(model, SPLIT, settings, tmp_path / "a.model").train()
+        trainer = Trainer(model, SPLIT, settings, tmp_path / "a.model")
+        trainer.run_type = InterruptedRun
+        trainer.train()
     with pytest.raises(GraphFormersError, match="other settings"):
         Trainer(make_model(seed=5), SPLIT, settings, tmp_path / "a.model").train()
     with pytest.raises(GraphFormersError, match="split"):  # though neither was saved
@@ -304,10 +330,11 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With batches made ahead, of which some are larger than what fits, and some smaller."""
-    monkeypatch.setattr(step_module, "PATIENCE", 6)
     model, calls = make_model(), []
-    trainer = Trainer(
-        model, SPLIT, quick(two_stage=False, max_steps=40, workers=2, validate_start=False)
+    trainer = Watched(
+        model,
+        SPLIT,
+        quick(two_stage=False, max_steps=40, workers=2, validate_start=False, chunk_retry_steps=6),
     )
     forward = model.network.read
 
@@ -323,11 +350,11 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
     trainer.train()
     told = [message for message in caplog.messages if "memory" in message]
     assert [line.partition(":")[0] for line in told] == [
-        "the GPU's memory is full",
+        "out of GPU memory",
         "the GPU's memory is enough for all pairs of a batch at a time again",
     ]
     assert "16 pairs of a batch are computed at a time now" in told[0]
-    assert trainer.stepper.chunk_size is None
+    assert trainer.last.loader.chunks.current is None
 
 
 def test_chunks_do_not_change_the_result() -> None:
@@ -407,21 +434,21 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_gradient_that_is_no_number_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
+    class SpoiltRun(TrainingRun):
+        def update_weights(self) -> torch.Tensor:
+            if self.state.step == 3:
+                next(iter(self.model.network.parameters())).grad[0] = torch.inf  # type: ignore[index]
+            return super().update_weights()
+
     trainer = Trainer(
         make_model(), SPLIT, quick(max_norm=1.0, checkpoint_minutes=0), tmp_path / "a.model"
     )
-    update = trainer.update_weights
-
-    def spoilt() -> torch.Tensor:
-        if trainer.state.step == 3:
-            next(iter(trainer.model.network.parameters())).grad[0] = torch.inf  # type: ignore[index]
-        return update()
-
-    monkeypatch.setattr(trainer, "update_weights", spoilt)
+    trainer.run_type = SpoiltRun
     with pytest.raises(
-        GraphFormersError, match="the gradient of step 4 is inf long, at learning rate"
+        GraphFormersError,
+        match="the norm of the gradient of step 4 is inf, at learning rate",
     ):
         trainer.train()
     kept = open_artifact(tmp_path / "a.model.training" / "checkpoint", "checkpoint", VERSION)
@@ -434,13 +461,13 @@ def test_a_gradient_that_is_no_number_ends_the_run(
 def test_a_best_model_of_a_run_that_was_never_saved_is_not_trusted(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "a.model")
     stale = make_model(seed=9)
-    stale.save_pretrained(run.folder / "best-000012")
+    stale.save_pretrained(run.path / "best-000012")
     trainer = Watched(
         make_model(), SPLIT, quick(max_steps=24), tmp_path / "a.model", script=[0.5, 0.1, 0.1]
     )
     trainer.train()
     assert (
-        trainer.bests[0]
+        trainer.last.bests[0]
         == fingerprint(trainer.model.network.state_dict())
         != fingerprint(stale.network.state_dict())
     )
@@ -474,7 +501,7 @@ def test_progress_is_of_what_will_be_run_and_tells_no_loss_that_is_not_known(
         task.update = lambda value: shown.append((total, value, task.note))
         yield task
 
-    monkeypatch.setattr(trainer_module, "progress", record)
+    monkeypatch.setattr(run_module, "progress", record)
     Trainer(make_model(), SPLIT, quick(two_stage=False, max_steps=3, batch_size=32)).train()
     assert [(total, value) for total, value, _ in shown] == [(96, 32), (96, 64), (96, 96)]
     assert ["loss" in note for _, _, note in shown] == [False, True, True]
@@ -490,7 +517,7 @@ def test_a_disk_without_room_is_told_before_the_first_step(
 ) -> None:
     model = make_model()
     size = sum(parameter.numel() for parameter in model.network.parameters())
-    monkeypatch.setattr(Trainer, "_step", None)
+    monkeypatch.setattr(TrainingRun, "step", None)
     monkeypatch.setattr(
         checkpoint_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=16 * size - 1)
     )
@@ -537,9 +564,9 @@ def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for() -> None:
 def test_a_forecast_is_of_the_run_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In its chunks, and no longer than it may be."""
     sizes = []
-    run = Stepper.run
+    run = TrainStep.run
     monkeypatch.setattr(
-        Stepper,
+        TrainStep,
         "run",
         lambda own, batch, seed: sizes.append(len(batch.chunks)) or run(own, batch, seed),
     )
@@ -556,15 +583,16 @@ def test_a_forecast_is_of_the_run_that_is_asked_for(monkeypatch: pytest.MonkeyPa
 def test_checkpoints_come_by_the_clock_however_often_it_validates(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    trainer = Trainer(
-        make_model(),
-        SPLIT,
-        quick(epochs=2, checkpoint_minutes=0.0, **changes),
-        tmp_path / "saved.model",
-    )
     saved: list[int] = []
-    save = trainer._save
-    trainer._save = lambda: (saved.append(trainer.state.step), save())[1]  # type: ignore[method-assign]
+
+    class SavedRun(TrainingRun):
+        def save(self) -> None:
+            saved.append(self.state.step)
+            super().save()
+
+    settings = quick(epochs=2, checkpoint_minutes=0.0, **changes)
+    trainer = Trainer(make_model(), SPLIT, settings, tmp_path / "saved.model")
+    trainer.run_type = SavedRun
     steps = trainer.train().steps
     assert set(saved) == set(range(1, steps + 1))
 
@@ -655,19 +683,19 @@ def test_the_learning_rate_rises_and_falls() -> None:
 def test_compiling_is_no_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is done before the first step, by one that leaves no trace."""
     plain, compiled = (
-        Trainer(make_model(dropout=0.1), SPLIT, quick(max_steps=3)) for _ in range(2)
+        Watched(make_model(dropout=0.1), SPLIT, quick(max_steps=3)) for _ in range(2)
     )
     plain.train()
-    run, seconds = Stepper.run, []
+    run, seconds = TrainStep.run, []
 
-    def slow_at_first(self: Stepper, batch: TrainBatch, seed: int) -> Tensor:
+    def slow_at_first(self: TrainStep, batch: TrainBatch, seed: int) -> Tensor:
         if not seconds:
             time.sleep(0.5)
-        seconds.append(compiled.state.seconds)
+        seconds.append(compiled.last.state.seconds)
         return run(self, batch, seed)
 
-    monkeypatch.setattr(Stepper, "run", slow_at_first)
-    monkeypatch.setattr("graphformers.training.trainer.compile_network", lambda *_, trains: None)
+    monkeypatch.setattr(TrainStep, "run", slow_at_first)
+    monkeypatch.setattr("graphformers.training.run.compile_network", lambda *_, trains: None)
     compiled.config = replace(compiled.config, compile=True)
     result = compiled.train()
     assert len(seconds) == 1 + 3
@@ -683,13 +711,13 @@ def test_a_trainer_that_trains_again_keeps_what_it_can_continue(tmp_path: Path) 
     trainer.model.load_state_dict(make_model().state_dict())
     folder = tmp_path / "a.model.training"
     saved: list[list[str]] = []
-    save = trainer.run.save  # type: ignore[union-attr]
 
-    def look(*arguments: Any) -> None:
-        save(*arguments)
-        saved.append(sorted(entry.name for entry in folder.glob("best-*")))
+    class SavedRun(TrainingRun):
+        def save(self) -> None:
+            super().save()
+            saved.append(sorted(entry.name for entry in folder.glob("best-*")))
 
-    trainer.run.save = look  # type: ignore[union-attr, method-assign]
+    trainer.run_type = SavedRun
     trainer.train(force=True)
     assert saved
     assert all(len(names) == 1 for names in saved)

@@ -1,0 +1,56 @@
+"""Loader: the batches of a training run, made ahead by worker processes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from graphformers.batching.prefetch import FlatBatch, Prefetcher
+from graphformers.training.batches import BatchKey, BatchMaker, TrainBatch
+from graphformers.training.chunks import ChunkSize
+
+
+class Loader:
+    """Makes the batches of training and moves them to the device.
+
+    Args:
+        maker: Makes a batch from its key.
+        chunks: The chunk size of batches to come.
+        num_workers: Worker processes; with 0 batches are made in this process.
+        device: Where batches go.
+    """
+
+    def __init__(
+        self, maker: BatchMaker, chunks: ChunkSize, num_workers: int, device: torch.device
+    ) -> None:
+        self.maker = maker
+        self.chunks = chunks
+        self.device = device
+        self._prefetcher = Prefetcher(maker.make, num_workers, device)
+
+    def epoch(self, epoch: int, *, masked: bool, start: int = 0) -> Iterator[TrainBatch]:
+        """The batches of an epoch.
+
+        Args:
+            epoch: The number of the epoch, on which all random draws depend.
+            masked: Whether texts are masked.
+            start: The first batch.
+        """
+        # A generator: the chunk size is that of the moment when a batch is requested.
+        keys = (
+            BatchKey(epoch, number, masked, self.chunks.current)
+            for number in range(start, self.maker.num_batches)
+        )
+        for flat in self._prefetcher.batches(keys):
+            batch = flat.to(self.device)
+            # It may have been requested before memory ran out.
+            yield batch if self.chunks.allows(batch) else self.in_chunks(batch, self.chunks.current)
+
+    def in_chunks(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:
+        """The same batch in chunks of another size."""
+        remade = self.maker.make(replace(batch.key, chunk_size=chunk_size))
+        return FlatBatch.of(remade).to(self.device)
+
+    def close(self) -> None:
+        """Ends the worker processes."""
+        self._prefetcher.close()

@@ -1,0 +1,387 @@
+"""TrainingRun: the loop of a training run: stages, steps, validations and checkpoints.
+
+Everything a run does is a function of its settings and of its state, so that a run that was stopped
+or killed continues as if nothing had happened.
+"""
+
+import logging
+import math
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphformers.batching.tokens import cut_words
+from graphformers.errors import GraphFormersError, StoppedError
+from graphformers.files import require_space
+from graphformers.model.encoder import GraphFormers
+from graphformers.model.fast import compile_network
+from graphformers.progress import clock, progress
+from graphformers.splits.split import LinkSplit
+from graphformers.training.batches import BatchMaker, TrainBatch
+from graphformers.training.checkpoint import (
+    RecentSteps,
+    RunFolder,
+    TrainState,
+    bytes_of_run,
+    fingerprint,
+    restore_optimizer,
+)
+from graphformers.training.chunks import ChunkSize
+from graphformers.training.distributed import World
+from graphformers.training.loader import Loader
+from graphformers.training.log import STEPS_PER_EPOCH, TrainingLog
+from graphformers.training.optimizer import make_optimizer, set_learning_rate
+from graphformers.training.schedule import Schedule
+from graphformers.training.settings import CHANGEABLE, TrainConfig
+from graphformers.training.step import TrainStep, mix_seed
+from graphformers.training.stopping import StopSignal
+from graphformers.training.validation import Validation
+
+logger = logging.getLogger(__name__)
+
+ADVICE = "a smaller learning_rate, warmup or max_norm=1 may help"
+
+
+@dataclass(frozen=True)
+class UnreadStep:
+    """A step whose loss has not been copied from the device yet.
+
+    Attributes:
+        loss_and_norm: The loss, and the norm of the gradient.
+        pairs: (B, 2) int64: the pairs of this process.
+        num_pairs: The pairs of all processes.
+        place: The numbers of the step, its stage and its epoch, from 1.
+        learning_rate: Its learning rate.
+    """
+
+    loss_and_norm: Tensor
+    pairs: Tensor
+    num_pairs: int
+    place: tuple[int, int, int]
+    learning_rate: float
+
+
+class TrainingRun:
+    """A run in one of its processes, ready to make steps.
+
+    Args:
+        model: The model to train.
+        split: The pairs to train on and the questions to validate with.
+        config: The settings.
+        world: The processes that train together.
+        folder: Where the run is kept; None on all processes but the first.
+        force: Whether to start anew where the folder holds an unfinished run.
+
+    Attributes:
+        state: Where the run stands.
+        best: The weights of the best validation so far.
+    """
+
+    def __init__(
+        self,
+        model: GraphFormers,
+        split: LinkSplit,
+        config: TrainConfig,
+        world: World,
+        folder: RunFolder | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        self.model = model
+        self.split = split
+        self.config = config
+        self.world = world
+        self.folder = folder
+        self.force = force
+        model.add_nodes(split.graph.id_hashes[np.unique(split.train)], config.seed)
+        with world.first_then_others():
+            maker = BatchMaker.of(model, split, config, world.rank, world.size)
+        rank = world.rank if world.size > 1 else None
+        chunks = ChunkSize(config.chunk_size, config.chunk_retry_steps, rank)
+        self.loader = Loader(maker, chunks, self._num_workers(), model.device)
+        self.train_step = TrainStep(model, config, world, self.loader)
+        self.optimizer = make_optimizer(model, config)
+        self.schedule = Schedule(config, maker.num_batches)
+        self.validation = Validation(model, split, config.max_valid, maker.tokens, world)
+        self.stop = StopSignal()
+        self.state = TrainState()
+        self.best: dict[str, Tensor] = {}
+        self.definition: dict[str, Any] = {}
+        self.log = TrainingLog(None, self.state)
+        self._batches: Iterator[TrainBatch] | None = None
+        self._unread: deque[UnreadStep] = deque()
+        self._loss = math.nan
+        self._saved_at = time.monotonic()
+        self._is_compiled = config.compile
+        if config.compile is None:
+            self._is_compiled = model.device.type == "cuda"
+        if self._is_compiled:
+            compile_network(model.network, model.compute, trains=True)
+
+    def close(self) -> None:
+        """Ends worker processes and closes the log."""
+        self._batches = None
+        self.loader.close()
+        self.log.close()
+        self.model.eval()
+
+    def train(self) -> None:
+        """Trains from where the run stands to its end; the model then holds the best weights."""
+        self._resume()
+        self._compile()
+        with self.stop.listening():
+            while self.state.stage < len(self.config.stages):
+                self._run_stage()
+
+    def _num_workers(self) -> int:
+        """Worker processes: on a GPU one for each core but one, otherwise one."""
+        if self.config.workers is not None:
+            return self.config.workers
+        if self.model.device.type != "cuda":
+            return 1
+        has_affinity = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        return min(8, max(1, cores // self.world.size - 1))
+
+    def _resume(self) -> None:
+        """Starts the run, or continues from its checkpoint, the same on all processes."""
+        if self.folder is not None:
+            self.definition = self._define(self.folder)
+            if self.force or not self.folder.exists():
+                self.folder.clear()
+        optimizer_tensors: dict[str, Tensor] = {}
+        is_resumed = self.world.any(self.folder is not None and self.folder.exists())
+        if is_resumed and self.folder is not None:
+            self.state, optimizer_tensors = self.folder.load(self.model, self.definition)
+            if self.state.best_step >= 0:
+                self.best = self.folder.load_best(self.state)
+        self._share(optimizer_tensors)
+        self.log = TrainingLog(self.folder, self.state)
+        if words := cut_words(self.loader.maker.tokens, self.model.config.max_tokens):
+            logger.info(words)
+        if is_resumed:
+            logger.info(f"continuing an unfinished run at step {self.state.step:,}")
+        elif self.folder is not None:
+            size = sum(parameter.numel() for parameter in self.model.network.parameters())
+            require_space(self.folder.path, bytes_of_run(size))
+        self._saved_at = time.monotonic()
+
+    def _define(self, folder: RunFolder) -> dict[str, Any]:
+        """All that the result of the run depends on."""
+        settings = {
+            name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE
+        }
+        model = {f"model.{name}": value for name, value in asdict(self.model.config).items()}
+        weights = fingerprint(self.model.network.state_dict())
+        return {
+            **settings,
+            **model,
+            "split": self.split.fingerprint,
+            "weights": weights if self.force else folder.initial_weights(weights),
+            "processes": self.world.size,
+        }
+
+    def _share(self, optimizer_tensors: dict[str, Tensor]) -> None:
+        """Copies state, weights and optimizer of the first process to all others."""
+        world, device, network = self.world, self.model.device, self.model.network
+        self.state = TrainState.from_dict(world.share_json(asdict(self.state)))
+        network.load_state_dict(world.share(dict(network.state_dict()), device))
+        restore_optimizer(network, self.optimizer, world.share(optimizer_tensors, device))
+        best = world.share(self.best, device)
+        self.best = {name: tensor.to(device) for name, tensor in best.items()}
+
+    def _compile(self) -> None:
+        """Compiles the layers by a step that changes nothing, outside the measured time."""
+        if not self._is_compiled or self.state.stage == len(self.config.stages):
+            return
+        started = time.perf_counter()
+        self.model.train()
+        self.train_step.run(self.next_batch(), seed=0)
+        self.model.zero_grad(set_to_none=True)
+        # the first step takes the same batch
+        self._batches = None
+        seconds = time.perf_counter() - started
+        if seconds > 5:
+            logger.info(f"layers compiled in {seconds:.0f} s")
+
+    def _run_stage(self) -> None:
+        """Steps and validations until the stage is over; then everything is set for the next."""
+        state = self.state
+        if state.step == 0 and state.start < 0 and self.config.validate_start:
+            numbers = self.validation.measure()
+            state.start = numbers["P@1"]
+            self.log.start(numbers)
+            self._stop_if_asked()
+        while True:
+            if self.schedule.is_validation_due(state):
+                self.validate()
+                self._stop_if_asked()
+            reason = self.schedule.why_over(state)
+            if reason:
+                break
+            self._run_steps()
+        logger.info(
+            f"stage {state.stage + 1} ends, {reason}: best valid P@1 {state.best:.4f} at step "
+            f"{state.best_step:,}"
+        )
+        state.next_stage()
+        self._batches = None
+        self.model.network.load_state_dict(self.best)
+        self.optimizer = make_optimizer(self.model, self.config)
+        if state.stage < len(self.config.stages):
+            self.save()
+
+    def _run_steps(self) -> None:
+        """Steps until the next validation is due."""
+        state, size = self.state, self.config.batch_size
+        self.model.train()
+        best = f"best P@1 {state.best:.4f}, " if state.best_step >= 0 else ""
+        steps_left = self.schedule.limits(state)[0] - state.stage_step
+        # the epoch, or the part of it that the steps left allow
+        total = min(len(self.split.train), (state.batch + steps_left) * size)
+        with progress(self._place(), total, "pairs") as task:
+            task.skip(state.batch * size)
+            while True:
+                self.step()
+                loss = "" if math.isnan(self._loss) else f"loss {self._loss:.3f}, "
+                left = clock(self.schedule.seconds_left(state))
+                task.note = f"{best}{loss}stage ends in {left} or sooner"
+                task.update(min((state.batch or self.loader.maker.num_batches) * size, total))
+                self._stop_if_asked()
+                if time.monotonic() - self._saved_at >= 60 * self.config.checkpoint_minutes:
+                    self.save()
+                if state.batch == 0 or self.schedule.is_validation_due(state):
+                    return
+
+    def _place(self) -> str:
+        """The stage and the epoch in words."""
+        stages = self.config.stages
+        of = f" of {len(stages)} ({stages[self.state.stage]} text)" if len(stages) > 1 else ""
+        return f"stage {self.state.stage + 1}{of}, epoch {self.state.epoch + 1}"
+
+    def step(self) -> None:
+        """One optimizer step."""
+        state, started = self.state, time.perf_counter()
+        batch = self.next_batch()
+        waited = time.perf_counter() - started
+        rate = self.schedule.learning_rate(state)
+        set_learning_rate(self.optimizer, rate)
+        seed = mix_seed(self.config.seed, state.step, self.world.rank)
+        loss = self.train_step.run(batch, seed)
+        norm = self.update_weights()
+        place = state.step + 1, state.stage + 1, state.epoch + 1
+        state.next_batch(self.loader.maker.num_batches)
+        if state.batch == 0:
+            self._batches = None
+        self._unread.append(
+            UnreadStep(torch.stack([loss, norm]), batch.pairs, batch.counts.pairs, place, rate)
+        )
+        # The GPU is one step behind: reading the loss of this step would wait for it.
+        self._read_losses(keep=1)
+        seconds = time.perf_counter() - started
+        if self.config.max_seconds is not None:
+            seconds = self.world.largest(seconds)
+        state.add_step(batch.counts, seconds, waited)
+
+    def next_batch(self) -> TrainBatch:
+        """The batch of the next step."""
+        state = self.state
+        if self._batches is None:
+            masked = self.config.stages[state.stage] == "masked"
+            self._batches = self.loader.epoch(state.epoch, masked=masked, start=state.batch)
+        return next(self._batches)
+
+    def update_weights(self) -> Tensor:
+        """Makes the step of the optimizer, and returns the norm of the gradient."""
+        parameters = list(self.model.network.parameters())
+        self.world.sum_gradients(parameters)
+        norm = torch.nn.utils.get_total_norm(
+            [parameter.grad for parameter in parameters if parameter.grad is not None]
+        )
+        if self.config.max_norm:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.max_norm, norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _read_losses(self, keep: int) -> None:
+        """Reads the losses of all steps but the last few.
+
+        Raises:
+            GraphFormersError: A loss or a gradient is not finite.
+        """
+        while len(self._unread) > keep:
+            step = self._unread.popleft()
+            self._loss, norm = step.loss_and_norm.tolist()
+            self.state.recent.loss += self._loss * step.num_pairs
+            if not math.isfinite(self._loss):
+                self._fail(step, f"the loss of step {step.place[0]:,} is {self._loss}")
+            if not math.isfinite(norm):
+                self._fail(step, f"the norm of the gradient of step {step.place[0]:,} is {norm}")
+            if step.place[0] % max(1, self.loader.maker.num_batches // STEPS_PER_EPOCH) == 0:
+                pace = self.state.recent.pairs_per_second
+                self.log.step(step.place, self._loss, step.learning_rate, pace)
+
+    def wait(self) -> None:
+        """Waits until the steps so far are computed, and reads their losses."""
+        self._read_losses(keep=0)
+
+    def _fail(self, failed: UnreadStep, what: str) -> None:
+        """Ends a run whose numbers are not finite; its last checkpoint is kept."""
+        ids = self.split.graph.ids_of(failed.pairs.flatten().cpu().numpy())
+        pairs = [f"{a} – {b}" for a, b in zip(ids[::2], ids[1::2], strict=True)]
+        self.log.failure(failed.place, failed.learning_rate, pairs)
+        kept = ""
+        if self.folder is not None and self.folder.exists():
+            kept = f". The last checkpoint is kept in {self.folder.path}"
+            best = self.folder.best(self.state)
+            if best.is_dir():
+                kept += f", the best model so far in {best}"
+        shown = f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}"
+        raise GraphFormersError(
+            f"{what}, at learning rate {failed.learning_rate:.2g}; its pairs: {shown}{kept}; "
+            f"{ADVICE}"
+        )
+
+    def validate(self) -> None:
+        """Ranks the validation questions on clean text; keeps the weights if they are the best."""
+        self.wait()
+        state = self.state
+        numbers = state.recent.summary() | self.validation.measure()
+        if state.add_validation(numbers["P@1"], numbers["MRR"]):
+            weights = self.model.network.state_dict()
+            self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        self.log.validation(state, numbers)
+        state.recent = RecentSteps()
+
+    def save(self) -> None:
+        """Writes a checkpoint; the first process does."""
+        self.wait()
+        if self.folder is not None:
+            weights = self.model.network.state_dict().values()
+            if not all(bool(tensor.isfinite().all()) for tensor in weights):
+                raise GraphFormersError(
+                    f"the weights after step {self.state.step:,} are not finite; {ADVICE}"
+                )
+            if self.state.best_step >= 0:
+                self.folder.save_best(self.state, self.model, self.best)
+            self.folder.save(self.state, self.model, self.optimizer, self.definition)
+        self._saved_at = time.monotonic()
+
+    def _stop_if_asked(self) -> None:
+        """Saves and raises if a signal has arrived at any process."""
+        if self.world.any(self.stop.number > 0):
+            self.save()
+            # A process that leaves early would have the others ended by torchrun.
+            self.world.wait()
+            command = "the same command without --force" if self.force else "the same command"
+            message = f"stopped after step {self.state.step:,}; {command} continues from there"
+            raise StoppedError(message, self.stop.number or signal.SIGTERM)
