@@ -39,13 +39,22 @@ os.register_at_fork(after_in_child=_threads.cache_clear)
 
 @dataclass(frozen=True, repr=False)
 class Neighborhood:
-    """Centres and their sampled neighbours: those of centres[b] are neighbors[indptr[b]:indptr[b +
-    1]].
+    """Centres and their sampled neighbours.
+
+    Attributes:
+        centers: (B,) row numbers.
+        indptr: (B + 1,) int64: the neighbours of centers[b] are neighbors[indptr[b]:indptr[b + 1]].
+        neighbors: (indptr[-1],) int32 row numbers.
+
+    Example:
+        >>> neighborhood = split.sampler(num_neighbors=2).sample([7, 8])
+        >>> graph.ids_of(neighborhood.of(0))
+        ['p22', 'p2']
     """
 
-    centers: Array  # (B,) row numbers
-    indptr: Array  # (B + 1,) int64
-    neighbors: Array  # (indptr[-1],) int32 row numbers
+    centers: Array
+    indptr: Array
+    neighbors: Array
 
     def __len__(self) -> int:
         return len(self.centers)
@@ -54,25 +63,56 @@ class Neighborhood:
         return f"Neighborhood({len(self.centers):,} centers, {len(self.neighbors):,} neighbors)"
 
     def of(self, b: int) -> Array:
-        """The neighbours of the b-th centre."""
+        """The neighbours of one centre.
+
+        Args:
+            b: The place of the centre in `centers`.
+
+        Returns:
+            Row numbers.
+        """
         return self.neighbors[self.indptr[b] : self.indptr[b + 1]]
 
     def slice(self, part: slice) -> "Neighborhood":
-        """Consecutive centres, with their neighbours."""
+        """Consecutive centres, with their neighbours.
+
+        Args:
+            part: Their places in `centers`.
+
+        Returns:
+            The neighbourhood of these centres.
+        """
         indptr = self.indptr[part.start : part.stop + 1]
         neighbors = self.neighbors[indptr[0] : indptr[-1]]
         return Neighborhood(self.centers[part], indptr - indptr[0], neighbors)
 
     def without_neighbors(self) -> "Neighborhood":
-        """The centres alone."""
+        """The centres alone.
+
+        Returns:
+            A neighbourhood in which no centre has a neighbour.
+        """
         return Neighborhood(self.centers, np.zeros_like(self.indptr), self.neighbors[:0])
 
 
 @dataclass(frozen=True)
 class NeighborSampler:
-    """Draws from the rows (indptr, indices) of a graph or of a split's train links.
+    """Samples up to k neighbours of each node, from the rows of a graph or of a split.
 
-    `id_hashes` are the graph's: row numbers would change when nodes are added.
+    A draw is a function of the seed, the epoch and the ids; the order of rows and of centres does
+    not change it.
+
+    Attributes:
+        indptr: (N + 1,) where the neighbours of each node start in `indices`.
+        indices: The neighbours, as row numbers.
+        id_hashes: (N,) `TextGraph.id_hashes`.
+        num_neighbors: Neighbours of a node, at most.
+        seed: Seed of the draw.
+
+    Example:
+        >>> sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors=2)
+        >>> sampler.sample([0, 1, 2])
+        Neighborhood(3 centers, 6 neighbors)
     """
 
     indptr: Array
@@ -88,8 +128,18 @@ class NeighborSampler:
     def sample(
         self, centers: Array, *, epoch: int = 0, exclude: Array | None = None
     ) -> Neighborhood:
-        """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's
-        neighbours, -1 for none.
+        """Samples neighbours of some nodes.
+
+        Args:
+            centers: (B,) row numbers.
+            epoch: Another epoch gives another draw.
+            exclude: (B,) a node for each centre that must not be among its neighbours; -1 for none.
+
+        Returns:
+            The centres and their neighbours.
+
+        Raises:
+            GraphFormersError: Something else than row numbers of the graph is given.
         """
         centers = self._checked(np.asarray(centers))
         left_out = None if exclude is None else np.asarray(exclude)
