@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import typer.main
 
 from graphformers.cli import app
+from tests.step_modules import step_modules
+from tests.training.conftest import make_model, make_split
 
 ROOT = Path(__file__).parent.parent
 
@@ -259,3 +262,50 @@ def test_the_commands_of_other_pages_are_ours() -> None:
 
 def test_contributing_is_short() -> None:
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 40
+
+
+def table(page: str, header: str) -> list[list[str]]:
+    """The rows of the table of a page that has this header."""
+    lines = (ROOT / page).read_text().splitlines()
+    start = lines.index(header) + 2
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
+
+
+def test_the_modules_of_a_step_are_those_of_the_architecture_page() -> None:
+    rows = table("docs/architecture.md", "| module | in a step |")
+    listed = [name.strip("`").replace("/", ".") for name, _ in rows]
+    assert listed == list(step_modules(make_model(), make_split()))
+    assert all(about.endswith(".") for _, about in rows)
+
+
+def test_the_packages_of_the_architecture_page_are_those_that_lint_checks() -> None:
+    """In the order of their imports."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = table("docs/architecture.md", "| package | contains |")
+    listed = [re.findall(r"`(\w+)`", names) for names, _ in rows]
+    assert listed == [layer.split(" | ") for layer in layers]
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{file.name}" for file in ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_modules_named_in_the_architecture_page_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", text))
+    assert named
+    for name in named:
+        place = ROOT / "graphformers" / name
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name
+
+
+def test_the_architecture_page_is_short() -> None:
+    assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 250
