@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from graphformers.cli import app
+from tests.papers import environment, write_minilm
 from tests.step_modules import step_modules
 from tests.training.conftest import make_model, make_split
 
@@ -44,6 +45,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     In this process: a new one for each would spend most of the time on imports.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     write_papers(tmp_path)
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     commands = [
@@ -64,7 +66,9 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
 def check_serving(words: list[str], folder: Path) -> None:
     """Starts the server on a free port and sends it what the README sends."""
     command = [sys.executable, "-m", "graphformers", *words[: words.index("--port")], "--port", "0"]
-    server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        command, cwd=folder, env=environment(folder, ROOT), stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout is not None
     try:
         address = server.stdout.readline().split()[-1].removeprefix("http://").rstrip("/")
@@ -98,13 +102,18 @@ def test_the_python_of_a_page_runs(tmp_path: Path, page: str) -> None:
         f"{page!r}, 'exec'), {{'__name__': '__main__'}})"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment(tmp_path, ROOT),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 
 
 def write_papers(folder: Path) -> None:
-    """Few enough for a real backbone to read them in seconds."""
+    """The files that the pages name, and a small backbone under the name "minilm"."""
+    write_minilm(folder)
     nodes = "".join(f"p{i},A study of topic {i},{1990 + i % 20}\n" for i in range(150))
     (folder / "papers.csv").write_text("id,title,year\n" + nodes)
     edges = "".join(f"p{i},p{(i * step + 1) % 150}\n" for i in range(150) for step in (3, 7, 11))
