@@ -27,9 +27,7 @@ SECTION = re.compile(
     r"^(Args|Attributes|Returns|Yields|Raises|Example):\n((?:(?:    .*)?\n)+)", re.M
 )
 # Its documentation is incomplete.
-LATER = pytest.mark.xfail(
-    reason="arguments and results of Trainer are not documented yet", strict=True
-)
+LATER = pytest.mark.xfail(reason="Trainer is not documented yet", strict=True)
 
 
 def test_every_public_name_is_there_and_documented() -> None:

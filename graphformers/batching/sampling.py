@@ -43,8 +43,9 @@ class Neighborhood:
 
     Attributes:
         centers: (B,) row numbers.
-        indptr: (B + 1,) int64: the neighbours of centers[b] are neighbors[indptr[b]:indptr[b + 1]].
-        neighbors: (indptr[-1],) int32 row numbers.
+        indptr: (B + 1,) int64.
+        neighbors: (indptr[-1],) int32 row numbers; those of centers[b] are
+            neighbors[indptr[b]:indptr[b + 1]].
 
     Example:
         >>> neighborhood = split.sampler(num_neighbors=2).sample([7, 8])
@@ -97,17 +98,14 @@ class Neighborhood:
 
 @dataclass(frozen=True)
 class NeighborSampler:
-    """Samples up to k neighbours of each node, from the rows of a graph or of a split.
-
-    A draw is a function of the seed, the epoch and the ids; the order of rows and of centres does
-    not change it.
+    """Samples neighbours from the links of a graph, or from the train links of a split.
 
     Attributes:
-        indptr: (N + 1,) where the neighbours of each node start in `indices`.
-        indices: The neighbours, as row numbers.
-        id_hashes: (N,) `TextGraph.id_hashes`.
-        num_neighbors: Neighbours of a node, at most.
-        seed: Seed of the draw.
+        indptr: (N + 1,) where the neighbours of each node begin in `indices`.
+        indices: The neighbours, row numbers.
+        id_hashes: (N,) hashes of the ids. Row numbers would change when nodes are added.
+        num_neighbors: How many neighbours a node gets at most.
+        seed: Of the hashes.
 
     Example:
         >>> sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors=2)
@@ -128,18 +126,18 @@ class NeighborSampler:
     def sample(
         self, centers: Array, *, epoch: int = 0, exclude: Array | None = None
     ) -> Neighborhood:
-        """Samples neighbours of some nodes.
+        """Samples the neighbours of some nodes.
 
         Args:
             centers: (B,) row numbers.
-            epoch: Another epoch gives another draw.
-            exclude: (B,) a node for each centre that must not be among its neighbours; -1 for none.
+            epoch: Another epoch samples other neighbours.
+            exclude: (B,) for each centre a node that is not sampled, -1 for none.
 
         Returns:
             The centres and their neighbours.
 
         Raises:
-            GraphFormersError: Something else than row numbers of the graph is given.
+            GraphFormersError: `centers` are not row numbers of this graph.
         """
         centers = self._checked(np.asarray(centers))
         left_out = None if exclude is None else np.asarray(exclude)
