@@ -6,24 +6,34 @@ from typing import TYPE_CHECKING, Any
 from graphformers.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphformers.batching.sampling import Neighborhood, NeighborSampler
-    from graphformers.data.builder import build_graph
-    from graphformers.data.exchange import from_networkx, from_pyg, to_networkx, to_pyg
-    from graphformers.data.graph import TextGraph
-    from graphformers.data.readers import read_graph
-    from graphformers.data.settings import ImportSettings, SplitSettings
-    from graphformers.embedding.job import embed
-    from graphformers.embedding.settings import EmbedSettings
-    from graphformers.embedding.update import UpdateReport, update
-    from graphformers.embedding.vectors import VectorStore
-    from graphformers.errors import GraphFormersError
-    from graphformers.evaluation.ranking import Evaluation, evaluate
-    from graphformers.model.config import ModelConfig
-    from graphformers.model.encoder import GraphFormers
-    from graphformers.retrieval.searcher import Match, Searcher, search
-    from graphformers.splits.split import LinkSplit, split_links
-    from graphformers.training.settings import TrainConfig
-    from graphformers.training.trainer import Trainer
+    from graphformers.batching.sampling import Neighborhood as Neighborhood
+    from graphformers.batching.sampling import NeighborSampler as NeighborSampler
+    from graphformers.data.builder import build_graph as build_graph
+    from graphformers.data.exchange import from_networkx as from_networkx
+    from graphformers.data.exchange import from_pyg as from_pyg
+    from graphformers.data.exchange import to_networkx as to_networkx
+    from graphformers.data.exchange import to_pyg as to_pyg
+    from graphformers.data.graph import TextGraph as TextGraph
+    from graphformers.data.readers import read_graph as read_graph
+    from graphformers.data.settings import ImportSettings as ImportSettings
+    from graphformers.data.settings import SplitSettings as SplitSettings
+    from graphformers.embedding.job import embed as embed
+    from graphformers.embedding.settings import EmbedSettings as EmbedSettings
+    from graphformers.embedding.update import UpdateReport as UpdateReport
+    from graphformers.embedding.update import update as update
+    from graphformers.embedding.vectors import VectorStore as VectorStore
+    from graphformers.errors import GraphFormersError as GraphFormersError
+    from graphformers.evaluation.ranking import Evaluation as Evaluation
+    from graphformers.evaluation.ranking import evaluate as evaluate
+    from graphformers.model.config import ModelConfig as ModelConfig
+    from graphformers.model.encoder import GraphFormers as GraphFormers
+    from graphformers.retrieval.searcher import Match as Match
+    from graphformers.retrieval.searcher import Searcher as Searcher
+    from graphformers.retrieval.searcher import search as search
+    from graphformers.splits.split import LinkSplit as LinkSplit
+    from graphformers.splits.split import split_links as split_links
+    from graphformers.training.settings import TrainConfig as TrainConfig
+    from graphformers.training.trainer import Trainer as Trainer
 
 
 # where each public name lives; a module is imported when its name is first used, so that --help
@@ -59,36 +69,7 @@ _HOMES = {
     "update": "embedding.update",
 }
 
-__all__ = [
-    "EmbedSettings",
-    "Evaluation",
-    "GraphFormers",
-    "GraphFormersError",
-    "ImportSettings",
-    "LinkSplit",
-    "Match",
-    "ModelConfig",
-    "NeighborSampler",
-    "Neighborhood",
-    "Searcher",
-    "SplitSettings",
-    "TextGraph",
-    "TrainConfig",
-    "Trainer",
-    "UpdateReport",
-    "VectorStore",
-    "build_graph",
-    "embed",
-    "evaluate",
-    "from_networkx",
-    "from_pyg",
-    "read_graph",
-    "search",
-    "split_links",
-    "to_networkx",
-    "to_pyg",
-    "update",
-]
+__all__ = list(_HOMES)
 
 
 def __dir__() -> list[str]:

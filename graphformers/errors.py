@@ -4,7 +4,15 @@ from collections.abc import Iterable
 
 
 class GraphFormersError(Exception):
-    """An error that the user can fix. The command line prints the message without a traceback."""
+    """An error that the user can fix. The command line prints the message without a traceback.
+
+    Example:
+        >>> try:
+        ...     TextGraph.load("nowhere.graph")
+        ... except GraphFormersError as error:
+        ...     print(error)
+        nowhere.graph: no such folder...
+    """
 
 
 class InputError(GraphFormersError):

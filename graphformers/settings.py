@@ -11,10 +11,11 @@ documentation.
 """
 
 import dataclasses
+import inspect
 import math
 import numbers
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from graphformers.errors import GraphFormersError
@@ -104,6 +105,17 @@ def setting(
 @dataclass(frozen=True)
 class Settings:
     """Base class: construction checks the type and the bounds of every field."""
+
+    def __init_subclass__(cls) -> None:
+        """Lists the fields in the docstring of the class, so that `help` shows them."""
+        inherited: dict[str, Field[Any]] = getattr(cls, "__dataclass_fields__", {})
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+        lines = [
+            f"    {name}: {entry.metadata.get('help', '')}"
+            for name, entry in (inherited | own).items()
+        ]
+        about = inspect.cleandoc(cls.__doc__ or "")
+        cls.__doc__ = "\n".join([about, "", "Attributes:", *lines])
 
     def __post_init__(self) -> None:
         for entry in fields(self):

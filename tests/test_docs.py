@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import pytest
 import typer.main
 
 from graphformers.cli import app
+from tests.papers import environment, write_minilm
+from tests.step_modules import step_modules
+from tests.training.conftest import make_model, make_split
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,6 +45,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     In this process: a new one for each would spend most of the time on imports.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     write_papers(tmp_path)
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     commands = [
@@ -61,7 +66,9 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
 def check_serving(words: list[str], folder: Path) -> None:
     """Starts the server on a free port and sends it what the README sends."""
     command = [sys.executable, "-m", "graphformers", *words[: words.index("--port")], "--port", "0"]
-    server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        command, cwd=folder, env=environment(folder, ROOT), stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout is not None
     try:
         address = server.stdout.readline().split()[-1].removeprefix("http://").rstrip("/")
@@ -95,13 +102,18 @@ def test_the_python_of_a_page_runs(tmp_path: Path, page: str) -> None:
         f"{page!r}, 'exec'), {{'__name__': '__main__'}})"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment(tmp_path, ROOT),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 
 
 def write_papers(folder: Path) -> None:
-    """Few enough for a real backbone to read them in seconds."""
+    """The files that the pages name, and a small backbone under the name "minilm"."""
+    write_minilm(folder)
     nodes = "".join(f"p{i},A study of topic {i},{1990 + i % 20}\n" for i in range(150))
     (folder / "papers.csv").write_text("id,title,year\n" + nodes)
     edges = "".join(f"p{i},p{(i * step + 1) % 150}\n" for i in range(150) for step in (3, 7, 11))
@@ -259,3 +271,50 @@ def test_the_commands_of_other_pages_are_ours() -> None:
 
 def test_contributing_is_short() -> None:
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 40
+
+
+def table(page: str, header: str) -> list[list[str]]:
+    """The rows of the table of a page that has this header."""
+    lines = (ROOT / page).read_text().splitlines()
+    start = lines.index(header) + 2
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
+
+
+def test_the_modules_of_a_step_are_those_of_the_architecture_page() -> None:
+    rows = table("docs/architecture.md", "| module | in a step |")
+    listed = [name.strip("`").replace("/", ".") for name, _ in rows]
+    assert listed == list(step_modules(make_model(), make_split()))
+    assert all(about.endswith(".") for _, about in rows)
+
+
+def test_the_packages_of_the_architecture_page_are_those_that_lint_checks() -> None:
+    """In the order of their imports."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = table("docs/architecture.md", "| package | contains |")
+    listed = [re.findall(r"`(\w+)`", names) for names, _ in rows]
+    assert listed == [layer.split(" | ") for layer in layers]
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{file.name}" for file in ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_modules_named_in_the_architecture_page_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", text))
+    assert named
+    for name in named:
+        place = ROOT / "graphformers" / name
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name
+
+
+def test_the_architecture_page_is_short() -> None:
+    assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 250

@@ -1,12 +1,15 @@
 """Settings classes: descriptions, bounds and defaults of their fields."""
 
+import inspect
+from dataclasses import dataclass
+
 import pytest
 
 from graphformers.data.settings import ImportSettings, SplitSettings
 from graphformers.embedding.settings import Cluster, CompactionSettings, EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.serve.settings import Limits, ServeSettings
-from graphformers.settings import Settings, describe
+from graphformers.settings import Settings, describe, setting
 
 CLASSES = (
     ImportSettings,
@@ -46,3 +49,27 @@ def test_mutable_defaults_are_made_for_each_object() -> None:
 def test_values_out_of_bounds_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(GraphFormersError, match=message):
         make()
+
+
+def test_help_on_settings_lists_their_fields() -> None:
+    """Inherited fields come first, each with its description."""
+
+    @dataclass(frozen=True)
+    class Parent(Settings):
+        """One setting."""
+
+        one: int = setting(1, "The first.")
+
+    @dataclass(frozen=True)
+    class Child(Parent):
+        """Two settings.
+
+        Of a test.
+        """
+
+        two: float = setting(2.0, "The second.")
+
+    expected = (
+        "Two settings.\n\nOf a test.\n\nAttributes:\n    one: The first.\n    two: The second."
+    )
+    assert inspect.getdoc(Child) == expected

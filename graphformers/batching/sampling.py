@@ -39,13 +39,23 @@ os.register_at_fork(after_in_child=_threads.cache_clear)
 
 @dataclass(frozen=True, repr=False)
 class Neighborhood:
-    """Centres and their sampled neighbours: those of centres[b] are neighbors[indptr[b]:indptr[b +
-    1]].
+    """Centres and their sampled neighbours.
+
+    Attributes:
+        centers: (B,) row numbers.
+        indptr: (B + 1,) int64.
+        neighbors: (indptr[-1],) int32 row numbers; those of centers[b] are
+            neighbors[indptr[b]:indptr[b + 1]].
+
+    Example:
+        >>> neighborhood = split.sampler(num_neighbors=2).sample([7, 8])
+        >>> graph.ids_of(neighborhood.of(0))
+        ['p22', 'p2']
     """
 
-    centers: Array  # (B,) row numbers
-    indptr: Array  # (B + 1,) int64
-    neighbors: Array  # (indptr[-1],) int32 row numbers
+    centers: Array
+    indptr: Array
+    neighbors: Array
 
     def __len__(self) -> int:
         return len(self.centers)
@@ -54,25 +64,53 @@ class Neighborhood:
         return f"Neighborhood({len(self.centers):,} centers, {len(self.neighbors):,} neighbors)"
 
     def of(self, b: int) -> Array:
-        """The neighbours of the b-th centre."""
+        """The neighbours of one centre.
+
+        Args:
+            b: The place of the centre in `centers`.
+
+        Returns:
+            Row numbers.
+        """
         return self.neighbors[self.indptr[b] : self.indptr[b + 1]]
 
     def slice(self, part: slice) -> "Neighborhood":
-        """Consecutive centres, with their neighbours."""
+        """Consecutive centres, with their neighbours.
+
+        Args:
+            part: Their places in `centers`.
+
+        Returns:
+            The neighbourhood of these centres.
+        """
         indptr = self.indptr[part.start : part.stop + 1]
         neighbors = self.neighbors[indptr[0] : indptr[-1]]
         return Neighborhood(self.centers[part], indptr - indptr[0], neighbors)
 
     def without_neighbors(self) -> "Neighborhood":
-        """The centres alone."""
+        """The centres alone.
+
+        Returns:
+            A neighbourhood in which no centre has a neighbour.
+        """
         return Neighborhood(self.centers, np.zeros_like(self.indptr), self.neighbors[:0])
 
 
 @dataclass(frozen=True)
 class NeighborSampler:
-    """Draws from the rows (indptr, indices) of a graph or of a split's train links.
+    """Samples neighbours from the links of a graph, or from the train links of a split.
 
-    `id_hashes` are the graph's: row numbers would change when nodes are added.
+    Attributes:
+        indptr: (N + 1,) where the neighbours of each node begin in `indices`.
+        indices: The neighbours, row numbers.
+        id_hashes: (N,) hashes of the ids. Row numbers would change when nodes are added.
+        num_neighbors: How many neighbours a node gets at most.
+        seed: Of the hashes.
+
+    Example:
+        >>> sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors=2)
+        >>> sampler.sample([0, 1, 2])
+        Neighborhood(3 centers, 6 neighbors)
     """
 
     indptr: Array
@@ -88,8 +126,18 @@ class NeighborSampler:
     def sample(
         self, centers: Array, *, epoch: int = 0, exclude: Array | None = None
     ) -> Neighborhood:
-        """Draws for (B,) centres; `exclude` (B,) names a node that must not be among a centre's
-        neighbours, -1 for none.
+        """Samples the neighbours of some nodes.
+
+        Args:
+            centers: (B,) row numbers.
+            epoch: Another epoch samples other neighbours.
+            exclude: (B,) for each centre a node that is not sampled, -1 for none.
+
+        Returns:
+            The centres and their neighbours.
+
+        Raises:
+            GraphFormersError: `centers` are not row numbers of this graph.
         """
         centers = self._checked(np.asarray(centers))
         left_out = None if exclude is None else np.asarray(exclude)

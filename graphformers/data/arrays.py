@@ -118,7 +118,7 @@ def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
     """The compressed rows (indptr int64, indices int32) of edges given as keys: sorted, no
     duplicates, no self-loops.
 
-    One sort of 64-bit keys is faster than any sparse-matrix library at hand (docs/design.md).
+    One sort of 64-bit keys is faster than sparse-matrix libraries (docs/decisions.md).
     """
     joined = np.concatenate(keys)
     joined.sort()

@@ -390,14 +390,29 @@ def build_graph(
     skip_bad: bool = False,
     keep_empty: bool = False,
 ) -> TextGraph:
-    """A graph from data in memory: `build_graph(papers, citations["from"], citations["to"])`.
+    """Makes a graph from data in memory.
 
-    `nodes` has the columns id and text: an Arrow table, a DataFrame of pandas or polars, a list of
-    dicts, or a dict of lists. Edges run from `sources` to `targets`, all of them ids, with `types`
-    where there are any, and `times` (numbers, or dates, also as text such as 2024-05-01; None where
-    one is not known) where links are to be split by them. `skip_bad` leaves bad rows out, counted,
-    instead of stopping at the first; `keep_empty` keeps nodes without a text, which are read as
-    texts without words.
+    Args:
+        nodes: The columns id and text, and any others: an Arrow table, a DataFrame of pandas or
+            polars, a list of dicts, or a dict of lists.
+        sources: The id of the node where each edge starts.
+        targets: The id of the node where each edge ends.
+        types: The type of each edge.
+        times: The time of each edge: a number or a date, also as text such as 2024-05-01; None
+            where it is unknown.
+        skip_bad: Leave out and count bad rows instead of stopping at the first.
+        keep_empty: Keep nodes without a text, as empty texts, instead of treating them as bad rows.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: A row is bad, or the lists of edges differ in length.
+
+    Example:
+        >>> papers = [{"id": "p1", "text": "graphs"}, {"id": "p2", "text": "texts", "year": 1999}]
+        >>> build_graph(papers, sources=["p1"], targets=["p2"], types=["cites"])
+        TextGraph(2 nodes, 1 linked pairs)
     """
     edges = {"sources": sources, "targets": targets, "types": types, "times": times}
     counts = {name: len(each) for name, each in edges.items() if each is not None}

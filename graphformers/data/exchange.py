@@ -33,8 +33,21 @@ PYG_NAMES = (
 
 
 def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
-    """The directed edges as a networkx graph: nodes are ids with `text` and the other columns,
-    edges have `type` and `time`.
+    """Converts a graph to networkx, with its directed edges.
+
+    Args:
+        graph: A graph or its folder.
+
+    Returns:
+        A graph whose nodes are ids with `text` and the other columns. Edges have `type` and `time`
+        where they are known.
+
+    Raises:
+        MissingExtraError: networkx is not installed.
+
+    Example:
+        >>> to_networkx("papers.graph").nodes["p7"]["text"]
+        'graph node text 7'
     """
     graph = loaded_graph(graph)
     result = _import("networkx", "a networkx graph").MultiDiGraph()
@@ -55,12 +68,31 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
 
 
 def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
-    """A graph from networkx: the node attribute `text` is the text, the edge attribute `type`,
-    where there, the type.
+    """Makes a graph from one of networkx.
 
-    `time`, where it is a number or a date, is since when an edge is there. Other attributes of
-    edges are left out, and noted. The other node attributes become columns; one that is called like
-    ours, id or text, gets a _ behind its name.
+    Node attributes other than the text become columns; one named `id` or `text` gets an underscore
+    appended. Edge attributes other than the type and `time`, which must be a number or a date, are
+    left out and listed in the graph's summary.
+
+    Args:
+        graph: The graph; its nodes become ids.
+        text: The node attribute that holds the text.
+        type: The edge attribute that holds the type of an edge, if there is one.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: There are no nodes, or a node has no text.
+
+    Example:
+        >>> import networkx
+        >>> papers = networkx.DiGraph()
+        >>> papers.add_node("p1", text="a study of graphs")
+        >>> papers.add_node("p2", text="a study of texts", year=1999)
+        >>> papers.add_edge("p1", "p2", type="cites")
+        >>> from_networkx(papers)
+        TextGraph(2 nodes, 1 linked pairs)
     """
     if not graph.number_of_nodes():
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
@@ -102,12 +134,24 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
 
 
 def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
-    """A PyG `Data` with `edge_index`, `num_nodes`, lists `id` and `text`, and the other columns,
-    numbers as tensors.
+    """Converts a graph to a `Data` object of PyTorch Geometric.
 
-    Edges are what models see, both directions of every linked pair once; with `directed` they are
-    those that were given, with their types, where they have some, as `edge_type`: numbers into the
-    list `type_names`; and their times as `edge_time`.
+    Args:
+        graph: A graph or its folder.
+        directed: Whether `edge_index` holds the directed edges as they were read, with their types
+            (`edge_type`, numbers into the list `type_names`) and times (`edge_time`); by default it
+            holds both directions of every linked pair once, which is what models see.
+
+    Returns:
+        A `Data` with `edge_index`, `num_nodes`, the lists `id` and `text`, and the other columns;
+        columns of numbers are tensors.
+
+    Raises:
+        MissingExtraError: PyTorch Geometric is not installed.
+
+    Example:
+        >>> to_pyg("papers.graph").num_nodes
+        80
     """
     data = _import("torch_geometric.data", "a PyG Data object")
     import torch
@@ -146,12 +190,28 @@ def _as_tensor(column: pa.Array) -> Any:
 
 
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
-    """A graph from a PyG `Data` with `edge_index` and one text per node: its own list `text`, or
-    the one given.
+    """Makes a graph from a `Data` object of PyTorch Geometric.
 
-    `id` names the nodes, `edge_type` the kinds of edges (by `type_names`, if it has that list) and
-    `edge_time` their times, where there. Attributes with one value for each node become columns;
-    others, such as a matrix of features, are left out.
+    `id` names the nodes, `edge_type` the types of edges (by `type_names`, if there is that list)
+    and `edge_time` their times. Attributes with one value for each node become columns; others,
+    such as a matrix of features, are left out.
+
+    Args:
+        data: The object, with `edge_index`.
+        text: A text for each node; by default the attribute `text`.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: Texts are missing, or an edge or an id does not fit the number of nodes.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
+        >>> from_pyg(data, text=["a study of graphs", "a study of texts"])
+        TextGraph(2 nodes, 1 linked pairs)
     """
     if hasattr(data, "node_types"):
         raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")

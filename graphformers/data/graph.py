@@ -36,27 +36,47 @@ VERSION = 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextGraph:
-    """A graph of N texts, P linked pairs and E directed edges. Made by `read_graph`,
-    `TextGraph.load` or `build_graph`.
+    """A graph of N texts, P linked pairs and E directed edges.
+
+    Made by `read_graph`, `build_graph` or `TextGraph.load`. `id in graph` says whether there is a
+    node of this id.
+
+    Attributes:
+        nodes: N rows with the columns id and text, then the user's own columns.
+        id_hashes: (N,) uint64: the hash of each id, from which all random draws are made.
+        indptr: (N + 1,) int64: where each node's neighbours start in `indices`.
+        indices: (2P,) int32: the neighbours of each node, sorted, each once.
+        edges: (2, E) int32: sources and targets, in the order in which they were read.
+        edge_types: (E,) int16: places in `type_names`; None for an untyped graph.
+        type_names: The names of the types.
+        edge_times: (E,) float64: the time of each edge, NaN if unknown; None without times.
+        summary: What the import reported on its input.
+        artifact: The folder this graph was loaded from or saved to, if any.
+
+    Example:
+        >>> graph = TextGraph.load("papers.graph")
+        >>> graph.text("p7"), graph.neighbors("p7")[:2]
+        ('graph node text 7', ['p2', 'p22'])
     """
 
-    nodes: pa.Table  # N rows: id, text, then the user's own columns
-    id_hashes: Array  # (N,) uint64: the hash of each id, on which every random draw stands
-    indptr: Array  # (N + 1,) int64
-    indices: Array  # (2P,) int32
-    edges: Array  # (2, E) int32: sources, targets, in the order they were read
-    edge_types: Array | None = None  # (E,) int16: index into type_names
+    nodes: pa.Table
+    id_hashes: Array
+    indptr: Array
+    indices: Array
+    edges: Array
+    edge_types: Array | None = None
     type_names: tuple[str, ...] = ()
-    # (E,) float64: since when there is an edge; not a number where that is not known
+
     edge_times: Array | None = None
-    summary: dict[str, Any] = field(default_factory=dict)  # what the import said of its input
-    artifact: Artifact | None = None  # the folder this graph was loaded from or saved to
+    summary: dict[str, Any] = field(default_factory=dict)
+    artifact: Artifact | None = None
 
     def __repr__(self) -> str:
         return f"TextGraph({self.num_nodes:,} nodes, {self.num_pairs:,} linked pairs)"
 
     @property
     def num_nodes(self) -> int:
+        """Number of nodes, N."""
         return len(self.indptr) - 1
 
     def __contains__(self, id: object) -> bool:
@@ -66,7 +86,7 @@ class TextGraph:
 
     @property
     def num_pairs(self) -> int:
-        """How many unordered pairs of nodes are linked."""
+        """Number of unordered pairs of linked nodes, P."""
         return len(self.indices) // 2
 
     @property
@@ -75,7 +95,17 @@ class TextGraph:
         return [name for name in self.nodes.column_names if name not in ("id", "text")]
 
     def column(self, name: str) -> pa.Array:
-        """One of the user's node columns."""
+        """One of the user's node columns.
+
+        Args:
+            name: The name of the column.
+
+        Returns:
+            The N values.
+
+        Raises:
+            GraphFormersError: There is no such column.
+        """
         if name not in self.column_names:
             found = ", ".join(self.column_names) or "none"
             raise GraphFormersError(f"no node column {name!r} in this graph; it has: {found}")
@@ -83,10 +113,12 @@ class TextGraph:
 
     @cached_property
     def ids(self) -> pa.Array:
+        """The ids of all nodes."""
         return one_chunk(self.nodes["id"])
 
     @cached_property
     def texts(self) -> pa.Array:
+        """The texts of all nodes."""
         return one_chunk(self.nodes["text"])
 
     @cached_property
@@ -100,7 +132,7 @@ class TextGraph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The folder's own, or a hash of what decides vectors where there is none."""
+        """The fingerprint of the graph's folder; without one, a hash of what determines vectors."""
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.text_hash(0, self.num_nodes).encode())
@@ -109,7 +141,15 @@ class TextGraph:
         return digest.hexdigest()
 
     def text_hash(self, start: int, stop: int) -> str:
-        """A hash of the texts of some consecutive nodes: of their lengths and their letters."""
+        """A hash of the texts of consecutive nodes: of their lengths and their letters.
+
+        Args:
+            start: The first node.
+            stop: The node after the last.
+
+        Returns:
+            The hash, in hexadecimal.
+        """
         texts = self.texts[start:stop]
         _, offsets, letters = texts.buffers()
         ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
@@ -119,7 +159,17 @@ class TextGraph:
         return digest.hexdigest()
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
-        """The row numbers of these ids, (len(ids),) int64."""
+        """The row numbers of some ids.
+
+        Args:
+            ids: The ids.
+
+        Returns:
+            (len(ids),) int64.
+
+        Raises:
+            UnknownIdError: A node is missing.
+        """
         found = self.find_nodes(ids)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
@@ -130,7 +180,17 @@ class TextGraph:
         return found
 
     def find_nodes(self, ids: Sequence[str]) -> Array:
-        """The same, -1 for ids that are not there."""
+        """The row numbers of some ids, where there are such nodes.
+
+        Args:
+            ids: The ids.
+
+        Returns:
+            (len(ids),) int64: -1 for an id that no node has.
+
+        Raises:
+            GraphFormersError: An id is not a string.
+        """
         ids = plain_ids(ids)
         strange = [id for id in ids if not isinstance(id, str)]
         if strange:
@@ -158,42 +218,103 @@ class TextGraph:
         return found
 
     def node(self, id: str) -> int:
-        """The row number of an id."""
+        """The row number of an id.
+
+        Args:
+            id: The id.
+
+        Returns:
+            The row number.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
         return int(self.nodes_of([id])[0])
 
     def text(self, id: str) -> str:
-        """The text of a node."""
+        """The text of a node.
+
+        Args:
+            id: The id of the node.
+
+        Returns:
+            The text.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
         return str(self.texts[self.node(id)].as_py())
 
     def neighbors(self, id: str) -> list[str]:
-        """The ids of the nodes linked to a node, in either direction."""
+        """The ids of the nodes linked to a node, in either direction.
+
+        Args:
+            id: The id of the node.
+
+        Returns:
+            The ids of its neighbours.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
         return list(self.ids_of(self.neighbors_of(self.node(id))))
 
     def neighbors_of(self, node: int) -> Array:
-        """The row numbers of the nodes linked to a node, sorted."""
+        """The row numbers of the nodes linked to a node.
+
+        Args:
+            node: The row number of the node.
+
+        Returns:
+            The row numbers of its neighbours, sorted.
+        """
         return self.indices[self.indptr[node] : self.indptr[node + 1]]
 
     def ids_of(self, nodes: Array) -> list[str]:
+        """The ids of some nodes.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            Their ids.
+        """
         return list(self.ids.take(pa.array(nodes)).to_pylist())
 
     def texts_of(self, nodes: Array) -> list[str]:
+        """The texts of some nodes.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            Their texts.
+        """
         return list(self.texts.take(pa.array(nodes)).to_pylist())
 
     def degrees(self) -> Array:
-        """(N,) int64: how many neighbours each node has."""
+        """The number of neighbours of every node.
+
+        Returns:
+            (N,) int64.
+        """
         return np.diff(self.indptr)
 
     def pairs(self) -> Array:
-        """(P, 2) int32: every linked pair once, the smaller row number first, sorted."""
+        """Every linked pair once.
+
+        Returns:
+            (P, 2) int32, sorted; the smaller row number comes first.
+        """
         sources = np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees())
         once = sources < self.indices
         return np.stack([sources[once], np.asarray(self.indices)[once]], axis=1)
 
     def pair_times(self) -> Array | None:
-        """(P,) float64: since when each of `pairs()` is linked, by the earliest of its edges; not a
-        number where none has a time.
+        """The time of each of `pairs()`: that of its earliest edge.
 
-        None where there are no times at all.
+        Returns:
+            (P,) float64, NaN where no edge has a time; None for a graph without times.
         """
         if self.edge_times is None:
             return None
@@ -205,7 +326,22 @@ class TextGraph:
         return times
 
     def save(self, path: str | Path, *, force: bool = False) -> "TextGraph":
-        """Writes the graph as a folder and returns it as loaded from there."""
+        """Writes the graph as a folder.
+
+        Args:
+            path: The folder to write.
+            force: Replace a graph folder that exists.
+
+        Returns:
+            The graph as loaded from the folder.
+
+        Raises:
+            ArtifactError: The folder exists.
+            GraphFormersError: The disk is full.
+
+        Example:
+            >>> graph = read_graph("papers.csv", "citations.csv").save("papers.graph", force=True)
+        """
         with write_artifact(path, KIND, VERSION, force=force) as draft:
             save_table(draft.path("nodes.arrow"), self.nodes)
             save_array(draft.path("id_hashes.npy"), self.id_hashes)
@@ -226,7 +362,17 @@ class TextGraph:
 
     @staticmethod
     def load(path: str | Path) -> "TextGraph":
-        """Maps a graph folder into memory: milliseconds, whatever its size."""
+        """Maps a graph folder into memory; takes milliseconds at any size.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            The graph.
+
+        Raises:
+            ArtifactError: The folder is missing, damaged or of another kind.
+        """
         artifact = open_artifact(path, KIND, VERSION)
 
         def array(name: str) -> Array:

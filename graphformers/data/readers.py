@@ -23,11 +23,25 @@ Paths = str | Path | Sequence[str | Path]
 def read_graph(
     nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any
 ) -> TextGraph:
-    """Reads a graph from node files and edge files: `read_graph("papers.csv", "citations.csv",
-    columns={"text": "abstract"})`.
+    """Reads a graph from node files and edge files.
 
-    Formats whose files hold both (dblp, amazon, …) take them all as `nodes`; "python" takes the
-    names of packages. `changes` are settings of ImportSettings.
+    Args:
+        nodes: Files of nodes. Formats whose files hold both nodes and edges (dblp, amazon, …) take
+            all files here; "python" takes names of packages.
+        edges: Files of edges.
+        settings: How the files are read.
+        changes: Settings of `ImportSettings` by name, instead of `settings`.
+
+    Returns:
+        The graph, in memory; `save` writes it as a folder.
+
+    Raises:
+        InputError: A file is missing or invalid; the message names the file and the line.
+        GraphFormersError: A setting is invalid.
+
+    Example:
+        >>> read_graph("papers.csv", "citations.csv", columns={"text": "title"})
+        TextGraph(80 nodes, 156 linked pairs)
     """
     settings = settings or ImportSettings(**changes)
     node_files, edge_files = _listed(nodes), _listed(edges)

@@ -58,7 +58,12 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ImportSettings(Settings):
-    """How the files of a graph are read."""
+    """How the files of a graph are read.
+
+    Example:
+        >>> ImportSettings(columns={"text": "abstract"}, skip_bad=True).format
+        'tables'
+    """
 
     format: str = setting("tables", "Input format.", choices=FORMATS)
     columns: dict[str, str] = setting(
@@ -114,7 +119,11 @@ class ImportSettings(Settings):
         require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
 
     def remembered(self) -> dict[str, Any]:
-        """The settings that a graph saves, so that updates read their tables in the same way."""
+        """The settings that a graph saves, so that updates read their tables in the same way.
+
+        Returns:
+            Those settings that differ from the defaults.
+        """
         columns = {
             role: name
             for role, name in self.columns.items()
@@ -133,7 +142,12 @@ class ImportSettings(Settings):
 
 @dataclass(frozen=True)
 class SplitSettings(Settings):
-    """How links are held out for validation and test."""
+    """How links are held out for validation and test.
+
+    Example:
+        >>> SplitSettings(valid=0.05, test=1000, seed=7).held_out
+        'links'
+    """
 
     valid: float = setting(
         0.05,

@@ -338,20 +338,21 @@ def embed(
     Args:
         model: A model or its folder.
         graph: A graph or its folder.
-        output: The folder of vectors to write.
+        out: The folder of vectors to write.
         settings: How the graph is embedded.
         force: Whether to replace an existing output.
-        changes: Settings by name, in addition to `settings`.
+        changes: Settings of `EmbedSettings` by name, in addition to `settings`.
 
     Returns:
         The store of vectors.
 
     Raises:
-        ArtifactError: If the output exists, or unfinished work has another plan.
-        GraphFormersError: If the disk is too small.
+        ArtifactError: The output exists, or unfinished work has another plan.
+        GraphFormersError: The disk is too small, or a setting is invalid.
 
     Example:
-        >>> store = embed("papers.model", "papers.graph", "papers.vectors")
+        >>> embed("papers.model", "papers.graph", "half.vectors", precision="float16")
+        VectorStore(80 vectors of ... numbers)
     """
     output = Path(out)
     settings = replace(settings or EmbedSettings(), **changes)

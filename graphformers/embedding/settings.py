@@ -14,7 +14,12 @@ STATE_PRECISIONS = ("float16", "float32")
 
 @dataclass(frozen=True)
 class EmbedSettings(Settings):
-    """How a graph is embedded."""
+    """How a graph is embedded.
+
+    Example:
+        >>> EmbedSettings(precision="float16", num_neighbors=20).keep_states
+        True
+    """
 
     precision: str = setting(
         "float32",

@@ -48,37 +48,51 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did, and what it left out."""
+    """What an update did, and what it left out.
+
+    Attributes:
+        new_nodes: Nodes added.
+        changed_nodes: Nodes whose text or columns changed.
+        removed_nodes: Nodes removed.
+        new_links: Links added.
+        removed_links: Links removed.
+        already_so: Changes that had been made before.
+        plain_forwards: Texts encoded on their own.
+        center_forwards: Nodes encoded with their neighbours.
+        seconds: Time of encoding.
+        nodes: Nodes afterwards.
+        is_compacted: Whether the log was compacted.
+        linked_otherwise: Links to remove whose ends have links of other types only.
+        not_there: Ids to remove, or of ends of links to remove, that no node has.
+        new_columns: Node columns that no node had before.
+        edge_columns_not_kept: Columns of a file of links.
+        columns_not_kept: Columns of a file of nodes that the import did not keep, either.
+        self_links: Links from a node to itself, which are ignored.
+        skipped: Number of bad rows by what is wrong with them.
+
+    Example:
+        >>> report = update("papers.vectors", nodes={"p90": "a new text"}, edges=[("p90", "p7")])
+        >>> report.new_nodes, report.new_links
+        (1, 1)
+    """
 
     new_nodes: int = 0
     changed_nodes: int = 0
     removed_nodes: int = 0
     new_links: int = 0
     removed_links: int = 0
-    # Changes that had been made before.
     already_so: int = 0
-    # Texts encoded on their own.
     plain_forwards: int = 0
-    # Nodes encoded with their neighbours.
     center_forwards: int = 0
-    # Time of encoding.
     seconds: float = 0.0
-    # Nodes afterwards.
     nodes: int = 0
     is_compacted: bool = False
-    # Links to remove whose ends have links of other types only.
     linked_otherwise: tuple[Link, ...] = ()
-    # Ids to remove, or of ends of links to remove, that no node has.
     not_there: tuple[str, ...] = ()
-    # Node columns that no node had before.
     new_columns: tuple[str, ...] = ()
-    # Columns of a file of links.
     edge_columns_not_kept: tuple[str, ...] = ()
-    # Columns of a file of nodes that the import did not keep, either.
     columns_not_kept: tuple[str, ...] = ()
-    # Links from a node to itself, which are ignored.
     self_links: int = 0
-    # Number of bad rows by what is wrong with them.
     skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -87,11 +101,19 @@ class UpdateReport:
         return self.plain_forwards + self.center_forwards
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """All fields, for JSON.
+
+        Returns:
+            The fields and the number of forward passes.
+        """
         return vars(self) | {"forwards": self.forwards}
 
     def as_table(self) -> Table:
-        """A line for what changed, one for the work, and one for each thing that was left out."""
+        """A line for what changed, one for the work, and one for each thing that was left out.
+
+        Returns:
+            A table that prints on a terminal and shows in notebooks.
+        """
         names = (
             "new_nodes",
             "changed_nodes",
@@ -349,11 +371,24 @@ def update(
         settings: How the files are read; by default like the graph's own.
         compaction: When the log is compacted.
         device: The device of the model.
-        reading: Settings of ImportSettings by name, instead of `settings`.
+        reading: Settings of `ImportSettings` by name, instead of `settings`.
+
+    Returns:
+        What was done.
 
     Raises:
-        ArtifactError: If another process changes the folder, or another model made the vectors.
-        InputError: If a file is invalid.
+        ArtifactError: Another process changes the folder, or another model made the vectors.
+        InputError: A file is invalid.
+
+    Example:
+        >>> report = update(
+        ...     "papers.vectors",
+        ...     nodes={"p91": "a new text"},
+        ...     edges=[("p91", "p7"), ("p91", "p8", "cites")],
+        ...     remove=["p13"],
+        ... )
+        >>> VectorStore.load("papers.vectors")["p91"].dtype
+        dtype('float32')
     """
     with locked(vectors.path if isinstance(vectors, VectorStore) else vectors) as lock:
         path = lock.path

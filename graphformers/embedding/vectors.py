@@ -80,9 +80,21 @@ def to_precision(vectors: Array, precision: str) -> Raw:
 
 
 class VectorStore:
-    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`.
+    """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`, `numpy.asarray(store)`.
 
-    Use `embed` or `VectorStore.load` to make one.
+    Made by `embed` or `VectorStore.load`.
+
+    Args:
+        artifact: The folder, opened.
+
+    Raises:
+        ArtifactError: The folder is damaged.
+        GraphFormersError: A path is given instead.
+
+    Example:
+        >>> store = VectorStore.load("papers.vectors")
+        >>> store["p7"].shape == (store.size,)
+        True
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -118,6 +130,15 @@ class VectorStore:
 
         Where a compaction replaces the folder meanwhile, it is opened again. An unfinished record
         at the end of the log is ignored with a warning.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            The store.
+
+        Raises:
+            ArtifactError: The folder is missing, damaged or of another kind.
         """
         path = named(path)
         for _ in range(TRIES):
@@ -202,7 +223,17 @@ class VectorStore:
         )
 
     def vectors(self, ids: Sequence[str]) -> Array:
-        """(len(ids), D) float32 vectors of some ids."""
+        """The vectors of some ids.
+
+        Args:
+            ids: The ids.
+
+        Returns:
+            (len(ids), D) float32.
+
+        Raises:
+            UnknownIdError: A node is missing.
+        """
         nodes = self.live.find(ids)
         unknown = np.flatnonzero(nodes < 0)
         if len(unknown):
@@ -213,7 +244,17 @@ class VectorStore:
         return self.raw(nodes).floats()
 
     def text(self, id: str) -> str:
-        """The text of a node."""
+        """The text of a node.
+
+        Args:
+            id: The id of the node.
+
+        Returns:
+            The text.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
         nodes = self.live.find([id])
         if nodes[0] < 0:
             raise UnknownIdError(
@@ -222,14 +263,25 @@ class VectorStore:
         return self.live.texts_of(nodes)[0]
 
     def blocks(self) -> Iterator[tuple[list[str], Array]]:
-        """All ids and vectors, (n, D) float32, block by block."""
+        """All ids and vectors, block by block.
+
+        Yields:
+            Ids, and their vectors (n, D) float32.
+        """
         nodes = self.live.nodes()
         for start in range(0, len(nodes), self._vectors.size):
             part = nodes[start : start + self._vectors.size]
             yield self.live.ids_of(part), self.raw(part).floats()
 
     def raw(self, nodes: Array) -> Raw:
-        """The vectors of nodes in their stored form."""
+        """The vectors of nodes in their stored form.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            Numbers and, for int8, the scale of each row.
+        """
         places, own = _divide(nodes, self._new_vectors)
         numbers = np.empty((len(nodes), self.size), dtype=self.precision)
         scales = np.empty(len(nodes), dtype=np.float32) if self.precision == "int8" else None
@@ -249,16 +301,31 @@ class VectorStore:
         return self.live.base.num_nodes
 
     def base_vectors(self, nodes: Array) -> Array:
-        """(len(nodes), D) float32 vectors of the base."""
+        """Vectors of the base, without the log.
+
+        Args:
+            nodes: Row numbers in the base.
+
+        Returns:
+            (len(nodes), D) float32.
+        """
         scales = self._scales.take(nodes) if self._scales is not None else None
         return Raw(self._vectors.take(nodes), scales).floats()
 
     def changed_nodes(self) -> Array:
-        """The nodes whose vectors are in the log, sorted."""
+        """The nodes whose vectors are in the log.
+
+        Returns:
+            Row numbers, sorted.
+        """
         return self._changes()[0]
 
     def overtaken(self) -> Array:
-        """The base nodes whose base vectors are superseded: changed and removed nodes."""
+        """The base nodes whose base vectors are superseded: changed and removed nodes.
+
+        Returns:
+            Row numbers, sorted.
+        """
         return self._changes()[1]
 
     def _changes(self) -> tuple[Array, Array]:
@@ -276,14 +343,26 @@ class VectorStore:
         return self._seen[1:]
 
     def compared(self, nodes: Array) -> Array:
-        """(len(nodes), D) float32 vectors for comparison: normalized if they are compared by
-        cosine.
+        """Vectors as they are compared: normalized if that is by cosine.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            (len(nodes), D) float32.
         """
         vectors = self.raw(nodes).floats()
         return unit_rows(vectors) if self.is_cosine else vectors
 
     def states_of(self, nodes: Array) -> Array:
-        """(len(nodes), S, D): the saved states of nodes."""
+        """The saved states of nodes.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            (len(nodes), S, D).
+        """
         assert self.states is not None, "states were kept"
         places, own = _divide(nodes, self._new_states)
         result = np.empty(
@@ -296,7 +375,12 @@ class VectorStore:
         return result
 
     def absorb(self, record: Record, live: LiveGraph) -> None:
-        """Applies a record of the log; `live` becomes the graph."""
+        """Applies a record of the log.
+
+        Args:
+            record: The record.
+            live: The graph after the record.
+        """
         if live is self.live:
             replay(record, live)
         self.live = live
@@ -307,28 +391,52 @@ class VectorStore:
             self._new_states[node] = (record.arrays["states"], row)
 
     def fork(self) -> "VectorStore":
-        """A copy of this state, which later changes do not affect. Base and arrays are shared."""
+        """A copy of this state, which later changes do not affect. Base and arrays are shared.
+
+        Returns:
+            The copy.
+        """
         other = copy.copy(self)
         other._new_vectors, other._new_states = self._new_vectors.copy(), self._new_states.copy()
         other.log = copy.copy(self.log)
         return other
 
     def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
-        """(len(nodes),) whether this store and its fork have the same logged vector of a node."""
+        """Whether this store and its fork have the same logged vector of a node.
+
+        Args:
+            other: The fork.
+            nodes: Row numbers.
+
+        Returns:
+            (len(nodes),) bool.
+        """
         mine, theirs = self._new_vectors, other._new_vectors
         return np.array(
             [node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool
         )
 
     def graph(self) -> TextGraph:
-        """The graph of these vectors, including changes."""
+        """The graph of these vectors, including changes.
+
+        Returns:
+            The graph, in memory.
+        """
         return self.live.freeze()
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the vectors in a common format, by the name of the file.
 
-        .npy has the ids beside it in .ids.txt; .parquet has id and vector; .txt is word2vec's text
-        format.
+        Args:
+            path: The file to write: .npy has the ids beside it in .ids.txt; .parquet has id and
+                vector; .txt is word2vec's text format.
+            force: Replace files that exist.
+
+        Raises:
+            GraphFormersError: The file exists, or its name says no known format.
+
+        Example:
+            >>> store.export("papers.npy")
         """
         from graphformers.embedding.export import export_vectors
 

@@ -43,7 +43,7 @@ SCORES_PER_BLOCK: Mapping[str, int] = {"cpu": 1 << 26, "cuda": 1 << 30}
 class Evaluation:
     """The scores of a system on a set of questions.
 
-    Args:
+    Attributes:
         scores: The mean of every metric with its 95 % interval.
         num_questions: Questions that were ranked.
         num_candidates: Candidates per question.
@@ -52,7 +52,7 @@ class Evaluation:
     Example:
         >>> evaluation = evaluate("papers.model", "papers.split")
         >>> evaluation.scores["P@1"].value
-        0.6331
+        0...
     """
 
     scores: dict[str, Score]
@@ -62,19 +62,38 @@ class Evaluation:
 
     @staticmethod
     def from_ranks(ranks: Ranks, num_candidates: int) -> "Evaluation":
-        """Every metric of some ranks."""
+        """Computes every metric.
+
+        Args:
+            ranks: The rank of each positive.
+            num_candidates: Candidates per question.
+
+        Returns:
+            The means, with intervals.
+
+        Raises:
+            GraphFormersError: There are no questions.
+        """
         return Evaluation(summarize(ranks), len(ranks), num_candidates, ranks)
 
     def __str__(self) -> str:
         return "  ".join(f"{name} {score}" for name, score in self.scores.items())
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers, for JSON."""
+        """Plain numbers, for JSON.
+
+        Returns:
+            The number of questions and candidates, and every metric with its interval.
+        """
         metrics = {name: score.to_dict() for name, score in self.scores.items()}
         return {"questions": self.num_questions, "candidates": self.num_candidates, **metrics}
 
     def as_table(self) -> Table:
-        """A row with every metric."""
+        """A row with every metric.
+
+        Returns:
+            A table that prints on a terminal and shows in notebooks.
+        """
         return evaluations_table({"": self})
 
     def _repr_html_(self) -> str:
@@ -109,8 +128,8 @@ def evaluate(
         split: A split or its folder.
         questions: The links to rank: by default the split's test questions.
         protocol: The candidates of each question: saved, in-batch or full.
-        sampler: Samples the neighbours that nodes are encoded with; by default as in training,
-            from the links that models may see.
+        sampler: Samples the neighbours that nodes are encoded with; by default as in training, from
+            the links that models may see.
 
     Returns:
         Means of all metrics with intervals, and the rank of each question's positive.
@@ -120,7 +139,7 @@ def evaluate(
 
     Example:
         >>> print(evaluate("papers.model", "papers.split", protocol="full"))
-        P@1 0.2104 [0.1930, 0.2281]  NDCG 0.4377 [0.4241, 0.4512]  …
+        P@1 0... [0..., 0...]  NDCG 0... [0..., 0...]  ...
     """
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     split = loaded_split(split)

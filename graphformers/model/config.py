@@ -14,7 +14,13 @@ ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 @dataclass(frozen=True)
 class ModelConfig(Settings):
-    """The architecture of a model: its backbone, its graph layers, and how vectors are compared."""
+    """The architecture of a model: its backbone, its graph layers, and how vectors are compared.
+
+    Example:
+        >>> config = GraphFormers.from_pretrained("papers.model").config
+        >>> config.method, config.num_neighbors
+        ('graphformers', 5)
+    """
 
     vocab_size: int = setting(help="Tokens of the vocabulary.", at_least=1)
     hidden_size: int = setting(help="Size of hidden states and of vectors.", at_least=1)

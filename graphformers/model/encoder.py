@@ -37,12 +37,12 @@ BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
 class GraphFormers(nn.Module):
     """A model of textual graphs: `encode` texts, with or without neighbours, or nodes of a graph.
 
-    Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`.
+    Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`; the constructor gives
+    all weights new values.
 
-    Example:
-        >>> model = GraphFormers.from_backbone("minilm", pooling="mean")
-        >>> model.encode("graph neural networks", neighbors=["attention", "citations"]).shape
-        (384,)
+    Args:
+        config: The architecture and how vectors are compared.
+        tokenizer: The tokenizer of the backbone.
 
     Attributes:
         config: The architecture and how vectors are compared.
@@ -50,6 +50,15 @@ class GraphFormers(nn.Module):
         network: From packed batches to vectors.
         source: The folder this model was last read from or written to, if any.
         limits: How much a batch of an encoding may hold; None for what suits the device.
+
+    Raises:
+        GraphFormersError: The tokenizer does not fit the configuration, or has no [CLS].
+
+    Example:
+        >>> model = GraphFormers.from_backbone("minilm", pooling="mean")
+        >>> vector = model.encode("graph neural networks", neighbors=["attention", "citations"])
+        >>> vector.shape == (model.config.hidden_size,)
+        True
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -113,6 +122,9 @@ class GraphFormers(nn.Module):
             path: The folder.
             device: "cpu", "cuda", "cuda:1" or "mps"; by default the best there is.
 
+        Returns:
+            The model.
+
         Raises:
             GraphFormersError: The folder is missing, damaged or of another kind.
 
@@ -134,7 +146,7 @@ class GraphFormers(nn.Module):
             GraphFormersError: The folder exists, or the disk is full.
 
         Example:
-            >>> model.save_pretrained("papers.model")
+            >>> model.save_pretrained("new.model")
         """
         from graphformers.model.backbones import save_pretrained
 
@@ -170,7 +182,18 @@ class GraphFormers(nn.Module):
         return self
 
     def packer(self, row_multiple: int = 1, width_multiple: int = 1) -> Packer:
-        """Packs texts into batches of this model's network."""
+        """Packs texts into batches of this model's network.
+
+        Args:
+            row_multiple: The number of rows of a batch is a multiple of it.
+            width_multiple: The number of neighbours that a batch has room for is a multiple of it.
+
+        Returns:
+            The packer.
+
+        Raises:
+            GraphFormersError: The model's `max_tokens` is too small.
+        """
         inputs = network_inputs(self.config)
         return Packer(
             self.config.max_tokens,
@@ -186,13 +209,26 @@ class GraphFormers(nn.Module):
         width_multiple: int | None = None,
         limits: BatchLimits | None = None,
     ) -> TwoPass:
-        """Divides an encoding into batches that suit the model's device."""
+        """Divides an encoding into batches that suit the model's device.
+
+        Args:
+            row_multiple: As in `packer`.
+            width_multiple: As in `packer`; by default `num_neighbors` in compiled models, else 1.
+            limits: How much a batch may hold; by default `batch_limits()`.
+
+        Returns:
+            Makes the batches of both passes.
+        """
         if width_multiple is None:
             width_multiple = self.config.num_neighbors if self._is_compiled else 1
         return TwoPass(self.packer(row_multiple, width_multiple), limits or self.batch_limits())
 
     def batch_limits(self) -> BatchLimits:
-        """How much a batch of an encoding may hold on the model's device."""
+        """How much a batch of an encoding may hold on the model's device.
+
+        Returns:
+            `limits`, or what suits the device.
+        """
         tokens = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         return self.limits or BatchLimits(tokens=tokens)
 
@@ -267,7 +303,8 @@ class GraphFormers(nn.Module):
             (A, B) float32: inner products or cosines, as `config.similarity` says.
 
         Example:
-            >>> model.similarity(model.encode("a query"), model.encode(["one", "other"]))
+            >>> model.similarity(model.encode("a query"), model.encode(["one", "other"])).shape
+            (1, 2)
         """
         one, other = (
             np.atleast_2d(np.asarray(vectors, dtype=np.float32)) for vectors in (one, other)
@@ -327,7 +364,15 @@ class GraphFormers(nn.Module):
         return self.encode_centers(tokens, neighborhood, self.encode_states(tokens, known), known)
 
     def encode_states(self, tokens: TokenCache, nodes: Array) -> Tensor:
-        """(len(nodes), S, D) on the model's device: S states of nodes, each text read alone."""
+        """The states that nodes contribute as neighbours, each text encoded on its own.
+
+        Args:
+            tokens: The texts.
+            nodes: Their places in `tokens`.
+
+        Returns:
+            (len(nodes), S, D) on the model's device: S states of each node.
+        """
         two_pass, splitter = self.two_pass(), BatchSplitter()
         shape = len(nodes), two_pass.num_states, self.config.hidden_size
         with self.inference() as network, progress("Reading texts", len(nodes), "texts") as task:
@@ -350,13 +395,16 @@ class GraphFormers(nn.Module):
         states_NSD: Tensor,
         known: Array | None = None,
     ) -> Array:
-        """(B, D) float32: centres, given the states of their neighbours.
+        """Vectors of centres, given the states of their neighbours.
 
         Args:
             tokens: The texts.
             neighborhood: Centres and their neighbours.
             states_NSD: States as `encode_states` returns them.
             known: The nodes these are the states of, sorted; by default all nodes.
+
+        Returns:
+            (B, D) float32.
         """
         two_pass, splitter = self.two_pass(), BatchSplitter()
         result = np.empty((len(neighborhood), self.config.hidden_size), dtype=np.float32)
@@ -377,7 +425,11 @@ class GraphFormers(nn.Module):
 
     @contextmanager
     def inference(self) -> Iterator[Network]:
-        """The network for the length of a `with` block, without dropout and without gradients."""
+        """The network for the length of a `with` block, without dropout and without gradients.
+
+        Yields:
+            The network, or a copy in the precision of the device.
+        """
         with torch.inference_mode(), self._evaluating():
             yield self._inference_network()
 

@@ -24,16 +24,31 @@ MOST_HITS = 10_000
 
 @dataclass(frozen=True)
 class Match:
-    """A node found by a search; higher scores are nearer."""
+    """A node found by a search; higher scores are nearer.
+
+    Attributes:
+        id: The id of the node.
+        score: Inner product or cosine, as the model compares vectors.
+        text: The text of the node.
+        columns: The node's values of the columns that were asked for.
+
+    Example:
+        >>> match = search("papers.vectors", "graph neural networks", columns=["year"])[0]
+        >>> match.columns["year"] >= 1990
+        True
+    """
 
     id: str
     score: float
     text: str
-    # The node's values of the columns that were asked for.
     columns: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Id, score and text, and the columns where some were asked for."""
+        """The match, for JSON.
+
+        Returns:
+            Id, score and text, and the columns if some were asked for.
+        """
         found = {"id": self.id, "score": self.score, "text": self.text}
         return found | {"columns": self.columns} if self.columns else found
 
@@ -62,7 +77,7 @@ class Matches(list[Match]):
 
 
 class Searcher:
-    """Searches a store: `Searcher(store).text("graph neural networks", k=10)`.
+    """Searches a store by text, by node or by vector.
 
     The model is loaded with the first search for a text; searches for a node do not need it.
 
@@ -75,7 +90,15 @@ class Searcher:
         columns: Node columns that matches come with.
 
     Raises:
-        ArtifactError: If another model made the vectors.
+        ArtifactError: Another model made the vectors.
+        GraphFormersError: There is no such column.
+
+    Example:
+        >>> searcher = Searcher("papers.vectors", columns=["year"])
+        >>> len(searcher.text("graph neural networks", k=5, where=["year>=1995"]))
+        5
+        >>> len(searcher.links("p7", k=3))
+        3
     """
 
     def __init__(
@@ -107,27 +130,87 @@ class Searcher:
     def text(
         self, text: str, k: int = 10, *, neighbors: Sequence[str] = (), where: Sequence[str] = ()
     ) -> Matches:
-        """The nodes nearest to a text, encoded with the nodes whose ids are given as neighbours."""
+        """The nodes nearest to a text.
+
+        Args:
+            text: The text.
+            k: The number of matches.
+            neighbors: Ids of nodes with which the text is encoded as neighbours.
+            where: Filters such as "year>=1995"; all must hold.
+
+        Returns:
+            The matches, best first.
+
+        Raises:
+            GraphFormersError: An id, a column or a filter is unknown.
+        """
         return self.vector(self.encode(text, neighbors), k, where=where)
 
     def encode(self, text: str, neighbors: Sequence[str] = ()) -> Array:
-        """(D,) the vector of a text with some nodes as neighbours."""
+        """The vector of a text.
+
+        Args:
+            text: The text.
+            neighbors: Ids of nodes with which the text is encoded as neighbours.
+
+        Returns:
+            (D,) float32.
+
+        Raises:
+            GraphFormersError: An id is unknown.
+        """
         around = self.store.live.texts_of(self._nodes(neighbors)) if neighbors else []
         vector: Array = self.model.encode([text], [around])[0]
         return vector
 
     def similar(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
-        """The nodes nearest to a node, without itself."""
+        """The nodes nearest to a node, without the node itself.
+
+        Args:
+            id: The id of the node.
+            k: The number of matches.
+            where: Filters such as "year>=1995"; all must hold.
+
+        Returns:
+            The matches, best first.
+
+        Raises:
+            GraphFormersError: An id, a column or a filter is unknown.
+        """
         node = int(self._nodes([id])[0])
         return self._near(node, k, np.array([node]), where)
 
     def links(self, id: str, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
-        """The likeliest new links of a node: the nearest nodes that are not its neighbours."""
+        """The likeliest new links of a node: the nearest nodes that are not its neighbours.
+
+        Args:
+            id: The id of the node.
+            k: The number of matches.
+            where: Filters such as "year>=1995"; all must hold.
+
+        Returns:
+            The matches, best first.
+
+        Raises:
+            GraphFormersError: An id, a column or a filter is unknown.
+        """
         node = int(self._nodes([id])[0])
         return self._near(node, k, np.append(self.store.live.row(node), node), where)
 
     def vector(self, vector: Array, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
-        """The nodes nearest to a vector."""
+        """The nodes nearest to a vector.
+
+        Args:
+            vector: (D,) as the model of the store makes them.
+            k: The number of matches.
+            where: Filters such as "year>=1995"; all must hold.
+
+        Returns:
+            The matches, best first.
+
+        Raises:
+            GraphFormersError: The vector has another size, or a column or a filter is unknown.
+        """
         check_k(k)
         hits = self.index.search(
             np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, where)
@@ -200,10 +283,11 @@ def search(
         The matches, best first.
 
     Raises:
-        GraphFormersError: If an id, a column or a filter is unknown.
+        GraphFormersError: An id, a column or a filter is unknown.
 
     Example:
-        >>> search("papers.vectors", "graph neural networks", k=5)
+        >>> [match.id for match in search("papers.vectors", "graph text node", k=3)]
+        ['p..., 'p..., 'p...]
     """
     searcher = Searcher(store, model, columns=columns)
     if isinstance(query, str):

@@ -58,18 +58,36 @@ class LinkQuestions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkSplit:
-    """Train, valid and test links of a graph. Use `split_links` or `LinkSplit.load` to make one."""
+    """Train, valid and test links of a graph. Made by `split_links` or `LinkSplit.load`.
+
+    Attributes:
+        graph: The graph that was split.
+        settings: How links were held out.
+        indptr: (N + 1,) int64: where the neighbours of each node start in `indices`.
+        indices: int32: the neighbours that models may see.
+        train: (T, 2) int32: pairs to train on, each unordered pair once.
+        valid: The questions of validation: pairs and their candidates.
+        test: The questions of the test.
+        held_out_nodes: Nodes that are unknown in training, sorted.
+        notes: What was done otherwise than the settings say.
+        artifact: The folder this split was loaded from or saved to, if any.
+
+    Example:
+        >>> split = LinkSplit.load("papers.split")
+        >>> split
+        LinkSplit(136 train, 10 valid, 10 test pairs)
+    """
 
     graph: TextGraph
     settings: SplitSettings
-    indptr: Array  # (N + 1,) int64: the neighbours that models may see
-    indices: Array  # int32
-    train: Array  # (T, 2) int32: pairs to train on, each unordered pair once
+    indptr: Array
+    indices: Array
+    train: Array
     valid: LinkQuestions
     test: LinkQuestions
-    # Sorted; unknown in training.
+
     held_out_nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    # What was done otherwise than asked for.
+
     notes: tuple[str, ...] = ()
     artifact: Artifact | None = None
 
@@ -80,7 +98,22 @@ class LinkSplit:
         )
 
     def sampler(self, num_neighbors: int = 5, seed: int | None = None) -> NeighborSampler:
-        """A sampler of neighbours over the links that models may see."""
+        """A sampler of neighbours over the links that models may see.
+
+        Args:
+            num_neighbors: Neighbours of a node, at most.
+            seed: Seed of the draw; by default that of the split.
+
+        Returns:
+            The sampler.
+
+        Raises:
+            GraphFormersError: `num_neighbors` is negative.
+
+        Example:
+            >>> split.sampler(num_neighbors=2).sample(split.test.pairs[:, 0])
+            Neighborhood(10 centers, 20 neighbors)
+        """
         return NeighborSampler(
             self.indptr,
             self.indices,
@@ -91,7 +124,7 @@ class LinkSplit:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the split, for splits that were not saved as well."""
+        """The fingerprint of the split's folder; without one, a hash of its links."""
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.graph.fingerprint.encode())
@@ -111,12 +144,20 @@ class LinkSplit:
         return len(self.indices) / self.graph.num_nodes
 
     def sizes(self) -> dict[str, float]:
-        """The columns of the paper's Table 1."""
+        """The columns of the paper's Table 1.
+
+        Returns:
+            Numbers of nodes and of pairs, and the mean number of neighbours, by name of the column.
+        """
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
 
     def to_dict(self) -> dict[str, Any]:
-        """Sizes, settings and notes, for JSON."""
+        """Sizes, settings and notes, for JSON.
+
+        Returns:
+            Values by name.
+        """
         return self.sizes() | {
             "held_out": self.settings.held_out,
             "held_out_nodes": len(self.held_out_nodes),
@@ -127,7 +168,11 @@ class LinkSplit:
         }
 
     def as_table(self) -> Table:
-        """The columns of the paper's Table 1, with settings and notes below."""
+        """The columns of the paper's Table 1, with settings and notes below.
+
+        Returns:
+            A table that prints on a terminal and shows in notebooks.
+        """
         found = self.to_dict()
         notes = [
             "#N: neighbours per node that models may see, on average",
@@ -143,10 +188,21 @@ class LinkSplit:
         return self.as_table()._repr_html_()
 
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
-        """Writes the split as a folder and loads it from there.
+        """Writes the split as a folder.
+
+        Args:
+            path: The folder to write.
+            force: Replace a split folder that exists.
+
+        Returns:
+            The split as loaded from the folder.
 
         Raises:
-            GraphFormersError: If its graph was not saved before.
+            ArtifactError: The folder exists.
+            GraphFormersError: The graph of the split was not saved before.
+
+        Example:
+            >>> split = split_links("papers.graph", valid=10, test=10).save("new.split")
         """
         if self.graph.artifact is None:
             raise GraphFormersError(
@@ -179,8 +235,12 @@ class LinkSplit:
             path: The split folder.
             graph: The graph that was split; by default it is loaded from where it was then.
 
+        Returns:
+            The split.
+
         Raises:
-            ArtifactError: If the split was made from another graph.
+            ArtifactError: The folder is missing or damaged, or the split was made from another
+                graph.
         """
         artifact = open_artifact(path, KIND, VERSION)
         graph = graph or TextGraph.load(find_parent(artifact, "graph"))
@@ -227,13 +287,17 @@ def split_links(
     Args:
         graph: A graph or its folder.
         settings: How links are held out.
-        changes: Settings by name, instead of `settings`.
+        changes: Settings of `SplitSettings` by name, instead of `settings`.
+
+    Returns:
+        The split, with saved candidates for each question.
 
     Raises:
-        GraphFormersError: If the graph has too few links.
+        GraphFormersError: The graph has too few links, or a setting is invalid.
 
     Example:
-        >>> split_links(graph, valid=0.05, test=1000, seed=42)
+        >>> split_links("papers.graph", valid=0.05, test=10, candidates=20)
+        LinkSplit(138 train, 8 valid, 10 test pairs)
     """
     settings = settings or SplitSettings(**changes)
     graph = loaded_graph(graph)

@@ -39,7 +39,7 @@ class TrainConfig(ObjectiveSettings):
     The settings from `chunk_size` on change how a result is reached, the others the result.
 
     Example:
-        >>> TrainConfig(epochs=5, batch_size=512, learning_rate=3e-4)
+        >>> config = TrainConfig(epochs=5, batch_size=512, learning_rate=3e-4)
     """
 
     two_stage: bool = setting(
