@@ -1,77 +1,265 @@
-"""One benchmark on two trees in turns, and the ratio of what they reach; prints JSON.
+"""Speed of two trees of graphformers, measured in turns on one machine; prints JSON.
 
-    python benchmarks/turns.py OLD NEW --keys pairs_per_s -- benchmarks/train.py NAME.split …
+    python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json          # GPU
+    python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json --small  # CPU
 
-OLD and NEW are checkouts of this repository. The command after `--` runs in each of them in turn,
-`--times` times, with that tree first on the path; arguments that are paths must be absolute or lie
-in both trees. Every number under one of the keys, wherever it stands in the printed JSON, is
-compared: its ratio NEW / OLD of each round, their geometric mean, and its 95 % interval
-by Student's t over the logarithms.
+OLD and NEW are checkouts of this repository. Each tree has one process, which prepares a part
+(compiling included) and then measures it whenever it is told to: old and new in turns, so that
+what else the machine does slows both. For each part the ratios NEW / OLD of all rounds, their
+geometric mean, and its 95 % interval by Student's t over their logarithms.
+
+The parts, with BERT-base's shape and bfloat16 on a GPU, or MiniLM's shape and float32 on a CPU:
+
+- encode_plm, encode: packed batches through the network, texts alone or with 5 neighbours;
+- train: optimizer steps on masked text, gradients through neighbours, dropout 0.1;
+- embed: a graph folder to a folder of vectors, states in memory.
 """
 
 import argparse
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 # of Student's t, two-sided 95 %, by degrees of freedom
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 9: 2.262}
+SHAPES = {
+    False: {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
+    True: {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
+}
+# returns how many units of work were done; the caller measures how long it took
+Window = Callable[[], float]
 
 
-def printed(text: str) -> Any:
-    """The JSON that a benchmark printed: one document, or one on each line."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.startswith(("{", "["))]
+class Parts:
+    """The parts of the benchmark, in the process of one tree.
 
+    The names that differ between trees are looked up where they are used.
+    """
 
-def numbers(found: Any, keys: set[str], path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number under one of the keys, with where it stands."""
-    entries = found.items() if isinstance(found, dict) else []
-    if isinstance(found, list):
-        entries = [(str(i), entry) for i, entry in enumerate(found)]
-    for key, value in entries:
-        here = f"{path}/{key}" if path else str(key)
-        if key in keys and isinstance(value, int | float):
-            yield here, float(value)
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        import torch
+
+        from graphformers import read_graph, split_links
+
+        self.small = options.small
+        self.folder = folder
+        self.num_nodes = options.nodes or (1500 if self.small else 300_000)
+        self.device = torch.device("cpu" if self.small else "cuda")
+        modules = self._tokens_module()
+        self.tokenizer = modules.Tokenizer.from_file(options.tokenizer)
+        self.graph_tokens = modules.graph_tokens
+        nodes, edges = (options.graph / f"{name}.parquet" for name in ("nodes", "edges"))
+        self.graph = read_graph(nodes, edges).save(folder / "a.graph")
+        self.split = split_links(self.graph)
+
+    @staticmethod
+    def _tokens_module() -> Any:
+        try:
+            from graphformers.batching import tokens
+        except ImportError:
+            from graphformers.data import tokens
+        return tokens
+
+    def model(self, method: str = "graphformers", **changes: Any) -> Any:
+        import torch
+
+        from graphformers import GraphFormers, ModelConfig
+
+        torch.manual_seed(0)
+        sizes = {"vocab_size": self.tokenizer.vocab_size, "max_positions": 512, "max_tokens": 32}
+        config = ModelConfig(method=method, **sizes, **SHAPES[self.small], **changes)
+        return GraphFormers(config, self.tokenizer).to(self.device)
+
+    def synchronize(self) -> None:
+        import torch
+
+        if not self.small:
+            torch.cuda.synchronize()
+
+    @contextmanager
+    def encode_plm(self) -> Iterator[Window]:
+        yield self._encoding("plm")
+
+    @contextmanager
+    def encode(self) -> Iterator[Window]:
+        yield self._encoding("graphformers")
+
+    def _encoding(self, method: str) -> Window:
+        import numpy as np
+
+        try:
+            from graphformers.batching.packing import to_device
+        except ImportError:
+            from graphformers.data.packing import to_device
+        model = self.model(method).eval()
+        if not self.small:
+            model.compile_layers()
+        inference = model.inference if hasattr(model, "inference") else model.reading
+        tokens = self.graph_tokens(self.graph, self.tokenizer)
+        count, size = (512, 128) if self.small else (40_960, 2048)
+        nodes = np.random.default_rng(0).permutation(self.graph.num_nodes)[:count]
+        sampler = self.split.sampler(5 if method == "graphformers" else 0)
+        packer = model.packer() if self.small else model.packer(8, 5)
+        batches = []
+        for start in range(0, count, size):
+            drawn = sampler.sample(nodes[start : start + size])
+            batches.append(to_device(packer.pack_neighborhoods(tokens, drawn), model.device))
+
+        def window() -> float:
+            with inference() as network:
+                for batch in batches:
+                    network(batch)
+            self.synchronize()
+            return count
+
+        return window
+
+    @contextmanager
+    def train(self) -> Iterator[Window]:
+        from graphformers import TrainConfig, Trainer
+
+        steps, batch_size = (2, 24) if self.small else (40, 240)
+        settings = {"batch_size": batch_size, "learning_rate": 1e-6, "max_norm": 1.0}
+        config = TrainConfig(**settings, workers=1 if self.small else 6, validate_start=False)
+        trainer = Trainer(self.model(), self.split, config)
+        if hasattr(trainer, "start"):
+            context = trainer.start()
+            run = context.__enter__()
+            step, wait = run.step, run.wait
         else:
-            yield from numbers(value, keys, here)
+            trainer.set_up()
+            run, step, wait = trainer, trainer._step, lambda: trainer._drain(0)
+        run.model.train()
+
+        def window() -> float:
+            for _ in range(steps):
+                step()
+            wait()
+            self.synchronize()
+            return steps * batch_size
+
+        try:
+            yield window
+        finally:
+            if hasattr(trainer, "start"):
+                context.__exit__(None, None, None)
+            else:
+                trainer.clean_up()
+
+    @contextmanager
+    def embed(self) -> Iterator[Window]:
+        from graph_scale import make_files
+
+        from graphformers import embed, read_graph
+
+        model = self.model().eval()
+        count = self.num_nodes
+        nodes, edges = make_files(self.folder, count, 8 * count, "parquet")
+        graph = read_graph(nodes, edges).save(self.folder / "made.graph")
+        self.graph_tokens(graph, self.tokenizer)
+        output = self.folder / "out.vectors"
+        settings = {"states": "memory", "keep_states": False, "compile": not self.small}
+
+        def window() -> float:
+            embed(model, graph, output, **settings)
+            shutil.rmtree(output)
+            return count
+
+        yield window
 
 
-def run(tree: Path, words: list[str], keys: set[str], limit: float) -> dict[str, float]:
-    """One run of a benchmark in one tree."""
-    paths = [str(tree), str(tree / "benchmarks")]
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=limit,
-    )
-    if done.returncode:
-        raise SystemExit(f"{tree}: {' '.join(words)} failed\n{done.stderr[-2000:]}")
-    return dict(numbers(printed(done.stdout), keys))
+PARTS = ("encode_plm", "encode", "train", "embed")
+
+
+def work(options: argparse.Namespace) -> None:
+    """The process of one tree: prepares a part, measures it at every line of stdin but `next`."""
+    answers = os.fdopen(os.dup(1), "w")
+    # what the tree prints is not an answer
+    os.dup2(2, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Parts(options, Path(folder))
+        for name in options.part:
+            with getattr(parts, name)() as window:
+                for _ in range(2 if options.small else 3):
+                    window()
+                print("ready", file=answers, flush=True)
+                for line in sys.stdin:
+                    if line.strip() == "next":
+                        break
+                    started = time.perf_counter()
+                    done = window()
+                    print(done / (time.perf_counter() - started), file=answers, flush=True)
 
 
 def interval(ratios: list[float]) -> dict[str, Any]:
     """The geometric mean of ratios, and its 95 % interval."""
     logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    reach = 0.0
+    mean, reach = statistics.fmean(logs), 0.0
     if len(logs) > 1:
         spread = statistics.stdev(logs) / math.sqrt(len(logs))
         reach = QUANTILES.get(len(logs) - 1, 1.96) * spread
     low, middle, high = (round(math.exp(mean + sign * reach), 4) for sign in (-1, 0, 1))
     return {"ratio": middle, "interval": [low, high], "ratios": [round(r, 4) for r in ratios]}
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Starts a process for each tree and measures all parts in turns."""
+    processes = {}
+    for name, tree in (("old", options.old), ("new", options.new)):
+        words = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--worker"]
+        paths = [str(tree.resolve()), str(tree.resolve() / "benchmarks")]
+        processes[name] = subprocess.Popen(
+            words,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(name: str) -> str:
+        line = processes[name].stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            sys.exit(f"the process of the {name} tree has ended")
+        return line.strip()
+
+    def tell(name: str, word: str) -> None:
+        processes[name].stdin.write(word + "\n")  # type: ignore[union-attr]
+        processes[name].stdin.flush()  # type: ignore[union-attr]
+
+    result: dict[str, Any] = {"command": " ".join(["python", "benchmarks/turns.py", *sys.argv[1:]])}
+    result |= {"commits": {"old": options.commits[0], "new": options.commits[1]}, "parts": {}}
+    for part in options.part:
+        for name in processes:
+            answer(name)
+        rounds = []
+        for number in range(options.times):
+            # the order changes from round to round, so that neither is always the first
+            order = ("old", "new") if number % 2 == 0 else ("new", "old")
+            speeds = {}
+            for name in order:
+                tell(name, "measure")
+                speeds[name] = round(float(answer(name)), 1)
+            rounds.append({name: speeds[name] for name in ("old", "new")})
+        for name in processes:
+            tell(name, "next")
+        compared = interval([each["new"] / each["old"] for each in rounds])
+        result["parts"][part] = {"per_second": rounds, **compared}
+        print(json.dumps({part: compared}), file=sys.stderr, flush=True)
+        if options.output:
+            options.output.write_text(json.dumps(result, indent=1) + "\n")
+    for process in processes.values():
+        process.wait()
+    print(json.dumps(result, indent=1))
 
 
 def main() -> None:
@@ -80,29 +268,17 @@ def main() -> None:
     )
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
+    parser.add_argument("--graph", type=Path, required=True, help="nodes.parquet, edges.parquet")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--small", action="store_true", help="MiniLM's shape on a CPU")
+    parser.add_argument("--nodes", type=int, help="nodes to embed; 300,000, or 1,500 on a CPU")
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--keys", nargs="+", required=True, help="names of numbers to compare")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds of one run")
-    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds of all rounds")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- benchmarks/NAME.py …")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--commits", nargs=2, default=("?", "?"), help="of OLD and NEW")
+    parser.add_argument("-o", "--output", type=Path, help="results are also written here")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    words = [word for word in options.command if word != "--"]
-    trees = {"old": options.old.resolve(), "new": options.new.resolve()}
-    began, rounds = time.monotonic(), []
-    for number in range(options.times):
-        if time.monotonic() - began > options.stop_after:
-            break
-        # the order changes from round to round, so that neither is always the first
-        order = ("old", "new") if number % 2 == 0 else ("new", "old")
-        keys = set(options.keys)
-        rounds.append({name: run(trees[name], words, keys, options.limit) for name in order})
-        print(json.dumps(rounds[-1]), file=sys.stderr, flush=True)
-    compared = {
-        name: interval([each["new"][name] / each["old"][name] for each in rounds])
-        for name in rounds[0]["old"]
-        if all(each["old"].get(name) and each["new"].get(name) for each in rounds)
-    }
-    print(json.dumps({"command": words, "rounds": rounds, "compared": compared}, indent=1))
+    work(options) if options.worker else compare(options)
 
 
 if __name__ == "__main__":
