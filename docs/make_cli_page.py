@@ -3,10 +3,7 @@
 A test fails when the page is out of date.
 """
 
-import inspect
 import os
-import re
-from dataclasses import MISSING
 from pathlib import Path
 
 import click
@@ -14,8 +11,7 @@ import typer.main
 
 from graphformers.cli import app
 from graphformers.model.config import ModelConfig
-from graphformers.settings import Settings, describe
-from graphformers.training.objective import ObjectiveSettings
+from graphformers.settings import describe
 from graphformers.training.settings import MODEL_SETTINGS, TrainConfig
 
 PAGE = Path(__file__).parent / "cli.md"
@@ -38,30 +34,21 @@ def cli_page() -> str:
 
 def settings_page() -> str:
     """The settings of training, which recipes and --set may name."""
-    rows = [row for owner in (TrainConfig, ObjectiveSettings) for row in settings_of(owner)]
-    rows += [row for row in settings_of(ModelConfig) if row[0] in MODEL_SETTINGS]
-    lines = [f"| `{name}` | {default} | {comment} |" for name, default, comment in rows]
+    entries = describe(TrainConfig)
+    entries += [entry for entry in describe(ModelConfig) if entry.name in MODEL_SETTINGS]
+    lines = [
+        f"| `{entry.name}` | {_shown(entry.default)} | {entry.expected} | {entry.help} |"
+        for entry in entries
+    ]
     head = [
         "## Settings of training",
         "",
         "For recipes (`name = value`) and `--set name=value`.",
         "",
+        "| setting | default | values | what it does |",
+        "|---|---|---|---|",
     ]
-    return (
-        "\n".join([*head, "| setting | default | what it does |", "|---|---|---|", *lines]) + "\n"
-    )
-
-
-def settings_of(owner: type) -> list[tuple[str, str, str]]:
-    """Name, default and description of every field that has a default."""
-    if issubclass(owner, Settings):
-        found = [entry for entry in describe(owner) if entry.default is not MISSING]
-        return [(entry.name, _shown(entry.default), entry.help) for entry in found]
-    pattern = r"^    (\w+): [\w |]+ = ([^#\n]+?)(?:  # (.*))?$"
-    return [
-        (name, default.strip(), comment)
-        for name, default, comment in re.findall(pattern, inspect.getsource(owner), re.MULTILINE)
-    ]
+    return "\n".join([*head, *lines]) + "\n"
 
 
 def _shown(default: object) -> str:

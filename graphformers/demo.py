@@ -2,6 +2,7 @@
 
 import logging
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,67 +43,7 @@ SETTINGS: dict[str, Any] = {
     "attention_dropout": 0.0,
     "neighbor_gradients": False,
 }
-
-
 METHODS = ("plm.one-stage", "graphformers.one-stage")
-
-
-@dataclass(frozen=True)
-class Demo:
-    """The results of the demo. Made by `run_demo`.
-
-    Attributes:
-        graph: The docstrings of the standard library and their links.
-        split: The held-out links.
-        comparison: Training and evaluation of two methods.
-        model: The folder of the model that reads neighbours.
-        found: A search in the vectors of that model.
-    """
-
-    graph: TextGraph
-    split: LinkSplit
-    comparison: Comparison
-    model: Path
-    found: "Searched"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Graph, split, evaluation and search, for JSON."""
-        return {
-            "graph": describe_graph(self.graph).to_dict(),
-            "split": self.split.sizes(),
-            "test": self.comparison.results.to_dict(),
-            "search": self.found.matches.to_dict(),
-        }
-
-
-def run_demo(
-    folder: Path, seconds: float, questions: int = 1000, candidates: int | None = None
-) -> Demo:
-    """Imports and splits a graph, trains and compares two models, embeds and searches.
-
-    Results of an earlier run in the same folder are used again.
-
-    Args:
-        folder: The folder of all results.
-        seconds: Training time of each model.
-        questions: Number of test questions.
-        candidates: Candidates per question; by default as `split_links` chooses.
-    """
-    graph = _graph(folder)
-    place = folder / "python.split"
-    split = (
-        LinkSplit.load(place, graph)
-        if _is_there(place)
-        else _split(graph, questions, candidates).save(place)
-    )
-    count = split.test.candidates.shape[1]
-    logger.info(f"{split}: which links are true, each among {count} candidates?")
-    settings = ComparisonSettings(
-        split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True
-    )
-    found = compare(settings, methods=METHODS)
-    model = settings.model_folder(variant(METHODS[1]), settings.seeds[0])
-    return Demo(graph, split, found, model, embed_and_search(model, graph, folder))
 
 
 @dataclass(frozen=True)
@@ -137,6 +78,50 @@ class Searched:
         return self.as_table()._repr_html_()
 
 
+@dataclass(frozen=True)
+class Demo:
+    """The results of the demo. Made by `run_demo`.
+
+    Attributes:
+        graph: The docstrings of the standard library and their links.
+        split: The held-out links.
+        comparison: Training and evaluation of two methods.
+        model: The folder of the model that reads neighbours.
+        found: A search in the vectors of that model.
+    """
+
+    graph: TextGraph
+    split: LinkSplit
+    comparison: Comparison
+    model: Path
+    found: Searched
+
+    def to_dict(self) -> dict[str, Any]:
+        """Graph, split, evaluation and search, for JSON."""
+        return {
+            "graph": describe_graph(self.graph).to_dict(),
+            "split": self.split.sizes(),
+            "test": self.comparison.results.to_dict(),
+            "search": self.found.matches.to_dict(),
+        }
+
+    def print(self) -> None:
+        """Prints the graph, the comparison, the search, and what to type next."""
+        print(describe_graph(self.graph).as_table())
+        print(
+            "\nWhich docstring is linked to this one? The true one among its candidates, on links "
+            "held out from training."
+        )
+        print(
+            "Both models were trained for the same time; a step with neighbours takes longer than "
+            "one without.\n"
+        )
+        self.comparison.print()
+        split = self.split.artifact.path if self.split.artifact else ""
+        print(f"\nThe model is in {self.model}: graphformers evaluate {self.model} {split}\n")
+        self.found.as_table().print(gap=True)
+
+
 def embed_and_search(
     model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line"
 ) -> Searched:
@@ -148,16 +133,46 @@ def embed_and_search(
     return Searched(place, query, Searcher(place, loaded).text(query, k=3))
 
 
-def _graph(folder: Path) -> TextGraph:
-    place = folder / f"python{platform.python_version()}.graph"
-    if _is_there(place):
-        return TextGraph.load(place)
-    logger.info("reading the docstrings of Python's standard library …")
-    return read_graph([], settings=ImportSettings(format="python")).save(place)
+def run_demo(
+    folder: Path,
+    seconds: float,
+    questions: int = 1000,
+    candidates: int | None = None,
+    search: Callable[[Path, TextGraph, Path], Searched] = embed_and_search,
+) -> Demo:
+    """Imports and splits a graph, trains and compares two models, embeds and searches.
 
+    Results of an earlier run in the same folder are used again.
 
-def _split(graph: TextGraph, questions: int, candidates: int | None) -> LinkSplit:
-    return split_links(graph, valid=max(questions // 5, 1), test=questions, candidates=candidates)
+    Args:
+        folder: The folder of all results.
+        seconds: Training time of each model.
+        questions: Number of test questions.
+        candidates: Candidates per question; by default as `split_links` chooses.
+        search: Embeds the graph with a model and searches; called with the folder of the model,
+            the graph and the folder of all results.
+    """
+    graph_folder = folder / f"python{platform.python_version()}.graph"
+    if _is_there(graph_folder):
+        graph = TextGraph.load(graph_folder)
+    else:
+        logger.info("reading the docstrings of Python's standard library …")
+        graph = read_graph([], settings=ImportSettings(format="python")).save(graph_folder)
+    split_folder = folder / "python.split"
+    if _is_there(split_folder):
+        split = LinkSplit.load(split_folder, graph)
+    else:
+        valid = max(questions // 5, 1)
+        split = split_links(graph, valid=valid, test=questions, candidates=candidates)
+        split = split.save(split_folder)
+    count = split.test.candidates.shape[1]
+    logger.info(f"{split}: which links are true, each among {count} candidates?")
+    settings = ComparisonSettings(
+        split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True
+    )
+    found = compare(settings, methods=METHODS)
+    model = settings.model_folder(variant(METHODS[1]), settings.seeds[0])
+    return Demo(graph, split, found, model, search(model, graph, folder))
 
 
 def _is_there(place: Path) -> bool:

@@ -7,7 +7,9 @@ A setting is declared once, on its field::
         k: int = setting(10, "Results of a query.", at_least=1)
 
 Constructing the dataclass checks types and bounds; `describe` lists the fields for help texts and
-documentation.
+documentation. A setting with `option` is also an option of the commands that use the class, written
+as in a manual: "--skip-bad", "--header/--no-header", "--neighbors NUMBER", or "--name HOST..." for
+an option that may be repeated.
 """
 
 import dataclasses
@@ -82,6 +84,7 @@ def setting(
     at_most: float | None = None,
     below: float | None = None,
     choices: Iterable[str] = (),
+    option: str = "",
 ) -> Any:
     """A field of a `Settings` dataclass.
 
@@ -94,9 +97,10 @@ def setting(
         at_most: The largest valid value.
         below: A bound that valid values stay below.
         choices: The valid values of a text.
+        option: How the setting is written on the command line; empty if it is not an option.
     """
     bounds = Bounds(at_least, above, at_most, below, tuple(choices))
-    metadata = {"help": help, "bounds": bounds}
+    metadata = {"help": help, "bounds": bounds, "option": option}
     if default_factory is not MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -135,16 +139,17 @@ class SettingInfo:
     default: Any  # MISSING where the setting is required
     expected: str
     help: str
+    option: str
 
 
 def describe(settings: type[Settings]) -> list[SettingInfo]:
     """The fields of a settings class, in the order of their declaration."""
     found = []
     for entry in fields(settings):
-        bounds, help = entry.metadata.get("bounds", ""), entry.metadata.get("help", "")
         made = entry.default_factory
         default = entry.default if made is MISSING else made()
-        found.append(SettingInfo(entry.name, type_name(entry.type), default, str(bounds), help))
+        words = (str(entry.metadata.get(name, "")) for name in ("bounds", "help", "option"))
+        found.append(SettingInfo(entry.name, type_name(entry.type), default, *words))
     return found
 
 

@@ -9,14 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from graphformers import cli
 from graphformers.artifact import open_artifact
+from graphformers.cli.command import given
 from graphformers.data.graph import TextGraph
 from graphformers.data.readers import read_graph
+from graphformers.data.settings import ImportSettings
+from graphformers.errors import GraphFormersError
+from graphformers.serve.settings import ServeSettings
 
 NODES = "id,title,year\n" + "".join(
     f"p{i},Paper about topic {i % 17} and {i},{1990 + i % 10}\n" for i in range(400)
@@ -127,27 +133,86 @@ def test_help_needs_no_heavy_import() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("embed", "Precision of the vectors.  [default: float32; one of: float32, float16, int8]"),
+        ("embed", "again.  [default: keep-states]"),
+        ("embed", "by default as the model was trained.  [0 or more]"),
+        ("serve", "--name HOST Host names"),
+        ("serve", "passes requests on. Repeatable."),
+        ("serve", "[default: 100, or any number on 127.0.0.1; 0 or more]"),
+        ("import", "'' keeps none. Separated by commas. --header / --no-header Whether"),
+        ("update", "'' keeps none. Separated by commas.  [default: as in the import]"),
+    ],
+)
+def test_help_shows_default_and_bounds_of_a_setting(name: str, shown: str) -> None:
+    help = CliRunner().invoke(cli.app, [name, "--help"]).output
+    assert " ".join(shown.split()) in " ".join(help.split())
+
+
+def test_options_are_read_into_settings() -> None:
+    options = given(ImportSettings, "columns", "keep", "header", "quotes", "skip_bad")
+    values: dict[str, Any] = {"columns": ["id=key", "text=a,b"], "keep": "year, venue"}
+    values |= {"header": False, "quotes": None, "skip_bad": None, "another": 1}
+    assert options.take(values) == {
+        "columns": {"id": "key", "text": "a,b"},
+        "keep": ("year", "venue"),
+        "header": False,
+    }
+    assert values == {"another": 1}
+    assert given(ImportSettings, "keep").take({"keep": ""}) == {"keep": ()}
+    assert given(ServeSettings, "names").take({"names": ["a,b", "c"]}) == {"names": ("a,b", "c")}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("import x.csv -o x.graph --column text", "--column text given, expected ROLE=NAME"),
+        ("embed m g -o v --gpus-per-worker 1", "--gpus-per-worker needs --ray"),
+        ("embed m g -o v --workers 3", "--workers needs --ray"),
+        ("evaluate a b c", "a b c given, expected MODEL SPLIT, or SPLIT with --vectors"),
+        ("evaluate a b --cosine", "--cosine is for --vectors; a model knows how its vectors are"),
+        ("compare a -o b --seeds 1,", "--seeds 1, given, expected different whole numbers"),
+        ("search v words --id b", "TEXT and --id given, expected one of TEXT, --id, --links"),
+        ("update v", "nothing to change; give --nodes, --edges, --remove or --remove-edges"),
+    ],
+)
+def test_wrong_usage_is_explained(words: str, message: str) -> None:
+    done = CliRunner().invoke(cli.app, words.split())
+    assert done.exit_code == 2
+    assert f"Error: {message}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("split g -o s --candidates 1", "candidates=1 given, expected at least 2"),
+        ("serve v --port 70000", "port=70000 given, expected 0 to 65535"),
+        ("serve v --host 0.0.0.0 --rate -1", r"rate=-1\.0 given, expected 0 or more"),
+        ("import x.csv -o x.graph --format excel", "format='excel' given, expected one of: tables"),
+    ],
+)
+def test_options_out_of_bounds_are_refused(words: str, message: str) -> None:
+    with pytest.raises(GraphFormersError, match=message):
+        cli.app(words.split(), standalone_mode=False)
+
+
 def test_demo_trains_on_the_standard_library(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The whole demo, with few questions and seconds; its last step, which takes a minute, is
     tested in test_demo.py.
     """
-    from graphformers import demo as demo_module
-    from graphformers.cli.demo import print_demo
+    from graphformers.cli.output import show_result
     from graphformers.demo import Searched, run_demo
     from graphformers.retrieval.searcher import Matches
 
-    monkeypatch.setattr(
-        demo_module,
-        "embed_and_search",
-        lambda model, graph, folder: Searched(folder / "v", "words", Matches()),
-    )
-    demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10)
-    print_demo(demo, as_json=True)
+    def search(model: Path, graph: TextGraph, folder: Path) -> Searched:
+        return Searched(folder / "v", "words", Matches())
+
+    demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10, search=search)
+    show_result(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
     assert 6_000 < info["graph"]["nodes"] < 9_000
     assert 10_000 < info["graph"]["pairs"] < 15_000
@@ -161,9 +226,9 @@ def test_demo_trains_on_the_standard_library(
         "runs",
     }
     caplog.clear()
-    again = run_demo(tmp_path / "demo", seconds=1)
+    again = run_demo(tmp_path / "demo", seconds=1, search=search)
     assert again.comparison.results.to_dict() == demo.comparison.results.to_dict()
-    print_demo(again, as_json=False)
+    show_result(again, as_json=False)
     shown = capsys.readouterr()
     assert caplog.text.count("made by an earlier run") == 2
     assert "training" not in caplog.text + shown.err

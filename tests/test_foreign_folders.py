@@ -243,7 +243,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "m.model": GraphFormers.from_pretrained,
     "v.vectors": VectorStore.load,
     "v.vectors/graph": TextGraph.load,
-    "r.model.training/checkpoint": lambda path: RunFolder(path.parent.with_suffix("")).initial_weights(""),
+    "r.model.training/checkpoint": lambda path: RunFolder(
+        path.parent.with_suffix("")
+    ).initial_weights(""),
     "r.scores": load_ranks,
 }
 

@@ -26,8 +26,6 @@ ERRORS = {
 SECTION = re.compile(
     r"^(Args|Attributes|Returns|Yields|Raises|Example):\n((?:(?:    .*)?\n)+)", re.M
 )
-# Its documentation is incomplete.
-LATER = pytest.mark.xfail(reason="Trainer is not documented yet", strict=True)
 
 
 def test_every_public_name_is_there_and_documented() -> None:
@@ -61,10 +59,7 @@ def test_no_public_name_is_hidden_by_a_folder_of_ours() -> None:
         assert getattr(graphformers, name) is getattr(module, name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=LATER if name == "Trainer" else ()) for name in graphformers.__all__],
-)
+@pytest.mark.parametrize("name", graphformers.__all__)
 def test_the_documentation_of_a_public_name_is_complete(name: str) -> None:
     """Args are the arguments, results and errors are described, and there is an example."""
     public = getattr(graphformers, name)

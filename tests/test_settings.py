@@ -30,6 +30,14 @@ def test_every_setting_has_a_description_of_one_sentence(settings: type[Settings
         assert entry.help[0].isupper() or entry.help.startswith("sessions:"), entry.name
 
 
+@pytest.mark.parametrize("settings", CLASSES)
+def test_an_option_takes_a_value_unless_it_is_a_flag(settings: type[Settings]) -> None:
+    for entry in describe(settings):
+        names, _, metavar = entry.option.partition(" ")
+        assert not entry.option or all(name.startswith("--") for name in names.split("/"))
+        assert bool(metavar) == (bool(entry.option) and entry.type != "bool"), entry.name
+
+
 def test_mutable_defaults_are_made_for_each_object() -> None:
     defaults = {entry.name: entry.default for entry in describe(ImportSettings)}
     assert defaults["columns"] == {}

@@ -7,10 +7,10 @@ failure and 2 for wrong usage. Heavy imports happen inside the commands, so that
 import logging
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from graphformers.cli import demo, graphs, models, vectors  # noqa: F401  (they register their commands)
-from graphformers.cli.options import app
+from graphformers.cli.command import app
 from graphformers.errors import GraphFormersError, StoppedError
 
 
@@ -37,51 +37,40 @@ def show_messages() -> None:
         logger.setLevel(logging.INFO)
 
 
-def _interrupt(signum: int, frame: Any) -> None:
-    raise Interrupted
-
-
 def main() -> None:
     """Runs the command line. An error that the user can fix prints a message, no traceback."""
     show_messages()
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        # Bytes that are not UTF-8 arrive as lone surrogates, which cannot be written anywhere.
-        strange = next(
-            (
-                word
-                for word in sys.argv[1:]
-                if any("\udc80" <= letter <= "\udcff" for letter in word)
-            ),
-            None,
-        )
-        if strange is not None:
-            raise GraphFormersError(f"{strange!r} given, expected text in UTF-8")
+        for word in sys.argv[1:]:
+            # Bytes that are not UTF-8 arrive as lone surrogates, which cannot be written anywhere.
+            if any("\udc80" <= letter <= "\udcff" for letter in word):
+                raise GraphFormersError(f"{word!r} given, expected text in UTF-8")
         app()
     except StoppedError as error:
-        print(error, file=sys.stderr)
-        sys.exit(128 + error.signum)
+        _end(str(error), 128 + error.signum)
     except GraphFormersError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        _end(f"error: {error}")
     except OSError as error:
-        print(
-            f"error: {error.filename or 'input or output'}: {error.strerror or error}",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+        _end(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
     except RuntimeError as error:
         # imported here: it needs torch, which --help does without
         from graphformers.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
-        print(
+        _end(
             f"error: the GPU is out of memory; end other processes that use it, or compute with "
-            f"--device cpu. {error}",
-            file=sys.stderr,
+            f"--device cpu. {error}"
         )
-        sys.exit(1)
     except Interrupted:
-        print("interrupted; nothing half-written was left behind", file=sys.stderr)
-        sys.exit(130)
+        _end("interrupted; nothing half-written was left behind", 130)
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise Interrupted
+
+
+def _end(message: str, code: int = 1) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)

@@ -1,52 +1,34 @@
 """Commands on models: train, evaluate, compare, convert."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from graphformers.cli.options import AsJson, Device, Force, Neighbors, Output, Recipe, app
+from graphformers.cli.command import UsageError, argument, command, given, option
+from graphformers.cli.options import AS_JSON, DEVICE, FORCE, OUTPUT, RECIPE, SET, SPLIT
 from graphformers.cli.output import show_result
+from graphformers.embedding.settings import EmbedSettings
 
 
-@app.command("train")
+@command("train")
 def train_command(
-    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
-    output: Output,
-    source: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="BACKBONE",
-            help="A backbone (folder, minilm, name on the hub), or a model to train on.",
-        ),
-    ] = "minilm",
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="graphformers (default), plm, gat, max, mean, att, tnve, iftn."
-        ),
-    ] = None,
-    config: Recipe = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A single setting, stronger than the recipe; docs/cli.md lists them. Repeatable.",
-        ),
-    ] = None,
-    device: Device = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Try a few steps and tell what the run would take; nothing is written.",
-        ),
-    ] = False,
-    force: Force = False,
-    as_json: AsJson = False,
+    split: Path = SPLIT,
+    output: Path = OUTPUT,
+    source: str = option(
+        "minilm",
+        "--from BACKBONE",
+        "A backbone (folder, minilm, name on the hub), or a model to train further.",
+    ),
+    method: str | None = option(
+        None, "--method NAME", "graphformers (default), plm, gat, max, mean, att, tnve, iftn."
+    ),
+    config: Path | None = RECIPE,
+    set: list[str] | None = SET,
+    device: str | None = DEVICE,
+    dry_run: bool = option(
+        False, "--dry-run", "Try a few steps and estimate time and memory; nothing is written."
+    ),
+    force: bool = FORCE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Train a model to find links. The same command continues a run that was stopped.
 
@@ -57,78 +39,62 @@ def train_command(
     from graphformers.splits.split import LinkSplit
     from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
-    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
     from graphformers.training.trainer import check_output, make_trainer
 
-    settings = merge_settings(
-        {} if config is None else read_recipe(config), parse_settings(set or [])
-    )
+    settings = _training_settings(config, set)
     if not dry_run:
         check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
     if dry_run:
-        found = forecast(trainer)
+        estimate = forecast(trainer)
         if is_first_process():
-            show_result(found, as_json)
+            show_result(estimate, as_json)
         return
     result = trainer.train(force=force)
     if is_first_process():
-        if as_json:
-            show_result(result, as_json, output)
-        else:
-            result.as_table().print()
+        show_result(result, as_json, output if as_json else None)
+        if not as_json:
             print(f"\n{output}: {result}")
 
 
-@app.command("evaluate")
+@command("evaluate")
 def evaluate_command(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="[MODEL] SPLIT",
-            help="A model folder and a split folder; or a split and --vectors.",
-        ),
-    ],
-    vectors: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Vectors of any system: a folder that `embed` wrote, .npz with ids and vectors, "
-            ".npy with .ids.txt beside it, .parquet with id and vector, or word2vec's .txt. "
-            "Repeatable. Vectors computed from the whole graph, as by `embed`, have seen the "
-            "held-out links, and score too well.",
-        ),
-    ] = None,
-    cosine: Annotated[
-        bool, typer.Option("--cosine", help="Compare --vectors by cosine instead of inner product.")
-    ] = False,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="saved: among the saved candidates; in-batch: among 300 consecutive positives, "
-            "as in the 2021 code; full: among all nodes, without known links; all: these three.",
-        ),
-    ] = "saved",
-    valid: Annotated[
-        bool,
-        typer.Option("--valid", help="Rank the valid questions instead of the test questions."),
-    ] = False,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BACKBONE",
-            help="The backbone to evaluate untrained; by default the model's own.",
-        ),
-    ] = None,
-    neighbors: Neighbors = None,
-    device: Device = None,
-    as_json: AsJson = False,
+    paths: list[Path] = argument(
+        ..., "[MODEL] SPLIT", "A model folder and a split folder; or a split and --vectors."
+    ),
+    vectors: list[Path] | None = option(
+        None,
+        "--vectors FILE...",
+        "Vectors of any system: a folder that `embed` wrote, .npz with ids and vectors, .npy "
+        "with .ids.txt beside it, .parquet with id and vector, or word2vec's .txt. Vectors "
+        "computed from the whole graph, as by `embed`, have seen the held-out links, and score "
+        "too well.",
+    ),
+    cosine: bool = option(
+        False, "--cosine", "Compare --vectors by cosine instead of inner product."
+    ),
+    protocol: str = option(
+        "saved",
+        "--protocol NAME",
+        "saved: among the saved candidates; in-batch: among 300 consecutive positives, as in "
+        "the 2021 code; full: among all nodes, without known links; all: these three.",
+    ),
+    valid: bool = option(
+        False, "--valid", "Rank the valid questions instead of the test questions."
+    ),
+    backbone: str | None = option(
+        None,
+        "--backbone BACKBONE",
+        "The backbone to evaluate untrained; by default the model's own.",
+    ),
+    sampling: dict[str, Any] = given(EmbedSettings, "num_neighbors"),
+    device: str | None = DEVICE,
+    as_json: bool = AS_JSON,
 ) -> None:
-    """Rank held-out links: P@1, NDCG and MRR with 95 % intervals, in total and by slices.
+    """Rank held-out links: P@1, NDCG and MRR with 95 % intervals.
 
-    The model is compared with rankings that need no training: degree, common neighbours, TF-IDF,
-    and the untrained backbone.
+    Scores are shown in total and by slices. The model is compared with rankings that need no
+    training: degree, common neighbours, TF-IDF, and the untrained backbone.
 
     graphformers evaluate papers.model papers.split
     """
@@ -136,96 +102,65 @@ def evaluate_command(
     from graphformers.evaluation.ranking import PROTOCOLS, check_protocol
     from graphformers.splits.split import LinkSplit
 
-    expected = (1, 2) if vectors else (2,)
-    if len(paths) not in expected:
-        raise typer.BadParameter(
-            f"{len(paths)} folders given, expected MODEL SPLIT, or SPLIT with --vectors",
-            param_hint="paths",
+    *models, place = paths
+    if len(models) > 1 or not (models or vectors):
+        raise UsageError(
+            f"{' '.join(map(str, paths))} given, expected MODEL SPLIT, or SPLIT with --vectors"
         )
     check_protocol(protocol, (*PROTOCOLS, "all"))
     if cosine and not vectors:
-        raise typer.BadParameter(
-            "is for --vectors; a model knows how its vectors are compared", param_hint="--cosine"
-        )
-    loaded = LinkSplit.load(paths[-1])
+        raise UsageError("--cosine is for --vectors; a model knows how its vectors are compared")
+    split = LinkSplit.load(place)
     found = evaluate_with_baselines(
-        paths[0] if len(paths) == 2 else None,
-        loaded,
-        loaded.valid if valid else loaded.test,
+        models[0] if models else None,
+        split,
+        split.valid if valid else split.test,
         protocols=PROTOCOLS if protocol == "all" else (protocol,),
         vectors={str(file): cosine for file in vectors or []},
         backbone=backbone,
-        num_neighbors=neighbors,
         device=device,
+        **sampling,
     )
-    if as_json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
-        found.print()
+    show_result(found, as_json)
 
 
-@app.command("compare")
+@command("compare")
 def compare_command(
-    split: Annotated[Path, typer.Argument(metavar="SPLIT", help="A split folder.")],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FOLDER", help="The folder for the report and the runs."
-        ),
-    ],
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="One of the paper's tables: datasets, overall, neighbours, ablation, efficiency.",
-        ),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A method to compare, trained in two stages; NAME.one-stage: on unmasked text "
-            "alone; graphformers.simplified, .shared or .position: the paper's ablations. "
-            "Repeatable. By default plm, max and graphformers, in two stages and in one.",
-        ),
-    ] = None,
-    source: Annotated[
-        str,
-        typer.Option("--from", metavar="BACKBONE", help="A folder, minilm, or a name on the hub."),
-    ] = "minilm",
-    config: Recipe = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A setting of all runs, or of one method: max.learning_rate=1e-4. Repeatable.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        str,
-        typer.Option(
-            metavar="NUMBERS", help="Every method is trained with each seed, as in 42,43,44."
-        ),
-    ] = "42",
-    retrain: Annotated[
-        bool,
-        typer.Option(
-            "--retrain",
-            help="With --table neighbours: train with fewer neighbours, too, not only test.",
-        ),
-    ] = False,
-    keep_models: Annotated[
-        bool, typer.Option(help="Keep trained models once they are scored.")
-    ] = True,
-    device: Device = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Train runs again that were made with other settings.")
-    ] = False,
-    as_json: AsJson = False,
+    split: Path = SPLIT,
+    output: Path = option(..., "-o, --output FOLDER", "The folder for the report and the runs."),
+    table: str | None = option(
+        None,
+        "--table NAME",
+        "One of the paper's tables: datasets, overall, neighbours, ablation, efficiency.",
+    ),
+    method: list[str] | None = option(
+        None,
+        "--method NAME...",
+        "A method to compare, trained in two stages; NAME.one-stage: on unmasked text alone; "
+        "graphformers.simplified, .shared or .position: the paper's ablations. By default plm, "
+        "max and graphformers, in two stages and in one.",
+    ),
+    source: str = option("minilm", "--from BACKBONE", "A folder, minilm, or a name on the hub."),
+    config: Path | None = RECIPE,
+    set: list[str] | None = SET,
+    seeds: str = option(
+        "42", "--seeds NUMBERS", "Every method is trained with each seed, as in 42,43,44."
+    ),
+    retrain: bool = option(
+        False,
+        "--retrain",
+        "With --table neighbours: train with fewer neighbours, too, not only test.",
+    ),
+    keep_models: bool = option(
+        True, "--keep-models/--no-keep-models", "Keep trained models once they are scored."
+    ),
+    device: str | None = DEVICE,
+    force: bool = option(False, "--force", "Train runs again that were made with other settings."),
+    as_json: bool = AS_JSON,
 ) -> None:
-    """Train several methods under one budget, and report whether the graph helps, which method to
-    choose, and what it costs.
+    """Train several methods under one budget, and write a report.
+
+    The report says whether the graph helps, which method to choose, and what it costs.
 
     Every run has the same number of steps: max_steps, or the epochs of both stages, without early
     stopping. With max_seconds every run has the same time instead.
@@ -237,72 +172,60 @@ def compare_command(
     from graphformers.compare.comparison import compare
     from graphformers.compare.settings import ComparisonSettings
     from graphformers.splits.split import LinkSplit
-    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
     if len(numbers) < len(words) or len(numbers) > len(dict.fromkeys(numbers)):
-        raise typer.BadParameter(
-            f"{seeds!r} given, expected different whole numbers such as 42,43,44",
-            param_hint="--seeds",
+        raise UsageError(
+            f"--seeds {seeds} given, expected different whole numbers such as 42,43,44"
         )
-    settings = merge_settings(
-        {} if config is None else read_recipe(config), parse_settings(set or [])
-    )
+    settings = _training_settings(config, set)
     comparison = ComparisonSettings(
         LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models
     )
-    found = compare(comparison, table=table, methods=method, retrain=retrain)
-    if as_json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False, indent=1))
-    else:
-        found.print()
+    show_result(compare(comparison, table=table, methods=method, retrain=retrain), as_json)
 
 
-@app.command("convert")
+def _training_settings(recipe: Path | None, words: list[str] | None) -> dict[str, Any]:
+    """The settings of a recipe, overridden by those of --set."""
+    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
+
+    from_recipe = {} if recipe is None else read_recipe(recipe)
+    return merge_settings(from_recipe, parse_settings(words or []))
+
+
+@command("convert")
 def convert_command(
-    weights: Annotated[
-        str,
-        typer.Argument(
-            metavar="WEIGHTS",
-            help="A .bin or .pt file, a folder of weights, minilm, or a name on the hub.",
-        ),
-    ],
-    output: Output,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="A folder, tokenizer.json or vocab.txt; by default beside the weights.",
-        ),
-    ] = None,
-    method: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="graphformers, plm, gat, max, mean, att, tnve, iftn."),
-    ] = "graphformers",
-    max_tokens: Annotated[int, typer.Option(metavar="NUMBER", help="Texts are cut here.")] = 32,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=(
-                "What stands for a text: cls, or mean of its tokens; "
-                "by default cls, with plm as made."
-            ),
-        ),
-    ] = None,
-    similarity: Annotated[
-        str, typer.Option(metavar="NAME", help="How vectors are compared: dot or cosine.")
-    ] = "dot",
-    force: Force = False,
+    weights: str = argument(
+        ..., "WEIGHTS", "A .bin or .pt file, a folder of weights, minilm, or a name on the hub."
+    ),
+    output: Path = OUTPUT,
+    tokenizer: Path | None = option(
+        None,
+        "--tokenizer PATH",
+        "A folder, tokenizer.json or vocab.txt; by default beside the weights.",
+    ),
+    method: str = option(
+        "graphformers", "--method NAME", "graphformers, plm, gat, max, mean, att, tnve, iftn."
+    ),
+    max_tokens: int = option(
+        32, "--max-tokens NUMBER", "Tokens at which texts are cut, special tokens included."
+    ),
+    pooling: str | None = option(
+        None,
+        "--pooling NAME",
+        "What stands for a text: cls, or mean of its tokens; by default cls, with plm as made.",
+    ),
+    similarity: str = option(
+        "dot", "--similarity NAME", "How vectors are compared: dot or cosine."
+    ),
+    force: bool = FORCE,
 ) -> None:
-    """Turn foreign weights into a model folder: a language model's, as it is, or a checkpoint of
-    the 2021 code.
+    """Turn a language model or a 2021 checkpoint into a model folder.
 
-    The only place where .bin and .pt files are read, as plain tensors: nothing in them is ever run.
-    With
-    --method plm a language model reads texts alone, as it was made to; other methods add what is
-      untrained.
+    No other command reads .bin and .pt files; they are read as plain tensors: nothing in them is
+    ever run. With --method plm a language model reads texts alone, as it was made to; other methods
+    add layers that are untrained.
 
     graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
 
@@ -312,12 +235,10 @@ def convert_command(
     from graphformers.model.backbones import convert
 
     check_writable(output, "model", force=force)
-    changes = {"max_tokens": max_tokens, "similarity": similarity} | (
-        {} if pooling is None else {"pooling": pooling}
-    )
+    changes: dict[str, Any] = {"max_tokens": max_tokens, "similarity": similarity}
+    if pooling is not None:
+        changes["pooling"] = pooling
     model = convert(weights, tokenizer, method, **changes)
     model.save_pretrained(output, force=force)
-    print(
-        f"{output}: {model.config.method}, {sum(p.numel() for p in model.parameters()):,} "
-        f"parameters"
-    )
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{output}: {model.config.method}, {parameters:,} parameters")

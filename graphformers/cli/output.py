@@ -1,4 +1,4 @@
-"""What commands print: a table for people, JSON for programs."""
+"""What commands print: tables for people, JSON for programs."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,22 @@ class Result(Protocol):
         """The result as a table."""
 
 
-def show_result(result: Result, as_json: bool, output: Path | None = None) -> None:
+class Report(Protocol):
+    """A result of several tables, which prints itself."""
+
+    def to_dict(self) -> Any:
+        """The result as values that JSON knows."""
+
+    def print(self) -> None:
+        """Prints the result for people."""
+
+
+def show_result(result: Result | Report, as_json: bool, output: Path | None = None) -> None:
     """Prints a result.
 
     Args:
         result: The result of a command.
-        as_json: Whether to print JSON instead of a table.
+        as_json: Whether to print JSON instead of tables.
         output: The folder that the command wrote, where the result does not name it.
     """
     if as_json:
@@ -31,6 +41,9 @@ def show_result(result: Result, as_json: bool, output: Path | None = None) -> No
         found = found if output is None else {"output": str(output)} | found
         # Columns of nodes may hold values that JSON does not know, such as bytes.
         print(json.dumps(found, ensure_ascii=False, default=str))
+        return
+    if not hasattr(result, "as_table"):
+        result.print()
         return
     table = result.as_table()
     if output is not None:

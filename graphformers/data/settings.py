@@ -65,38 +65,59 @@ class ImportSettings(Settings):
         'tables'
     """
 
-    format: str = setting("tables", "Input format.", choices=FORMATS)
+    format: str = setting(
+        "tables",
+        f"Input format; {'; '.join(f'{name}: {each.about}' for name, each in FORMATS.items())}.",
+        choices=FORMATS,
+        option="--format NAME",
+    )
     columns: dict[str, str] = setting(
         default_factory=dict,
-        help="Column name of a role, such as {'text': 'abstract'}, where the name does not say it.",
+        help="Which column is id, text (several: text=title,abstract), src, dst, type, time "
+        "(of links or views), user or item, where its name does not say so.",
+        option="--column ROLE=NAME...",
     )
     keep: tuple[str, ...] | None = setting(
-        None, "Node columns to keep besides id and text; None keeps all."
+        None,
+        "Keep only these node columns besides id and text; '' keeps none.",
+        option="--keep NAMES",
     )
     header: bool = setting(
         True,
         "Whether the first line of .csv and .tsv files names the columns; otherwise they are "
         "called 1, 2, 3.",
+        option="--header/--no-header",
     )
-    quotes: bool = setting(True, "Whether quotes in .csv and .tsv files enclose fields.")
+    quotes: bool = setting(
+        True, "Whether quotes in .csv and .tsv files enclose fields.", option="--quotes/--no-quotes"
+    )
     skip_bad: bool = setting(
-        False, "Leave out, count and list bad rows instead of stopping at the first."
+        False,
+        "Leave out, count and list bad rows instead of stopping at the first.",
+        option="--skip-bad",
     )
     keep_empty: bool = setting(
-        False, "Keep nodes without a text, as empty texts, instead of treating them as bad rows."
+        False,
+        "Keep nodes without a text, as empty texts, instead of treating them as bad rows.",
+        option="--keep-empty",
     )
     window: float = setting(
         30.0,
         "sessions: minutes within which two views by the same user link their items.",
         above=0,
+        option="--window MINUTES",
     )
     min_count: int = setting(
-        1, "sessions: number of users who must have viewed two items together.", at_least=1
+        1,
+        "sessions: number of users who must have viewed two items together.",
+        at_least=1,
+        option="--min-count NUMBER",
     )
     max_views: int = setting(
         500,
         "sessions: users with more views within one window are treated as robots and left out.",
         at_least=2,
+        option="--max-views NUMBER",
     )
 
     def __post_init__(self) -> None:
@@ -154,24 +175,32 @@ class SplitSettings(Settings):
         "Valid pairs: a share below 1 of all pairs (of all nodes when nodes are held out), or a "
         "count.",
         above=0,
+        option="--valid NUMBER",
     )
-    test: float = setting(0.05, "Test pairs: a share below 1, or a count.", above=0)
-    seed: int = setting(42, "Random seed; the same seed gives the same bytes.", at_least=0)
+    test: float = setting(
+        0.05, "Test pairs: a share below 1, or a count.", above=0, option="--test NUMBER"
+    )
+    seed: int = setting(
+        42, "Random seed; the same seed gives the same bytes.", at_least=0, option="--seed NUMBER"
+    )
     held_out: str = setting(
         "links",
         "What to hold out: links; latest-links (by the edges' times); nodes (inductive: unknown in "
         "training); or a node column, whose latest nodes are held out.",
+        option="--held-out WHAT",
     )
     candidates: int | None = setting(
         None,
         "Candidates per question, one positive and the rest negatives; by default 300, or fewer "
         "where the graph is small.",
         at_least=2,
+        option="--candidates NUMBER",
     )
     max_train: int | None = setting(
         None,
         "Maximum number of train pairs; the other links stay visible as neighbours.",
         at_least=1,
+        option="--max-train NUMBER",
     )
 
     def __post_init__(self) -> None:

@@ -22,26 +22,32 @@ class EmbedSettings(Settings):
     """
 
     precision: str = setting(
-        "float32",
-        "Precision of the vectors: float32, float16 or int8.",
-        choices=VECTOR_PRECISIONS,
+        "float32", "Precision of the vectors.", choices=VECTOR_PRECISIONS, option="--precision NAME"
     )
     states_precision: str = setting(
-        "float16", "Precision of the layer states: float16 or float32.", choices=STATE_PRECISIONS
+        "float16",
+        "Precision of the layer states.",
+        choices=STATE_PRECISIONS,
+        option="--states-precision NAME",
     )
     keep_states: bool = setting(
         True,
         "Whether layer states are kept beside the vectors, so that updates need not compute them "
         "again.",
+        option="--keep-states/--no-keep-states",
     )
     states: str = setting(
         "auto",
-        "Where states are kept between the two passes: memory (of the model's device), disk, or "
-        "auto: what fits.",
+        "Where states are kept between the two passes: in memory of the model's device, on disk, "
+        "or automatically where they fit.",
         choices=("auto", "memory", "disk"),
+        option="--states WHERE",
     )
     num_neighbors: int | None = setting(
-        None, "Neighbours sampled for a node; by default as the model was trained.", at_least=0
+        None,
+        "Neighbours sampled for a node; by default as the model was trained.",
+        at_least=0,
+        option="--neighbors NUMBER",
     )
     seed: int = setting(42, "Random seed of the neighbour sampling.")
     shard_size: int | None = setting(
@@ -49,6 +55,7 @@ class EmbedSettings(Settings):
         "Nodes of a shard, the unit of writing and resuming; by default 65,536 on a GPU, 4,096 "
         "elsewhere.",
         at_least=1,
+        option="--shard-size NUMBER",
     )
     batch_tokens: int | None = setting(
         None, "Tokens of a batch; by default by the device.", at_least=1
@@ -66,8 +73,12 @@ class Cluster(Settings):
     """A Ray cluster that computes an embedding."""
 
     address: str = setting("local", "Address of the cluster; local starts one on this machine.")
-    workers: int = setting(2, "Number of workers.", at_least=1)
-    gpus_per_worker: float = setting(0.0, "GPUs of each worker.", at_least=0)
+    workers: int = setting(
+        2, "Number of workers on a Ray cluster.", at_least=1, option="--workers NUMBER"
+    )
+    gpus_per_worker: float = setting(
+        0.0, "GPUs of each worker on a Ray cluster.", at_least=0, option="--gpus-per-worker NUMBER"
+    )
     threads: int | None = setting(
         None, "Threads of a worker on a CPU; by default an equal share of the machine.", at_least=1
     )

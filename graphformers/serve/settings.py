@@ -29,6 +29,7 @@ class Limits(Settings):
         0.0,
         "Requests a second from one address; 0 for any number.",
         at_least=0,
+        option="--rate NUMBER",
     )
     open_requests: int = setting(
         512, "Requests answered at the same time; others are asked to try again.", at_least=1
@@ -48,18 +49,32 @@ class ServeSettings(Settings):
     model: Path | None = setting(
         None, "The model folder, where it is no longer the one noted in the vectors."
     )
-    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.")
-    port: int = setting(8000, "Port to listen on; 0 takes any free one.", at_least=0, at_most=65535)
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on; 0.0.0.0 lets other machines in.",
+        option="--host ADDRESS",
+    )
+    port: int = setting(
+        8000,
+        "Port to listen on; 0 takes any free one.",
+        at_least=0,
+        at_most=65535,
+        option="--port NUMBER",
+    )
     write_token: str | None = setting(None, "Token that writing needs.")
     read_token: str | None = setting(
         None, "Token that reading needs; without one anybody who reaches the port may read."
     )
     device: str | None = setting(None, "Device of the model; by default the best there is.")
     is_logged: bool = setting(
-        False, "Log a line for every request: time, address, request, status, milliseconds."
+        False,
+        "Log a line for every request: time, address, request, status, milliseconds.",
+        option="--log",
     )
     names: tuple[str, ...] = setting(
-        (), "Host names under which a proxy on this machine passes requests on."
+        (),
+        "Host names under which a proxy on this machine passes requests on.",
+        option="--name HOST...",
     )
     limits: Limits = setting(Limits(), "Limits of requests.")
     compaction: CompactionSettings = setting(

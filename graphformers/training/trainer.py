@@ -104,8 +104,10 @@ class Trainer:
         GraphFormersError: Settings that do not fit the model or the split.
 
     Example:
-        >>> model = GraphFormers.from_backbone("minilm")
-        >>> Trainer(model, split, TrainConfig(epochs=5), "papers.model").train()
+        >>> trainer = Trainer(model, split, TrainConfig(max_steps=4, batch_size=8), "trained.model")
+        >>> result = trainer.train()
+        >>> print(result.as_table())  # doctest: +ELLIPSIS
+        stage  epoch  step  loss ...
     """
 
     run_type: type[TrainingRun] = TrainingRun
@@ -167,7 +169,21 @@ class Trainer:
     def start(
         self, folder: RunFolder | None = None, *, force: bool = False
     ) -> Iterator[TrainingRun]:
-        """A context in which the processes have joined and a run is ready to make steps."""
+        """A context in which the processes have joined and a run is ready to make steps.
+
+        `train` uses it; call it to make single steps.
+
+        Args:
+            folder: The folder of the run; None to keep nothing.
+            force: Start anew where the folder holds an unfinished run.
+
+        Returns:
+            A context manager that gives the run.
+
+        Example:
+            >>> with Trainer(model, split).start() as run:
+            ...     run.step()
+        """
         compute = self.model.compute
         with joined(compute.device) as world, own_random_numbers(), compute.repeatable():
             own_folder = folder if world.is_first else None

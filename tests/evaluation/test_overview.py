@@ -139,5 +139,5 @@ def test_nothing_to_evaluate_is_an_error(folder: Path) -> None:
     split = LinkSplit.load(folder / "g.split")
     with pytest.raises(GraphFormersError, match="expected a model folder or --vectors FILE"):
         evaluate_with_baselines(None, split, split.test)
-    with pytest.raises(Exception, match="1 folders given, expected MODEL SPLIT"):
+    with pytest.raises(Exception, match=r"g\.split given, expected MODEL SPLIT"):
         app(["evaluate", str(folder / "g.split")], standalone_mode=False)

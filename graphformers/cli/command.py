@@ -1,0 +1,184 @@
+"""The app, and how commands declare arguments, options, and options that are settings.
+
+A parameter of a command whose type is a settings class stands for all options that the fields of
+the class declare; the command receives the settings object::
+
+    @command("split")
+    def split_command(*, graph: Path = GRAPH, settings: SplitSettings) -> None:
+        ...
+
+With `given` the command receives a dictionary of those settings that the user gave::
+
+    limits: dict[str, Any] = given(Limits)
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+import typer
+
+from graphformers.settings import SettingInfo, Settings, describe
+
+app = typer.Typer(
+    name="graphformers",
+    help="Embeddings of text graphs, computed from a node's text and its neighbours' texts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class UsageError(typer.BadParameter):
+    """Arguments that contradict each other or cannot be read; the exit code is 2."""
+
+    def format_message(self) -> str:
+        """The message alone, without "Invalid value"."""
+        return self.message
+
+
+@dataclass(frozen=True)
+class Given:
+    """Options of a settings class. Made by `given`."""
+
+    settings: type[Settings]
+    names: tuple[str, ...]
+    default: str | None
+
+    def entries(self) -> list[SettingInfo]:
+        """The settings that become options."""
+        return [
+            entry
+            for entry in describe(self.settings)
+            if entry.option and (not self.names or entry.name in self.names)
+        ]
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """The options, as parameters of a function that typer reads."""
+        return [_parameter(entry, self.default) for entry in self.entries()]
+
+    def take(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Removes the options from a command's values and returns the settings that were given."""
+        found = {}
+        for entry in self.entries():
+            value = values.pop(entry.name)
+            if value is not None:
+                found[entry.name] = _parsed(entry, value)
+        return found
+
+
+def given(settings: type[Settings], *names: str, default: str | None = None) -> Any:
+    """Options of a settings class, for a parameter that takes the settings that the user gave.
+
+    Args:
+        settings: The class that declares the options.
+        names: The settings to offer; by default all that are options.
+        default: What the help text shows instead of the defaults of the class.
+    """
+    return Given(settings, names, default)
+
+
+def argument(default: Any, metavar: str, help: str) -> Any:
+    """A positional argument; with `...` as its default it is required."""
+    return typer.Argument(default, metavar=metavar, help=help)
+
+
+def option(default: Any, usage: str, help: str) -> Any:
+    """An option.
+
+    Args:
+        default: The default value; with `...` the option is required.
+        usage: How the option is written: "--force", "-o, --output FOLDER", or "--nodes FILE..."
+            if it may be repeated.
+        help: The help text.
+    """
+    words = usage.replace(",", "").split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(words[len(names) :])
+    if metavar.endswith("..."):
+        metavar, help = metavar.removesuffix("..."), f"{help} Repeatable."
+    return typer.Option(default, *names, metavar=metavar or None, help=help)
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: registers a command; settings classes among its parameters become options."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        groups: dict[str, tuple[Given, Callable[..., object]]] = {}
+        parameters: list[inspect.Parameter] = []
+        for own in inspect.signature(function).parameters.values():
+            if isinstance(own.default, Given):
+                groups[own.name] = own.default, dict
+            elif inspect.isclass(own.annotation) and issubclass(own.annotation, Settings):
+                groups[own.name] = given(own.annotation), own.annotation
+            if own.name in groups:
+                parameters += groups[own.name][0].parameters()
+            else:
+                parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            for name, (options, make) in groups.items():
+                values[name] = make(**options.take(values))
+            function(**values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of a list separated by commas, stripped; empty parts are dropped."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _parameter(entry: SettingInfo, default: str | None) -> inspect.Parameter:
+    """The parameter of a setting; None stands for a setting that was not given."""
+    kinds: dict[str, type] = {"bool": bool, "int": int, "float": float}
+    kind = kinds.get(entry.type.split(" | ")[0], str)
+    found = option(None, entry.option, entry.help)
+    if entry.option.endswith("..."):
+        kind = list[str]
+    elif entry.type.startswith("tuple"):
+        found.help += " Separated by commas."
+    shown = _shown_default(entry) if default is None else default
+    is_plain_flag = kind is bool and "/" not in entry.option
+    facts = [f"default: {shown}"] if shown and not is_plain_flag else []
+    if entry.expected:
+        facts.append(entry.expected)
+    if facts:
+        found.help += f"  [{'; '.join(facts)}]"
+    return inspect.Parameter(
+        entry.name, inspect.Parameter.KEYWORD_ONLY, default=found, annotation=kind | None
+    )
+
+
+def _shown_default(entry: SettingInfo) -> str:
+    """The default of a setting as it would be typed; empty where there is nothing to show."""
+    if entry.default in (MISSING, None, (), {}):
+        return ""
+    if isinstance(entry.default, bool):
+        on, _, off = entry.option.partition("/")
+        return (on if entry.default else off).removeprefix("--")
+    return str(entry.default)
+
+
+def _parsed(entry: SettingInfo, value: Any) -> Any:
+    """The value of a setting from what the user typed."""
+    if entry.type.startswith("dict"):
+        return dict(_parse_column(word) for word in value)
+    if entry.type.startswith("tuple"):
+        return tuple(split_list(value) if isinstance(value, str) else value)
+    return value
+
+
+def _parse_column(word: str) -> tuple[str, str]:
+    role, equals, name = word.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--column {word} given, expected ROLE=NAME such as text=title")
+    return role, name
