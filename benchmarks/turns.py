@@ -1,7 +1,7 @@
 """Speed of two trees of graphformers, measured in turns on one machine; prints JSON.
 
     python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json          # GPU
-    python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json --small  # CPU
+    python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json --cpu    # CPU
 
 OLD and NEW are checkouts of this repository. Each tree has one process, which prepares a part
 (compiling included) and then measures it whenever it is told to: old and new in turns, so that
@@ -33,8 +33,8 @@ from typing import Any
 # of Student's t, two-sided 95 %, by degrees of freedom
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 9: 2.262}
 SHAPES = {
-    False: {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
-    True: {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
+    "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
+    "small": {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
 }
 # returns how many units of work were done; the caller measures how long it took
 Window = Callable[[], float]
@@ -51,10 +51,12 @@ class Parts:
 
         from graphformers import read_graph, split_links
 
-        self.small = options.small
+        self.options = options
+        self.on_cpu = options.cpu
+        self.shape = options.shape or ("small" if options.cpu else "base")
         self.folder = folder
-        self.num_nodes = options.nodes or (1500 if self.small else 300_000)
-        self.device = torch.device("cpu" if self.small else "cuda")
+        self.num_nodes = options.nodes or (1500 if options.cpu else 300_000)
+        self.device = torch.device("cpu" if options.cpu else "cuda")
         modules = self._tokens_module()
         self.tokenizer = modules.Tokenizer.from_file(options.tokenizer)
         self.graph_tokens = modules.graph_tokens
@@ -76,14 +78,15 @@ class Parts:
         from graphformers import GraphFormers, ModelConfig
 
         torch.manual_seed(0)
-        sizes = {"vocab_size": self.tokenizer.vocab_size, "max_positions": 512, "max_tokens": 32}
-        config = ModelConfig(method=method, **sizes, **SHAPES[self.small], **changes)
+        sizes = {"vocab_size": self.tokenizer.vocab_size, "max_positions": 512}
+        sizes["max_tokens"] = self.options.max_tokens
+        config = ModelConfig(method=method, **sizes, **SHAPES[self.shape], **changes)
         return GraphFormers(config, self.tokenizer).to(self.device)
 
     def synchronize(self) -> None:
         import torch
 
-        if not self.small:
+        if not self.on_cpu:
             torch.cuda.synchronize()
 
     @contextmanager
@@ -102,14 +105,14 @@ class Parts:
         except ImportError:
             from graphformers.data.packing import to_device
         model = self.model(method).eval()
-        if not self.small:
+        if not self.on_cpu:
             model.compile_layers()
         inference = model.inference if hasattr(model, "inference") else model.reading
         tokens = self.graph_tokens(self.graph, self.tokenizer)
-        count, size = (512, 128) if self.small else (40_960, 2048)
+        count, size = (512, 128) if self.on_cpu else (40_960, 2048)
         nodes = np.random.default_rng(0).permutation(self.graph.num_nodes)[:count]
         sampler = self.split.sampler(5 if method == "graphformers" else 0)
-        packer = model.packer() if self.small else model.packer(8, 5)
+        packer = model.packer() if self.on_cpu else model.packer(8, 5)
         batches = []
         for start in range(0, count, size):
             drawn = sampler.sample(nodes[start : start + size])
@@ -128,9 +131,10 @@ class Parts:
     def train(self) -> Iterator[Window]:
         from graphformers import TrainConfig, Trainer
 
-        steps, batch_size = (2, 24) if self.small else (40, 240)
+        steps, batch_size = (2, 24) if self.on_cpu else (100, 240)
+        batch_size = self.options.batch_size or batch_size
         settings = {"batch_size": batch_size, "learning_rate": 1e-6, "max_norm": 1.0}
-        config = TrainConfig(**settings, workers=1 if self.small else 6, validate_start=False)
+        config = TrainConfig(**settings, workers=1 if self.on_cpu else 6, validate_start=False)
         trainer = Trainer(self.model(), self.split, config)
         if hasattr(trainer, "start"):
             context = trainer.start()
@@ -168,7 +172,7 @@ class Parts:
         graph = read_graph(nodes, edges).save(self.folder / "made.graph")
         self.graph_tokens(graph, self.tokenizer)
         output = self.folder / "out.vectors"
-        settings = {"states": "memory", "keep_states": False, "compile": not self.small}
+        settings = {"states": "memory", "keep_states": False, "compile": not self.on_cpu}
 
         def window() -> float:
             embed(model, graph, output, **settings)
@@ -183,6 +187,10 @@ PARTS = ("encode_plm", "encode", "train", "embed")
 
 def work(options: argparse.Namespace) -> None:
     """The process of one tree: prepares a part, measures it at every line of stdin but `next`."""
+    import graphformers
+
+    # the tree's own benchmarks, not those beside this script
+    sys.path[0] = str(Path(graphformers.__file__).parents[1] / "benchmarks")
     answers = os.fdopen(os.dup(1), "w")
     # what the tree prints is not an answer
     os.dup2(2, 1)
@@ -190,8 +198,8 @@ def work(options: argparse.Namespace) -> None:
         parts = Parts(options, Path(folder))
         for name in options.part:
             with getattr(parts, name)() as window:
-                for _ in range(2 if options.small else 3):
-                    window()
+                window()
+                window()
                 print("ready", file=answers, flush=True)
                 for line in sys.stdin:
                     if line.strip() == "next":
@@ -217,10 +225,9 @@ def compare(options: argparse.Namespace) -> None:
     processes = {}
     for name, tree in (("old", options.old), ("new", options.new)):
         words = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--worker"]
-        paths = [str(tree.resolve()), str(tree.resolve() / "benchmarks")]
         processes[name] = subprocess.Popen(
             words,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=os.environ | {"PYTHONPATH": str(tree.resolve())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -270,7 +277,10 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("--graph", type=Path, required=True, help="nodes.parquet, edges.parquet")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
-    parser.add_argument("--small", action="store_true", help="MiniLM's shape on a CPU")
+    parser.add_argument("--cpu", action="store_true", help="less work, on a CPU")
+    parser.add_argument("--shape", choices=SHAPES, help="of the network; base, or small on a CPU")
+    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, help="pairs of a training step")
     parser.add_argument("--nodes", type=int, help="nodes to embed; 300,000, or 1,500 on a CPU")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
