@@ -1,16 +1,13 @@
-"""Input files as streams: compression seen through, progress shown, every failure with its file and
-line.
-"""
+"""Input files as streams: decompressed, with a progress bar; every failure names file and line."""
 
 import bz2
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
 
 from graphformers.data.problems import Problems
 from graphformers.errors import InputError
@@ -27,7 +24,8 @@ BEGINNINGS = {  # of files that are not text, whatever their names say: what the
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
-OPENERS: dict[str, Any] = {
+Decompressor = gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
+DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Decompressor]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".xz": lzma.LZMAFile,
     ".bz2": bz2.BZ2File,
@@ -70,11 +68,11 @@ class TrackedFile(io.FileIO):
 
 
 class Decompressed(io.RawIOBase):
-    """What a decompressor gives, piece by piece, so that a stream that is cut short is read as far
-    as it goes.
+    """The output of a decompressor, piece by piece: a stream that is cut short is read as far as it
+    goes.
     """
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Decompressor) -> None:
         self._file = file
 
     def readable(self) -> bool:
@@ -95,37 +93,34 @@ class Decompressed(io.RawIOBase):
 
 
 @contextmanager
-def open_stream(path: Path, task: Progress) -> Iterator[IO[bytes]]:
-    """The decompressed bytes of a file, its byte order mark dropped."""
-    with io.BufferedReader(TrackedFile(path, task), buffer_size=1 << 20) as raw:
-        yield _decompressed(path, raw)
+def open_stream(path: Path, task: Progress | None = None) -> Iterator[io.BufferedReader]:
+    """The decompressed bytes of a file, without a byte order mark."""
+    tracked = TrackedFile(path, task or Progress(path.name, None, "B"))
+    raw: io.BufferedReader = io.BufferedReader(tracked, buffer_size=1 << 20)
+    with raw:
+        stream = raw
+        if path.suffix in DECOMPRESSORS:
+            decompressed = Decompressed(DECOMPRESSORS[path.suffix](raw))
+            stream = io.BufferedReader(decompressed, buffer_size=1 << 20)
+        head = stream.peek(10)[:10]
+        for beginning, (what, advice) in BEGINNINGS.items():
+            if head.startswith(beginning):
+                raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise InputError(
+                f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
+                f"{path.name}"
+            )
+        if head[:3] == b"\xef\xbb\xbf":
+            stream.read(3)
+        yield stream
 
 
-def _decompressed(path: Path, raw: "io.BufferedReader[TrackedFile]") -> IO[bytes]:
-    stream: Any = raw
-    if path.suffix in OPENERS:
-        stream = io.BufferedReader(Decompressed(OPENERS[path.suffix](raw)), buffer_size=1 << 20)
-    head = stream.peek(10)[:10]
-    for beginning, (what, advice) in BEGINNINGS.items():
-        if head.startswith(beginning):
-            raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(
-            f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
-            f"{path.name}"
-        )
-    if head[:3] == b"\xef\xbb\xbf":
-        stream.read(3)
-    return cast(IO[bytes], stream)
-
-
-def read_lines(
-    path: Path, problems: Problems, title: str | None = None
-) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end). A line that is not UTF-8 is a problem; so
-    is a file cut short.
+def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end). Lines that are not UTF-8 are problems, and
+    so is a file that is cut short.
     """
-    with progress(title or f"Reading {path.name}", path.stat().st_size, "B") as task:
+    with progress(f"Reading {path.name}", path.stat().st_size, "B") as task:
         number = 0
         try:
             with open_stream(path, task) as stream:
@@ -135,7 +130,7 @@ def read_lines(
                     try:
                         text = line.rstrip(b"\r\n").decode()
                     except UnicodeDecodeError:
-                        problems.add("wrong encoding", path, number, bad_bytes(line) or "")
+                        problems.add("wrong encoding", (path, number), bad_bytes(line) or "")
                     else:
                         yield number, text
         except BrokenStreamError as error:
@@ -144,7 +139,7 @@ def read_lines(
 
 def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:
     """A compressed file that ends early or is damaged after line `number`."""
-    problems.add("broken compression", path, f"after line {number}", broken_words(path, error))
+    problems.add("broken compression", (path, f"after line {number}"), broken_words(path, error))
 
 
 def broken_words(path: Path, error: BrokenStreamError) -> str:
@@ -157,9 +152,7 @@ def broken_words(path: Path, error: BrokenStreamError) -> str:
 
 
 def bad_bytes(data: bytes) -> str | None:
-    """What is wrong with bytes that should be UTF-8, where, and what to type; None for those that
-    are.
-    """
+    """What is wrong with bytes that are not UTF-8, where, and what to type; None if they are."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

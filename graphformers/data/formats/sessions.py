@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, one_chunk
+from graphformers.data.batches import TableBatch
 from graphformers.data.builder import RESOLVE_ROWS, GraphBuilder
 from graphformers.data.formats.tables import read_nodes
 from graphformers.data.problems import Locate
 from graphformers.data.settings import ImportSettings, guess_column, require_column
-from graphformers.data.tables import TableBatch, read_table, table_columns
+from graphformers.data.tables import read_table, table_columns
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 from graphformers.progress import progress

@@ -2,20 +2,19 @@
 given.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array
+from graphformers.data.batches import EdgeBatch, TableBatch
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
-from graphformers.data.problems import Locate, Problems, told_of_skipping, words_for
+from graphformers.data.problems import Problems, told_of_skipping, words_for
 from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.data.times import TimeColumn
@@ -44,7 +43,8 @@ def read(
     read_nodes(nodes, builder, settings)
     times = TimeColumn() if "time" in settings.columns else None
     for path in edges:
-        read_edges(path, builder, settings, times)
+        for batch in read_edges(path, builder.problems, settings, times):
+            builder.add_edges(batch)
 
 
 def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
@@ -143,7 +143,8 @@ def _read_node_file(
                 f"text, but there is no column "
                 f"for it among: {', '.join(found)}; name one with --column text=NAME"
             )
-        builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
+        nodes = TableBatch({"id": ids, "text": text, **columns}, batch.locate)
+        builder.add_nodes(nodes, plain=is_plain(path))
 
 
 def _id_and_texts(
@@ -182,22 +183,6 @@ def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
             )
 
 
-class EdgeTaker(Protocol):
-    """What edges are given to: a GraphBuilder, or whoever else wants them."""
-
-    problems: Problems
-
-    def add_edges(
-        self,
-        sources: pa.Array,
-        targets: pa.Array,
-        types: pa.Array | None,
-        locate: Locate,
-        times: Array | None = None,
-    ) -> None:
-        """Takes a batch of edges between ids."""
-
-
 def edge_columns(
     names: list[str], settings: ImportSettings, path: Path
 ) -> tuple[str, str, str | None]:
@@ -209,43 +194,28 @@ def edge_columns(
 
 
 def read_edges(
-    path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None
-) -> bool:
-    """Reads one file of edges, with `times` where they are to be kept; whether it has a column of
-    types.
-    """
+    path: Path, problems: Problems, settings: ImportSettings, times: TimeColumn | None = None
+) -> Iterator[EdgeBatch]:
+    """Reads one file of edges, with `times` if they are to be kept."""
     names = table_columns(path, settings)
     source, target, type_name = edge_columns(names, settings, path)
     time_name = require_column("time", names, settings, path) if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])
-    builder.problems.unread |= dict.fromkeys(name for name in names if name not in only)
+    problems.unread |= dict.fromkeys(name for name in names if name not in only)
     for batch in read_table(
-        path, builder.problems, settings, only=only, texts=texts, required=[source, target]
+        path, problems, settings, only=only, texts=texts, required=[source, target]
     ):
-        columns = [batch.columns[name] for name in texts]
-        moments, locate = None, batch.locate
+        moments = None
         if times and time_name:
             moments, bad = times.read(
-                batch.columns[time_name], time_name, path, locate, builder.problems
+                batch.columns[time_name], time_name, path, batch.locate, problems
             )
             if bad.any():
-                columns, moments, locate = _without(bad, columns, moments, locate)
-        sources, targets, types = (*columns, None)[:3]
-        builder.add_edges(sources, targets, types, locate, moments)
-    return type_name is not None
-
-
-def _without(
-    bad: Array, columns: list[pa.Array], times: Array, locate: Locate
-) -> tuple[list[pa.Array], Array, Locate]:
-    """The rows of a batch that are not bad, and where they stand."""
-    kept = np.flatnonzero(~bad)
-    return (
-        [column.take(pa.array(kept)) for column in columns],
-        times[kept],
-        lambda i: locate(int(kept[i])),
-    )
+                batch, moments = batch.take(np.flatnonzero(~bad)), moments[~bad]
+        types = batch.columns[type_name] if type_name else None
+        sources, targets = batch.columns[source], batch.columns[target]
+        yield EdgeBatch(sources, targets, batch.locate, types, moments)
 
 
 def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
