@@ -331,7 +331,7 @@ def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array
 
 
 def build_graph(
-    nodes: object,
+    nodes: Iterable[object],
     sources: Sequence[object] = (),
     targets: Sequence[object] = (),
     types: Sequence[object] | None = None,
@@ -402,7 +402,7 @@ def _times(given: Sequence[object] | None, problems: Problems) -> Array | None:
 
 
 def node_table(
-    nodes: object, known_texts: Callable[[pa.Array], pa.Array] | None = None
+    nodes: Iterable[object], known_texts: Callable[[pa.Array], pa.Array] | None = None
 ) -> pa.Table:
     """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id
     and text.

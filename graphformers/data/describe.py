@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow.compute as pc
@@ -10,12 +10,29 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array, mix
 from graphformers.data.graph import TextGraph
 from graphformers.data.times import moment
+from graphformers.places import JsonObject
 from graphformers.table import Table, printable
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 # Sample nodes, neighbours of each, and edge types that are listed.
 NUM_SAMPLES = 5
 NUM_TYPES = 6
+
+
+class Neighbor(TypedDict):
+    """Id and text of a neighbour of a sample node."""
+
+    id: str
+    text: str
+
+
+class Sample(TypedDict):
+    """A sample node with some of its neighbours."""
+
+    id: str
+    text: str
+    degree: int
+    neighbors: list[Neighbor]
 
 
 @dataclass(frozen=True)
@@ -56,9 +73,9 @@ class GraphDescription:
     edge_columns_not_kept: Sequence[str]
     skipped: Mapping[str, int]
     skipped_examples: Sequence[str]
-    samples: Sequence[Mapping[str, Any]]
+    samples: Sequence[Sample]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """All fields, for JSON."""
         return asdict(self)
 
@@ -153,9 +170,9 @@ class ImportReport:
     nodes: int
     pairs: int
     edges: int
-    summary: Mapping[str, Any]
+    summary: JsonObject
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The counts and the notes of the reader, for JSON."""
         counts = {"nodes": self.nodes, "pairs": self.pairs, "edges": self.edges}
         return {**counts, **self.summary}
@@ -224,7 +241,7 @@ def _sample_nodes(graph: TextGraph) -> Array:
     return nodes[np.argpartition(hashes, min(NUM_SAMPLES, len(nodes)) - 1)[:NUM_SAMPLES]]
 
 
-def _sample(graph: TextGraph, node: int) -> dict[str, Any]:
+def _sample(graph: TextGraph, node: int) -> Sample:
     neighbors = graph.neighbors_of(node)
     shown = neighbors[:NUM_SAMPLES]
     return {

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from graphformers.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     import networkx
+    import torch
     import torch_geometric.data
 
 # of attributes of graphs
@@ -53,7 +55,7 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     result = _import("networkx", "a networkx graph").MultiDiGraph()
     result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
     ids = graph.ids.to_pylist()
-    known: dict[str, list[Any]] = {}
+    known: dict[str, Sequence[object]] = {}
     if graph.edge_types is not None:
         known["type"] = [graph.type_names[code] for code in graph.edge_types]
     if graph.edge_times is not None:
@@ -163,7 +165,7 @@ def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_g
         if directed
         else np.stack([sources, graph.indices.astype(np.int64)])
     )
-    found: dict[str, Any] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
+    found: dict[str, object] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
     found |= {
         kept: _as_tensor(graph.column(name))
         for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items()
@@ -178,15 +180,16 @@ def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_g
     return data.Data(edge_index=torch.from_numpy(edges), num_nodes=graph.num_nodes, **found)
 
 
-def _as_tensor(column: pa.Array) -> Any:
+def _as_tensor(column: pa.Array) -> "torch.Tensor | list[object]":
     """Numbers and truth values as a tensor where there is one for each node, all else as a list."""
     import torch
 
     kind = column.type
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if not is_number or column.null_count:
-        return column.to_pylist()
-    return torch.tensor(column.to_numpy(zero_copy_only=False))
+        return list(column.to_pylist())
+    values: torch.Tensor = torch.tensor(column.to_numpy(zero_copy_only=False))
+    return values
 
 
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
@@ -262,7 +265,7 @@ def _noting(graph: TextGraph, names: Set[str]) -> TextGraph:
     )
 
 
-def _node_columns(data: Any) -> dict[str, pa.Array]:
+def _node_columns(data: "torch_geometric.data.Data") -> dict[str, pa.Array]:
     """The attributes of a PyG `Data` that are lists or one-dimensional tensors with a value for
     each node.
     """
@@ -274,7 +277,7 @@ def _node_columns(data: Any) -> dict[str, pa.Array]:
     return {kept: found[name] for name, kept in ColumnNames(found).items()}
 
 
-def _import(module: str, purpose: str) -> Any:
+def _import(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:

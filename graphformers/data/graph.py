@@ -6,7 +6,7 @@ node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each once, never v itself
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from graphformers.data.arrays import (
     save_table,
 )
 from graphformers.errors import GraphFormersError, UnknownIdError
+from graphformers.places import JsonObject
 
 KIND = "graph"
 VERSION = 1
@@ -68,7 +69,7 @@ class TextGraph:
     type_names: tuple[str, ...] = ()
 
     edge_times: Array | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: JsonObject = field(default_factory=dict)
     artifact: Artifact | None = None
 
     def __repr__(self) -> str:
@@ -392,11 +393,8 @@ class TextGraph:
         )
 
 
-def plain_ids(ids: Any) -> list[Any]:
-    """Ids as Python's own values, also where they come as Arrow's: an array of ids, or what a loop
-    over one gives.
-    """
-    ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
+def plain_ids(ids: Iterable[object]) -> list[Any]:
+    """Ids as Python values, also if they are Arrow's: an array, or scalars from a loop over one."""
     return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
 
 

@@ -5,7 +5,6 @@ This module imports nothing heavy, so that the command line can show the help te
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.settings import Settings, require, setting
@@ -139,7 +138,7 @@ class ImportSettings(Settings):
         is_list = not isinstance(self.keep, str)
         require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> dict[str, object]:
         """The settings that a graph saves, so that updates read their tables in the same way.
 
         Returns:

@@ -27,6 +27,7 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.settings import SplitSettings
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
+from graphformers.places import JsonObject
 from graphformers.splits.candidates import default_lists, draw_candidates
 from graphformers.splits.holdout import (
     OF_LINKS,
@@ -152,7 +153,7 @@ class LinkSplit:
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Sizes, settings and notes, for JSON.
 
         Returns:
