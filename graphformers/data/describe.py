@@ -11,7 +11,7 @@ from graphformers.data.arrays import Array, mix
 from graphformers.data.graph import TextGraph
 from graphformers.data.times import moment
 from graphformers.places import JsonObject
-from graphformers.table import Table, printable
+from graphformers.table import Result, Table, printable
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 # Sample nodes, neighbours of each, and edge types that are listed.
@@ -36,7 +36,7 @@ class Sample(TypedDict):
 
 
 @dataclass(frozen=True)
-class GraphDescription:
+class GraphDescription(Result):
     """Counts, percentiles, columns and sample nodes of a graph. Made by `describe_graph`.
 
     Attributes:
@@ -119,9 +119,6 @@ class GraphDescription:
             ]
         return lines
 
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
-
 
 def describe_graph(graph: TextGraph) -> GraphDescription:
     """Counts, percentiles of degree and text length, what the import left out, and sample nodes.
@@ -157,7 +154,7 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
 
 
 @dataclass(frozen=True)
-class ImportReport:
+class ImportReport(Result):
     """What an import read and what it left out. Made by `describe_import`.
 
     Attributes:
@@ -206,9 +203,6 @@ class ImportReport:
             lines.append(f"  skipped: {number:,} × {what}")
         lines += [f"    {example}" for example in found["skipped_examples"]]
         return Table((), [(line,) for line in lines])
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 def describe_import(graph: TextGraph) -> ImportReport:

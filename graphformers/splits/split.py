@@ -38,7 +38,7 @@ from graphformers.splits.holdout import (
     pair_hashes,
     times_of,
 )
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 KIND = "split"
 VERSION = 1
@@ -58,7 +58,7 @@ class LinkQuestions:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LinkSplit:
+class LinkSplit(Result):
     """Train, valid and test links of a graph. Made by `split_links` or `LinkSplit.load`.
 
     Attributes:
@@ -184,9 +184,6 @@ class LinkSplit:
         notes += [f"note: {note}" for note in self.notes]
         sizes = self.sizes()
         return Table(tuple(sizes), [tuple(f"{value:,}" for value in sizes.values())], notes=notes)
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
         """Writes the split as a folder.
