@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from graphformers.errors import ArtifactError
-from graphformers.files import checksum, full_disk, sync
+from graphformers.files import checksum, full_disk, held, remove_abandoned, sync
 from graphformers.places import (
     ELSEWHERE,
     JsonObject,
@@ -197,7 +197,7 @@ def write_artifact(
         target.parent.mkdir(parents=True, exist_ok=True)
         folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
         try:  # from before there is anything, so that an interrupt at any moment leaves nothing
-            with _locked(target.parent):
+            with held(target.parent):
                 _sweep(target)
                 folder.mkdir()
                 # tells other writers that this one is alive; the kernel drops it with the process
@@ -220,7 +220,7 @@ def publish_artifact(
     """Puts a folder in place as one artifact, after it was filled, perhaps over many runs."""
     _seal(draft, kind, version)
     target = _behind_links(path)
-    with _locked(target.parent):
+    with held(target.parent):
         check_writable(target, kind, force=force)
         if not target.exists() or not any(target.iterdir()):
             os.rename(draft.folder, target)
@@ -254,17 +254,6 @@ def named(path: str | Path) -> Path:
 def _behind_links(path: str | Path) -> Path:
     """A link stays a link; what it points to is written."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else named(path)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps our other processes from publishing or sweeping in the same folder for a moment."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
@@ -494,7 +483,7 @@ def bring_back(target: Path) -> None:
     the process was killed between them.
     """
     if not target.exists() and _aside(target).is_dir():
-        with _locked(target.parent):
+        with held(target.parent):
             if not target.exists() and _aside(target).is_dir():
                 os.rename(_aside(target), target)
 
@@ -502,24 +491,13 @@ def bring_back(target: Path) -> None:
 def sweep_drafts(path: str | Path) -> None:
     """Removes what killed writers of an artifact left beside it."""
     target = _behind_links(path)
-    with _locked(target.parent):
+    with held(target.parent):
         _sweep(target)
 
 
 def _sweep(target: Path) -> None:
-    """Removes drafts of this target whose writer is dead."""
-    for folder in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
-        try:
-            handle = os.open(folder, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(handle)
+    """Removes drafts of this target whose writers are gone."""
+    remove_abandoned(target.parent.glob(f".{glob.escape(target.name)}.draft-*"))
     if target.exists():
         shutil.rmtree(_aside(target), ignore_errors=True)
 

@@ -23,18 +23,24 @@ BEGINNINGS = {  # of files that are not text, whatever their names say: what the
     b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACKED),
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
-COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 Decompressor = gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
-DECOMPRESSORS: dict[str, Callable[[io.BufferedReader], Decompressor]] = {
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".xz": lzma.LZMAFile,
-    ".bz2": bz2.BZ2File,
+# suffix -> name, and how a compressed file is opened
+COMPRESSED: dict[str, tuple[str, Callable[[io.BufferedReader], Decompressor]]] = {
+    ".gz": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
+    ".xz": ("xz", lzma.LZMAFile),
+    ".bz2": ("bzip2", bz2.BZ2File),
 }
 LINES_PER_UPDATE = 4096
 
 
 class BrokenStreamError(Exception):
-    """A compressed stream that ends early or is damaged."""
+    """A compressed stream ends early or is damaged."""
+
+    def __init__(self, method: str, error: Exception) -> None:
+        super().__init__(
+            f"the {method} stream is cut short or damaged ({error}), expected a complete file; "
+            f"fetch it again"
+        )
 
 
 def file_kind(path: Path) -> str:
@@ -72,8 +78,8 @@ class Decompressed(io.RawIOBase):
     goes.
     """
 
-    def __init__(self, file: Decompressor) -> None:
-        self._file = file
+    def __init__(self, method: str, file: Decompressor) -> None:
+        self._method, self._file = method, file
 
     def readable(self) -> bool:
         return True
@@ -82,12 +88,12 @@ class Decompressed(io.RawIOBase):
         try:
             data = self._file.read1(len(buffer))
         except (EOFError, zlib.error, lzma.LZMAError) as error:
-            raise BrokenStreamError(str(error)) from error
+            raise BrokenStreamError(self._method, error) from error
         except OSError as error:
             # the disk's error, not the data's: bz2 and gzip raise theirs without a number
             if error.errno is not None:
                 raise
-            raise BrokenStreamError(str(error)) from error
+            raise BrokenStreamError(self._method, error) from error
         buffer[: len(data)] = data
         return len(data)
 
@@ -99,9 +105,9 @@ def open_stream(path: Path, task: Progress | None = None) -> Iterator[io.Buffere
     raw: io.BufferedReader = io.BufferedReader(tracked, buffer_size=1 << 20)
     with raw:
         stream = raw
-        if path.suffix in DECOMPRESSORS:
-            decompressed = Decompressed(DECOMPRESSORS[path.suffix](raw))
-            stream = io.BufferedReader(decompressed, buffer_size=1 << 20)
+        if path.suffix in COMPRESSED:
+            method, opened = COMPRESSED[path.suffix]
+            stream = io.BufferedReader(Decompressed(method, opened(raw)), buffer_size=1 << 20)
         head = stream.peek(10)[:10]
         for beginning, (what, advice) in BEGINNINGS.items():
             if head.startswith(beginning):
@@ -138,17 +144,8 @@ def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
 
 
 def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:
-    """A compressed file that ends early or is damaged after line `number`."""
-    problems.add("broken compression", (path, f"after line {number}"), broken_words(path, error))
-
-
-def broken_words(path: Path, error: BrokenStreamError) -> str:
-    """What is wrong with a compressed file and what to do."""
-    method = COMPRESSED.get(path.suffix, path.suffix)
-    return (
-        f"the {method} stream is cut short or damaged ({error}), "
-        f"expected a complete file; fetch it again"
-    )
+    """Reports a compressed file that is broken after line `number`."""
+    problems.add("broken compression", (path, f"after line {number}"), str(error))
 
 
 def bad_bytes(data: bytes) -> str | None:

@@ -19,7 +19,6 @@ from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import (
     BrokenStreamError,
     bad_bytes,
-    broken_words,
     file_kind,
     read_lines,
 )
@@ -64,7 +63,7 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
     try:
         return TextTable.open(path, settings).names
     except BrokenStreamError as error:
-        raise InputError(f"{path}:1: {broken_words(path, error)}") from error
+        raise InputError(f"{path}:1: {error}") from error
 
 
 def read_table(
