@@ -1,4 +1,4 @@
-"""Times as people write them, as numbers that grow."""
+"""Numbers and dates of files as times: float64, in seconds since 1970 if they are dates."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,21 +29,24 @@ FEW_SECONDS = 1e8  # since 1970: numbers below may count something else, such as
 class TimeColumn:
     """A column of times over many batches: all of them numbers, or all of them dates.
 
-    A year among dates would else be a moment of 1970.
+    Otherwise a year among dates would be a moment of 1970.
+
+    Args:
+        seconds: Whether every row needs a time in seconds since 1970. Numbers and dates may then be
+            mixed.
     """
 
     def __init__(self, *, seconds: bool = False) -> None:
-        # every row needs a time, in seconds since 1970: then numbers and dates may stand together
         self.seconds = seconds
         self.kind: str | None = None  # "number" or "date", once it is known
 
     def read(
         self, column: pa.Array, name: str, path: Path, locate: Locate, problems: Problems
     ) -> tuple[Array, Array]:
-        """Times as float64 (dates in seconds since 1970), not a number where there is none; and
-        which rows are bad.
+        """Reports rows without a valid time. Empty rows are valid unless times are needed.
 
-        Those are reported: rows that hold something else, and empty ones where times are needed.
+        Returns:
+            The times, NaN where there is none, and which rows are bad.
         """
         try:
             numbers, dates = parse_times(column)
@@ -53,22 +56,16 @@ class TimeColumn:
                 f"{EXPECTED[None]}"
             ) from error
         found = {"number": numbers, "date": dates}
-        if self.kind is None:
-            firsts = {
-                kind: int(np.argmin(np.isnan(values)))
-                for kind, values in found.items()
-                if not np.isnan(values).all()
-            }
-            self.kind = min(firsts, key=firsts.__getitem__) if firsts else None
-        times = found[self.kind] if self.kind else numbers
+        is_time = ~np.isnan(numbers) | ~np.isnan(dates)
         if self.seconds:
-            self.kind, times = None, np.where(np.isnan(dates), in_seconds(numbers), dates)
-        bad = np.isnan(times) if self.seconds else np.isnan(times) & ~_is_empty(column)
-        expected = (
-            EXPECTED[self.kind]
-            if (~np.isnan(numbers) | ~np.isnan(dates))[bad].any()
-            else EXPECTED[None]
-        )
+            times = np.where(np.isnan(dates), in_seconds(numbers), dates)
+            bad = np.isnan(times)
+        else:
+            if self.kind is None and is_time.any():
+                self.kind = "date" if np.isnan(numbers[is_time.argmax()]) else "number"
+            times = found[self.kind or "number"]
+            bad = np.isnan(times) & ~_is_empty(column)
+        expected = EXPECTED[self.kind if is_time[bad].any() else None]
         problems.report(
             "malformed row",
             bad,
@@ -80,32 +77,29 @@ class TimeColumn:
 
 def parse_times(column: pa.Array) -> tuple[Array, Array]:
     """(n,) float64 each: the values that are numbers, and those that are dates, in seconds since
-    1970; else not a number.
+    1970; the others are NaN.
     """
-    nothing = np.full(len(column), np.nan)
+    numbers, dates = np.full(len(column), np.nan), np.full(len(column), np.nan)
     if pa.types.is_temporal(column.type):
-        return nothing, _since_epoch(column)
-    if not is_text(column.type):
+        dates = _since_epoch(column)
+    elif not is_text(column.type):
         numbers = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
-        return np.where(np.isfinite(numbers), numbers, np.nan), nothing
-    text = pc.fill_null(as_strings(column), "")
-    numbers, dates = nothing.copy(), nothing.copy()
-    is_number, is_date = (
-        np.asarray(pc.match_substring_regex(text, pattern)) for pattern in (NUMBER, DATE)
-    )
-    numbers[is_number] = np.asarray(
-        pc.utf8_trim_whitespace(text.filter(pa.array(is_number))).cast(pa.float64())
-    )
-    dates[is_date] = _parse_dates(text.filter(pa.array(is_date)))
+    else:
+        text = pc.fill_null(pc.utf8_trim_whitespace(as_strings(column)), "")
+        is_number = pc.match_substring_regex(text, NUMBER)
+        is_date = pc.match_substring_regex(text, DATE)
+        numbers[np.asarray(is_number)] = np.asarray(text.filter(is_number).cast(pa.float64()))
+        dates[np.asarray(is_date)] = _parse_dates(text.filter(is_date))
     return np.where(np.isfinite(numbers), numbers, np.nan), dates
 
 
 def _parse_dates(text: pa.Array) -> Array:
-    """ISO 8601; a time without an offset is taken as UTC. Days that no month has are halved until
-    they are alone.
+    """Parses ISO 8601; a time without an offset is taken as UTC.
+
+    Arrow refuses all dates if one does not exist, so they are halved until that one is alone.
     """
     # Arrow takes no more digits
-    text = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"(\.[0-9]{6})[0-9]+", r"\1")
+    text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
     with_offset = pc.match_substring_regex(text, OFFSET)
     seconds = np.full(len(text), np.nan)
     try:
@@ -116,11 +110,8 @@ def _parse_dates(text: pa.Array) -> Array:
             seconds[np.asarray(mask)] = _since_epoch(text.filter(mask).cast(kind))
     except pa.ArrowInvalid:
         half = len(text) // 2
-        return (
-            np.concatenate([_parse_dates(text[:half]), _parse_dates(text[half:])])
-            if half
-            else seconds
-        )
+        if half:
+            return np.concatenate([_parse_dates(text[:half]), _parse_dates(text[half:])])
     return seconds
 
 
@@ -140,7 +131,7 @@ def _is_empty(column: pa.Array) -> Array:
 
 
 def are_times(values: Sequence[object]) -> bool:
-    """Whether all that is there are times of one kind."""
+    """Whether all values are times of one kind; missing ones are ignored."""
     problems = Problems(strict=False)
     try:
         _, bad = TimeColumn().read(
@@ -152,18 +143,19 @@ def are_times(values: Sequence[object]) -> bool:
 
 
 def in_seconds(times: Array) -> Array:
-    """Numbers that count milliseconds, microseconds or nanoseconds since 1970, told by the largest
-    of them, in seconds.
+    """Converts milliseconds, microseconds or nanoseconds since 1970 to seconds; the unit is guessed
+    from the largest number.
     """
-    size = float(np.nanmax(np.abs(times), initial=0.0))
-    return times / next(
-        (unit for least, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)) if size >= least), 1.0
-    )
+    largest = float(np.nanmax(np.abs(times), initial=0.0))
+    for least, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
+        if largest >= least:
+            return times / unit
+    return times
 
 
 def moment(value: float) -> str:
-    """A time as people read it: a date where it counts seconds since 1970, else the number, such as
-    a year.
+    """A time for messages: a date if it counts seconds since 1970, else the number, such as a
+    year.
     """
     if abs(value) < FEW_SECONDS:
         return f"{value:.12g}"

@@ -135,9 +135,7 @@ def _read_npz(path: Path) -> tuple[list[str], Array]:
     if not isinstance(loaded, np.lib.npyio.NpzFile):
         raise ValueError("a single array")
     with loaded as arrays:
-        missing = [name for name in ("ids", "vectors") if name not in arrays.files]
-        if missing:
-            raise ValueError(f"arrays {', '.join(arrays.files)}, none called {missing[0]}")
+        _require_names("arrays", arrays.files, "ids", "vectors")
         try:
             given = arrays["ids"]
         except ValueError as error:
@@ -149,6 +147,12 @@ def _read_npz(path: Path) -> tuple[list[str], Array]:
         return ids, arrays["vectors"]
 
 
+def _require_names(what: str, found: list[str], *names: str) -> None:
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{what} {', '.join(found)}, none called {name}")
+
+
 def _read_npy(path: Path) -> tuple[list[str], Array]:
     """The format that `export` writes."""
     ids = path.with_suffix(".ids.txt").read_text(encoding="utf-8").split("\n")
@@ -156,10 +160,7 @@ def _read_npy(path: Path) -> tuple[list[str], Array]:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], Array]:
-    names = parquet.read_schema(path).names
-    missing = [name for name in ("id", "vector") if name not in names]
-    if missing:
-        raise ValueError(f"columns {', '.join(names)}, none called {missing[0]}")
+    _require_names("columns", parquet.read_schema(path).names, "id", "vector")
     table = parquet.read_table(path, columns=["id", "vector"])
     ids = table["id"].cast(pa.string()).to_pylist()
     column = table["vector"].combine_chunks()

@@ -9,7 +9,7 @@ import numpy as np
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
 from graphformers.evaluation.external import external_scores
-from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks, headline_metrics
+from graphformers.evaluation.metrics import METRICS, PRIMARY, headline_metrics
 from graphformers.evaluation.ranking import (
     Evaluation,
     asked_nodes,
@@ -19,12 +19,7 @@ from graphformers.evaluation.ranking import (
     rank,
 )
 from graphformers.evaluation.scores import Scorer, VectorScores
-from graphformers.evaluation.significance import (
-    Difference,
-    Score,
-    paired_difference,
-    summarize,
-)
+from graphformers.evaluation.significance import Difference, paired_difference
 from graphformers.evaluation.slices import slices_of
 from graphformers.model.backbones import backbone_of
 from graphformers.model.config import ModelConfig
@@ -40,14 +35,6 @@ PROTOCOL_TITLES = {
 
 
 @dataclass(frozen=True)
-class SliceEvaluation:
-    """The scores of a system on the questions of a slice."""
-
-    num_questions: int
-    scores: dict[str, Score]
-
-
-@dataclass(frozen=True)
 class Overview:
     """Systems evaluated on the same questions. The first system is compared with all others.
 
@@ -57,7 +44,7 @@ class Overview:
     """
 
     evaluations: dict[str, dict[str, Evaluation]]
-    slices: dict[str, dict[str, SliceEvaluation]]
+    slices: dict[str, dict[str, Evaluation]]
 
     def differences(self) -> dict[str, Difference]:
         """The P@1 of the first system minus that of each other one, by the first protocol."""
@@ -142,20 +129,14 @@ def overview(
         for protocol in protocols
     }
     first = next(iter(next(iter(evaluations.values())).values()))
-    return Overview(evaluations, evaluate_slices(first.ranks, split, questions))
-
-
-def evaluate_slices(
-    ranks: Ranks, split: LinkSplit, questions: LinkQuestions
-) -> dict[str, dict[str, SliceEvaluation]]:
-    """Every metric on every slice: group -> slice -> scores."""
-    return {
+    slices = {
         group: {
-            name: SliceEvaluation(int(mask.sum()), summarize(ranks[mask]))
+            name: Evaluation.from_ranks(first.ranks[mask], first.num_candidates)
             for name, mask in names.items()
         }
         for group, names in slices_of(split, questions).items()
     }
+    return Overview(evaluations, slices)
 
 
 def evaluate_with_baselines(
