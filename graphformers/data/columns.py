@@ -1,5 +1,5 @@
-"""Node columns: values of any kind as Arrow arrays, the chunks of several files as one column,
-names that do not clash.
+"""Node columns: values of any kind as Arrow arrays, chunks of several files joined to one column,
+and distinct names.
 """
 
 import json
@@ -21,14 +21,15 @@ MOST_DIGITS = 15  # significant ones that a 64-bit float keeps
 
 
 class ColumnNames(dict[str, str]):
-    """The names under which users' columns are kept: none is called like ours, nor like another.
-    New ones may turn up late.
+    """The names under which users' columns are stored, made distinct from ours and each other.
+
+    New columns may be looked up at any time.
     """
 
     def __init__(self, names: Iterable[str] = (), ours: Sequence[str] = OURS) -> None:
         super().__init__()
         self.ours = ours
-        # a column already called id_ stays that
+        # a column that is called id_ keeps its name
         for name in sorted(dict.fromkeys(names), key=lambda name: name in ours):
             self[name]
 
@@ -41,17 +42,15 @@ class ColumnNames(dict[str, str]):
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value says that there is none: None, or the NaN, NA or NaT of other libraries'
-    tables.
-    """
+    """Whether a value is None, or the NaN, NA or NaT of another library."""
     if isinstance(value, numbers.Real):
         return math.isnan(value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def as_text(value: object) -> str | None:
-    """A value as text: strings as they are, whole numbers without ".0", lists and the like as JSON;
-    None where it is missing.
+    """A value as text: strings unchanged, whole numbers without ".0", lists and the like as JSON;
+    None if it is missing.
     """
     if isinstance(value, str):
         return value
@@ -59,12 +58,9 @@ def as_text(value: object) -> str | None:
         return None
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, pa.Scalar):  # Python has none of the kind
-        return (
-            str(pc.cast(value, pa.large_string()).as_py())
-            if pa.types.is_temporal(value.type)
-            else repr(value)
-        )
+    if isinstance(value, pa.Scalar):  # of a type that Python does not have
+        is_time = pa.types.is_temporal(value.type)
+        return str(pc.cast(value, pa.large_string()).as_py()) if is_time else repr(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     try:
@@ -79,9 +75,7 @@ def text_column(values: Iterable[object]) -> pa.Array:
 
 
 def make_column(values: Sequence[object]) -> pa.Array:
-    """An array of the type of the values; text where they are of several types or too large for
-    one.
-    """
+    """An array of the type of the values; of text if they have several types or do not fit one."""
     kinds = set(map(type, values)) - {type(None)}
     if bool in kinds and len(kinds) > 1:  # Arrow would take False for 0.0
         return text_column(values)
@@ -92,8 +86,8 @@ def make_column(values: Sequence[object]) -> pa.Array:
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[object]:
-    """Values as Python has them; as Arrow's own where Python has none of the kind: nanoseconds,
-    years after 9999.
+    """Values as Python objects; as Arrow scalars if Python has no such type (nanoseconds, years
+    after 9999).
     """
     try:
         return list(column.to_pylist())
@@ -109,8 +103,12 @@ def _python_value(value: pa.Scalar) -> object:
 
 
 def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table:
-    """Rows in any of the forms that Python has for tables, as an Arrow table; `what` they are, and
-    an `example`, for messages.
+    """Rows of any kind of table in Python as an Arrow table.
+
+    Args:
+        rows: An Arrow table, a DataFrame, a dict of columns, or dicts.
+        what: What the rows are, for messages.
+        example: A row, for messages.
     """
     try:
         if hasattr(rows, "__arrow_c_stream__"):
@@ -145,12 +143,12 @@ def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table
 
 
 def repeated(names: list[str]) -> str | None:
-    """The first name of a column that stands more than once."""
+    """The first name that occurs more than once."""
     return next((name for name in names if names.count(name) > 1), None)
 
 
 def as_strings(column: pa.Array) -> pa.Array:
-    """A column as strings with 64-bit offsets; NaN is no text."""
+    """A column as strings with 64-bit offsets; NaN becomes null."""
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
@@ -163,27 +161,29 @@ def join_column(
     *,
     stays_text: bool = False,
 ) -> pa.Array:
-    """One array from the chunks of a column; None where a file lacks it, `plain` where it came as
-    untyped text.
+    """Joins the chunks of a column.
 
-    `stays_text`: plain text is text, whatever it looks like.
+    The type is that of all chunks together, however they were cut: integers and floats give floats,
+    other types are widened by Arrow's rules, and without a common type they become text.
 
-    The type is that of all chunks together, however they were cut: numbers of both kinds are
-    floats, types that differ otherwise are widened by Arrow's rules, and what has no common type
-    becomes text.
+    Args:
+        chunks: The values of each batch; None where a batch has no such column.
+        lengths: The number of rows of each batch.
+        plain: Whether a chunk is untyped text, such as that of a CSV file.
+        stays_text: Whether untyped text is text, even if it looks like numbers.
     """
-    blanks = [
-        _without_blanks(chunk) if flag and chunk is not None else None
+    # plain text stays as it was written, without blanks
+    chunks = [
+        pc.if_else(pc.equal(chunk, ""), None, chunk) if flag and chunk is not None else chunk
         for chunk, flag in zip(chunks, plain, strict=True)
     ]
-    guessed = (
-        pa.large_string()
-        if stays_text
-        else _guess_type([blank for blank in blanks if blank is not None])
-    )
+    untyped = [
+        chunk for chunk, flag in zip(chunks, plain, strict=True) if flag and chunk is not None
+    ]
+    guessed = pa.large_string() if stays_text else _guess_type(untyped)
     typed = [
-        chunk if blank is None else _cast(blank, guessed)
-        for chunk, blank in zip(chunks, blanks, strict=True)
+        _cast(chunk, guessed) if flag and chunk is not None else chunk
+        for chunk, flag in zip(chunks, plain, strict=True)
     ]
     kind = _common_type([chunk.type for chunk in typed if chunk is not None])
     if kind is not None:
@@ -191,14 +191,8 @@ def join_column(
             return _concatenate(typed, lengths, kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a whole number that no float holds
             pass
-    texts = [
-        chunk if blank is None else blank for chunk, blank in zip(typed, blanks, strict=True)
-    ]  # plain text as it was written
-    return _concatenate(
-        [None if text is None else _as_text_column(text) for text in texts],
-        lengths,
-        pa.large_string(),
-    )
+    texts = [None if chunk is None else _as_text_column(chunk) for chunk in chunks]
+    return _concatenate(texts, lengths, pa.large_string())
 
 
 def _concatenate(chunks: list[pa.Array | None], lengths: list[int], kind: pa.DataType) -> pa.Array:
@@ -221,31 +215,24 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _as_text_column(chunk: pa.Array) -> pa.Array:
-    if is_text(chunk.type):
-        return as_strings(chunk)
-    return text_column(python_values(chunk))
+    return as_strings(chunk) if is_text(chunk.type) else text_column(python_values(chunk))
 
 
 def _common_type(kinds: list[pa.DataType]) -> pa.DataType | None:
-    """The type that holds all; None when there is none."""
-    found = list(dict.fromkeys(_enlarged(kind) for kind in kinds if not pa.types.is_null(kind)))
+    """The type to which all can be widened; None if there is none."""
+    found = dict.fromkeys(_enlarged(kind) for kind in kinds if not pa.types.is_null(kind))
     if not found:
         return pa.large_string()
+    schemas = [pa.schema([("", kind)]) for kind in found]
     try:
-        return (
-            pa.unify_schemas(
-                [pa.schema([("", kind)]) for kind in found], promote_options="permissive"
-            )
-            .field(0)
-            .type
-        )
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
 
 
 def _enlarged(kind: pa.DataType) -> pa.DataType:
-    """With 64-bit offsets: chunks of strings with 32-bit ones cannot be joined beyond 2 GB; views
-    cannot be taken.
+    """The type with 64-bit offsets: with 32 bits, chunks cannot be joined beyond 2 GB. Views do not
+    support `take`.
     """
     if is_text(kind):
         return pa.large_string()
@@ -256,13 +243,9 @@ def _enlarged(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _without_blanks(text: pa.Array) -> pa.Array:
-    return pc.if_else(pc.equal(text, ""), None, text)
-
-
 def _guess_type(chunks: list[pa.Array]) -> pa.DataType:
-    """Columns of CSV files have no type: whole numbers, then numbers, then text, whichever can be
-    written back as it was.
+    """The type of untyped text: integers, floats or text, the first from which all values can be
+    written back unchanged.
     """
     if all(chunk.null_count == len(chunk) for chunk in chunks):
         return pa.null()

@@ -20,17 +20,15 @@ NUM_TYPES = 6
 
 
 class Neighbor(TypedDict):
-    """Id and text of a neighbour of a sample node."""
+    """Id and text of a node."""
 
     id: str
     text: str
 
 
-class Sample(TypedDict):
+class Sample(Neighbor):
     """A sample node with some of its neighbours."""
 
-    id: str
-    text: str
     degree: int
     neighbors: list[Neighbor]
 
@@ -99,9 +97,11 @@ class GraphDescription(Result):
 
     def _percentile_rows(self) -> list[tuple[str, str]]:
         """Percentiles of degree and words, aligned in one cell each."""
-        kinds = {"degree": self.degree_percentiles, "words": self.words_percentiles}
-        rows = {"percentile": list(self.degree_percentiles)}
-        rows |= {name: [f"{value:,}" for value in found.values()] for name, found in kinds.items()}
+        rows = {
+            "percentile": list(self.degree_percentiles),
+            "degree": [f"{value:,}" for value in self.degree_percentiles.values()],
+            "words": [f"{value:,}" for value in self.words_percentiles.values()],
+        }
         widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
         return [
             (name, "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))
@@ -111,12 +111,8 @@ class GraphDescription(Result):
     def _sample_lines(self) -> list[str]:
         lines = []
         for sample in self.samples:
-            name, text = shorten(sample["id"]), shorten(sample["text"])
-            lines += ["", f"{name}: {text}  [{sample['degree']} neighbours]"]
-            lines += [
-                f"    {shorten(neighbor['id'])}: {shorten(neighbor['text'])}"
-                for neighbor in sample["neighbors"]
-            ]
+            lines += ["", f"{_shown(sample)}  [{sample['degree']} neighbours]"]
+            lines += [f"    {_shown(neighbor)}" for neighbor in sample["neighbors"]]
         return lines
 
 
@@ -127,7 +123,7 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
         >>> describe_graph(TextGraph.load("papers.graph")).nodes
         400
     """
-    degrees = graph.degrees()
+    degrees, summary = graph.degrees(), graph.summary
     words = np.asarray(pc.count_substring_regex(graph.texts, r"\S+"))
     types: dict[str, int] = {}
     if graph.edge_types is not None:
@@ -144,11 +140,11 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
         columns={name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
         edge_types=types,
         edge_times=_span(graph.edge_times),
-        self_loops=graph.summary.get("self_loops", 0),
-        left_aside=graph.summary.get("left_aside", {}),
-        edge_columns_not_kept=graph.summary.get("edge_columns_not_kept", []),
-        skipped=graph.summary.get("skipped", {}),
-        skipped_examples=graph.summary.get("skipped_examples", []),
+        self_loops=summary.get("self_loops", 0),
+        left_aside=summary.get("left_aside", {}),
+        edge_columns_not_kept=summary.get("edge_columns_not_kept", []),
+        skipped=summary.get("skipped", {}),
+        skipped_examples=summary.get("skipped_examples", []),
         samples=[_sample(graph, int(node)) for node in _sample_nodes(graph)],
     )
 
@@ -179,10 +175,8 @@ class ImportReport(Result):
         found = self.summary
         lines = [f"{self.nodes:,} nodes, {self.pairs:,} linked pairs"]
         loops = found.get("self_loops", 0)
-        kinds = {
-            "repeated or reversed": self.edges - loops - self.pairs,
-            "from a node to itself": loops,
-        }
+        repeated = self.edges - loops - self.pairs
+        kinds = {"repeated or reversed": repeated, "from a node to itself": loops}
         if merged := [f"{what}: {number:,}" for what, number in kinds.items() if number]:
             lines.append(f"  of {self.edges:,} edges {', '.join(merged)}")
         if columns := found.get("edge_columns_not_kept"):
@@ -214,6 +208,10 @@ def shorten(text: str, width: int = 100) -> str:
     """A text of at most `width` characters, without control characters."""
     text = printable(text)
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _shown(node: Neighbor) -> str:
+    return f"{shorten(node['id'])}: {shorten(node['text'])}"
 
 
 def _span(times: Array | None) -> list[float]:
