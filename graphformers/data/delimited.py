@@ -367,13 +367,18 @@ class CarefulReader:
         lines = io.BytesIO(block).readlines()
         if not ended and not block.endswith(b"\n"):
             lines.pop()
-        rows = self._rows(lines, ended=ended)
-        while found := list(islice(rows, BATCH_ROWS)):
-            fields = zip(*(fields for _, fields in found), strict=True)
-            columns = dict(zip(self._table.names, fields, strict=True))
+        found = self._rows(lines, ended=ended)
+        while True:
+            numbers, rows = [], []
+            for number, fields in islice(found, BATCH_ROWS):
+                numbers.append(number)
+                rows.append(fields)
+            if not rows:
+                break
+            columns = dict(zip(self._table.names, zip(*rows, strict=True), strict=True))
             yield TableBatch(
                 {name: pa.array(columns[name], pa.large_string()) for name in self._only},
-                line_locator(self._table.path, [number for number, _ in found]),
+                line_locator(self._table.path, numbers),
             )
         self.num_bytes = sum(map(len, lines[: self._done]))
 

@@ -101,14 +101,20 @@ def _read_json(
     texts: Sequence[str],
     required: Sequence[str],
 ) -> Iterator[TableBatch]:
-    records = _complete_records(path, problems, texts, required)
-    while block := list(islice(records, BATCH_ROWS)):
-        lines, values = zip(*block, strict=True)
-        names = only or dict.fromkeys([*texts, *(name for record in values for name in record)])
+    complete = _complete_records(path, problems, texts, required)
+    while True:
+        lines, records = [], []
+        # two lists: as tuples, the garbage collector would look at all of them
+        for line, record in islice(complete, BATCH_ROWS):
+            lines.append(line)
+            records.append(record)
+        if not records:
+            return
+        names = only or dict.fromkeys([*texts, *(name for record in records for name in record)])
         columns = {}
         for name in names:
             make = text_column if name in texts else make_column
-            columns[name] = make([record.get(name) for record in values])
+            columns[name] = make([record.get(name) for record in records])
         yield TableBatch(columns, line_locator(path, lines))
 
 
