@@ -1,4 +1,4 @@
-"""A folder on disk that is whole or not there.
+"""Artifacts: folders that are written completely or not at all.
 
 Every graph, split, model and vector store is a folder with a `manifest.json` that names its kind,
 format version, content fingerprint, the fingerprints of what it was made from, the settings that
@@ -10,12 +10,12 @@ names where something was. A process killed at any moment leaves the old folder 
 never half of either; abandoned drafts are swept by the next writer.
 
 Reading checks the manifest and all sizes at once. A file's checksum is compared when the file is
-first asked for; once it matched, `.verified.json` remembers the file's identity (size, modification
-time, inode), so that only a file that was copied or touched since is read through again. `verify()`
-reads everything regardless.
+first used; once it matched, `.verified.json` remembers the file's identity (size, modification
+time, inode), so that only a file that was copied or touched since is read again. `verify()` reads
+everything.
 
-A folder may come from somebody else. No name in its manifest and no link in it may lead out of it;
-places.py has the rule.
+Folders are exchanged between people: no name in a manifest and no link in a folder may lead out of
+it (places.py).
 """
 
 import ctypes
@@ -44,18 +44,18 @@ from graphformers.places import (
     shown,
 )
 
-# tells folders of `compare`, which hold many artifacts, from other people's
+# marks folders of `compare`, which contain many artifacts
 COMPARISON = ".comparison"
 MANIFEST = "manifest.json"
-# behind the name of a folder: what the work that makes it keeps
+# suffixes of folders with unfinished work
 TRAINING, EMBEDDING = ".training", ".embedding"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 # files inside an artifact that come or grow after it was written and have checksums of their own
 GROWING = ("changes.log", "index.usearch", "index.json")
 NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
-DRAFTS = (".index.",)  # what a killed writer of them leaves
-# what a manifest holds
+DRAFTS = (".index.",)  # beginnings of names of their temporary files
+# the fields of a manifest
 FIELDS = {
     "kind": str,
     "format": int,
@@ -130,7 +130,7 @@ class Artifact:
         return self.paths([name])[0]
 
     def paths(self, names: list[str]) -> list[Path]:
-        """The same for many files, with one look at what was verified before."""
+        """The paths of several files; reads once which were verified before."""
         stamps = _read_stamps(self.path)
         fresh = [name for name in names if stamps.get(name) != _stamp(self.path / name)]
         for name in fresh:
@@ -140,7 +140,7 @@ class Artifact:
         return [self.path / name for name in names]
 
     def verify(self) -> None:
-        """Compares every file with its checksum, whatever was compared before."""
+        """Compares every file with its checksum, including those that were verified before."""
         for name in self.files:
             self._compare(name)
         for name in NESTED:
@@ -228,7 +228,7 @@ def publish_artifact(
             try:
                 _exchange(draft.folder, target)
             except (OSError, AttributeError):  # a file system or a C library without the exchange
-                # of an earlier one: what stands at the target is newer
+                # A folder that an earlier process set aside is older than the target.
                 shutil.rmtree(_aside(target), ignore_errors=True)
                 os.rename(target, _aside(target))
                 os.rename(draft.folder, target)
@@ -252,12 +252,12 @@ def named(path: str | Path) -> Path:
 
 
 def _behind_links(path: str | Path) -> Path:
-    """A link stays a link; what it points to is written."""
+    """The path to write: a link is not replaced, but the folder to which it points."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else named(path)
 
 
 def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
-    """Raises early, before hours of work, what `write_artifact` would raise."""
+    """Raises the errors of `write_artifact`, before hours of work."""
     check_name(Path(path))
     path = _behind_links(path)
     bring_back(path)
@@ -293,7 +293,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Refuses what no folder of ours can be called."""
+    """Raises an error for names that no artifact can have."""
     if path.name in ("", ".."):
         raise ArtifactError(
             f"{path}: a folder that is there already, expected the name of one to be made"
@@ -305,7 +305,7 @@ def check_name(path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuses a place where nothing can be made."""
+    """Raises an error if nothing can be written there."""
     parent = path.parent
     while not os.path.lexists(parent):
         parent = parent.parent
@@ -489,7 +489,7 @@ def bring_back(target: Path) -> None:
 
 
 def sweep_drafts(path: str | Path) -> None:
-    """Removes what killed writers of an artifact left beside it."""
+    """Removes drafts that killed writers of an artifact left beside it."""
     target = _behind_links(path)
     with held(target.parent):
         _sweep(target)

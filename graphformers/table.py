@@ -1,4 +1,4 @@
-"""Tables of text: what results look like in a terminal, in a notebook, in Markdown and in JSON."""
+"""Tables of text, for terminals, notebooks, Markdown and JSON."""
 
 import html
 import io

@@ -1,4 +1,4 @@
-"""Arrays on disk and stable hashes: what graph, split and token files are made of."""
+"""Arrays in files, stable hashes, and compressed rows: used by graphs, splits and tokens."""
 
 import hashlib
 from pathlib import Path
@@ -26,9 +26,7 @@ def load_array(path: Path) -> Array:
 
 
 def save_table(path: Path, table: pa.Table) -> None:
-    """Writes an Arrow file whose columns are one chunk each, so that rows are found without a
-    search.
-    """
+    """Writes an Arrow file with one chunk for each column, so that rows need no search."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         for batch in table.combine_chunks().to_batches():
             writer.write_batch(batch)
@@ -135,8 +133,8 @@ def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
 
 
 def are_linked(indptr: Array, indices: Array, nodes: Array, others_QC: Array) -> Array:
-    """(Q, C) whether others_QC[q, c] stands in the compressed row of nodes[q]: a binary search in
-    all rows at once.
+    """(Q, C) whether others_QC[q, c] is in the compressed row of nodes[q]: a binary search in all
+    rows at once.
     """
     low = np.broadcast_to(indptr[nodes][:, None], others_QC.shape).copy()
     end = np.broadcast_to(indptr[nodes + 1][:, None], others_QC.shape)

@@ -319,7 +319,7 @@ class GraphBuilder:
 
 
 def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array | None:
-    """The times of several batches of edges, not a number where a batch has none; None where none
+    """Joins the times of several batches of edges: NaN for batches without times, None if no batch
     has any.
     """
     if all(times is None for times in batches):
@@ -369,45 +369,32 @@ def build_graph(
     if len(set(counts.values())) > 1:
         given = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         raise InputError(f"edges with {given} given, expected as many of each")
-    builder = GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty)
+    problems, place = Problems(strict=not skip_bad), Path("edges")
+    builder = GraphBuilder(problems, keep_empty=keep_empty)
     builder.add_table(node_table(nodes))
-    builder.add_edges(
-        EdgeBatch(
-            text_array(sources),
-            text_array(targets),
-            _edge_row,
-            None if types is None else text_array(types),
-            _times(times, builder.problems),
-        )
-    )
+
+    def locate(i: int) -> Place:
+        return place, f"row {i + 1}"
+
+    kinds = None if types is None else text_array(types)
+    moments = None
+    if times is not None:
+        moments, bad = TimeColumn().read(make_column(times), "times", place, locate, problems)
+        # An error even if bad rows are skipped: these edges have no rows to leave out.
+        if bad.any():
+            raise InputError(
+                f"{int(bad.sum()):,} of the times given are none; mend them, or leave them empty"
+            )
+    builder.add_edges(EdgeBatch(text_array(sources), text_array(targets), locate, kinds, moments))
     return builder.build()
-
-
-def _edge_row(i: int) -> Place:
-    return Path("edges"), f"row {i + 1}"
-
-
-def _times(given: Sequence[object] | None, problems: Problems) -> Array | None:
-    """Times in memory; None where one is not known. What is no time is an error: edges have no rows
-    that could be left out.
-    """
-    if given is None:
-        return None
-    times, bad = TimeColumn().read(make_column(given), "times", Path("edges"), _edge_row, problems)
-    if bad.any():
-        raise InputError(
-            f"{int(bad.sum()):,} of the times given are none; mend them, or leave them empty"
-        )
-    return times
 
 
 def node_table(
     nodes: Iterable[object], known_texts: Callable[[pa.Array], pa.Array] | None = None
 ) -> pa.Table:
-    """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id
-    and text.
+    """Nodes of any kind of table in Python as an Arrow table with the columns id and text.
 
-    Where they have no texts, `known_texts` gives them by id.
+    If there is no column of texts, `known_texts` gives them by id.
     """
     table = table_in_memory(nodes, "nodes", NODE)
     names = table.column_names
@@ -426,7 +413,7 @@ def node_table(
 
 
 def text_array(values: Iterable[object]) -> pa.Array:
-    """Ids or types in memory as an array of strings; None where one is missing."""
+    """Ids or types in memory as an array of strings; missing ones are null."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return as_strings(one_chunk(values))
     values = values.tolist() if hasattr(values, "tolist") else values  # numpy's, torch's

@@ -1,9 +1,8 @@
 """Delimited text, .csv and .tsv, as streams of column batches.
 
-A file is read in blocks of whole rows. A block whose quotes and line ends can be understood in one
-way only goes to Arrow's reader; any other, and any that Arrow refuses, goes row by row through
-Python's `csv`, slower and exact: it names the line, or leaves the row out. So speed is what clean
-data gets, and no row is lost to a guess.
+A file is read in blocks of whole rows. A block whose quotes and line ends are unambiguous is parsed
+by Arrow. Any other block, and any that Arrow refuses, is parsed row by row by Python's `csv`, which
+is slower and exact: it names the line of a malformed row, or leaves the row out.
 """
 
 import csv
@@ -42,9 +41,8 @@ BLOCK_BYTES = 16 << 20
 ARROW_BYTES = 4 << 20  # Arrow parses parts of this size on all cores
 BATCH_ROWS = 65_536
 LONGEST_FIELD = 1 << 24  # characters; longer ones are an unclosed quote
-# From so many whole lines on, each with as many fields as a row, a quoted field is taken for one
-# that a stray quote opened: prose with commas may look like rows for a while, prose with tabs
-# hardly.
+# A quoted field with at least so many whole lines that all have as many fields as a row is taken
+# for one opened by a stray quote. Lines of prose may have that many commas, but hardly tabs.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
 LIKE_ROWS = (
     "rows, expected a closing quote (--no-quotes reads quotes as "
@@ -362,7 +360,7 @@ class CarefulReader:
         self.num_bytes = 0  # of these lines
 
     def read(self, block: bytes, *, ended: bool) -> Iterator[TableBatch]:
-        """Yields batches. What may be a part of a row is not read, unless the file `ended`."""
+        """Yields batches. An incomplete row at the end is not read, unless the file `ended`."""
         self._is_utf8 = bad_bytes(block) is None
         lines = io.BytesIO(block).readlines()
         if not ended and not block.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Descriptions of graphs: what `info` shows of one, and what `import` reports."""
+"""Descriptions of graphs, for `info`, and reports of imports, for `import`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -151,7 +151,7 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
 
 @dataclass(frozen=True)
 class ImportReport(Result):
-    """What an import read and what it left out. Made by `describe_import`.
+    """What was read by an import and what was left out. Made by `describe_import`.
 
     Attributes:
         nodes: Number of nodes.

@@ -14,7 +14,7 @@ from graphformers.places import JsonObject
 
 SKIPPING = "--skip-bad leaves such rows out and counts them"
 EXAMPLES = 5  # listed of each reason
-ELSEWHERE = "\0"  # in a detail: where a second place comes in
+ELSEWHERE = "\0"  # placeholder of a second place in a detail
 
 RowKey = tuple[int, int, int]  # offset and first line of a block of a file, row of that block
 

@@ -135,10 +135,10 @@ class ImportSettings(Settings):
         require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
 
     def remembered(self) -> dict[str, object]:
-        """The settings that a graph saves, so that updates read their tables in the same way.
+        """The settings that a graph saves, so that updates read tables in the same way.
 
         Returns:
-            Those settings that differ from the defaults.
+            The settings that differ from the defaults.
         """
         roles = ("id", "text", "src", "dst", "type")
         found: dict[str, object] = {name: getattr(self, name) for name in (*TABLES, "keep_empty")}
@@ -202,7 +202,7 @@ class SplitSettings(Settings):
             )
 
 
-# Role -> column names that mean it, the best first.
+# role -> column names by which it is recognised, the best first
 ROLES = {
     "id": ("id", "node", "node_id", "paperid", "key", "name"),
     "text": ("text", "title", "name", "label", "description", "abstract"),
@@ -240,7 +240,7 @@ ROLES = {
 
 
 def guess_column(role: str, names: list[str], settings: ImportSettings) -> str | None:
-    """The column of a role: the one the user named, or the first whose name means the role.
+    """The column of a role: the one the user named, or the best by its name.
 
     Returns None if there is no such column.
     """
@@ -250,7 +250,7 @@ def guess_column(role: str, names: list[str], settings: ImportSettings) -> str |
 
 
 def meaning(role: str, names: list[str], settings: ImportSettings) -> list[str]:
-    """All columns whose names mean the role, the best first."""
+    """All columns that the role is recognised by, the best first."""
     lower = {name.lower(): name for name in reversed(names)}
     words = ROLES[role]
     # In sessions, the id of an item is the column that the log calls item.

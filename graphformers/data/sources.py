@@ -15,7 +15,8 @@ from graphformers.progress import Progress, progress
 
 RENAMED = "compressed files are known by their names, call it …"
 UNPACKED = "unpack it, or save it as CSV"
-BEGINNINGS = {  # of files that are not text, whatever their names say: what they are and what to do
+# beginnings of files that are not text: the format, and what to do
+BEGINNINGS = {
     b"\x1f\x8b": ("gzip", f"{RENAMED}.gz"),
     b"\xfd7zXZ\0": ("xz", f"{RENAMED}.xz"),
     b"BZh91AY&SY": ("bzip2", f"{RENAMED}.bz2"),
@@ -44,7 +45,7 @@ class BrokenStreamError(Exception):
 
 
 def file_kind(path: Path) -> str:
-    """The suffix that says what is in a file, compression aside: "papers.csv.gz" is "csv"."""
+    """The suffix of a file without that of a compression: "papers.csv.gz" is "csv"."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
     return suffixes[-1].lstrip(".").lower() if suffixes else ""
 
@@ -59,7 +60,7 @@ def check_files(paths: list[Path]) -> None:
 
 
 class TrackedFile(io.FileIO):
-    """A file that tells a progress bar how far it has been read, compressed or not."""
+    """A file that updates a progress bar by the bytes read."""
 
     def __init__(self, path: Path, task: Progress) -> None:
         super().__init__(path, "rb")

@@ -104,7 +104,7 @@ def _read_json(
     complete = _complete_records(path, problems, texts, required)
     while True:
         lines, records = [], []
-        # two lists: as tuples, the garbage collector would look at all of them
+        # two lists: with tuples, the garbage collector takes as long as the decoder
         for line, record in islice(complete, BATCH_ROWS):
             lines.append(line)
             records.append(record)

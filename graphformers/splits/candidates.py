@@ -45,11 +45,19 @@ def draw_candidates(
 
 @dataclass(frozen=True, eq=False)
 class DefaultLists:
-    """The default length of the lists, and which questions are left out for it."""
+    """The default length of the lists, and which questions are left out for it.
 
-    count: int  # candidates per question
-    kept: list[Array]  # for each set of questions, (Q,) bool: which are asked
-    notes: list[str]  # why, where not all are asked or the lists are shorter than DEFAULT_COUNT
+    Attributes:
+        count: Candidates per question.
+        asked: The questions of each set that are kept.
+        left_out: The other questions.
+        notes: Reasons, if questions are left out or lists are shorter than DEFAULT_COUNT.
+    """
+
+    count: int
+    asked: list[Array]
+    left_out: Array
+    notes: list[str]
 
 
 def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> DefaultLists:
@@ -75,7 +83,8 @@ def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> Defa
     notes = _why_left_out(graph, pairs, possible, kept, eligible) + _why_short(
         graph, pairs[kept], possible[kept], eligible
     )
-    return DefaultLists(count, np.split(kept, parts), notes)
+    kept_asked = [part[keep] for part, keep in zip(asked, np.split(kept, parts), strict=True)]
+    return DefaultLists(count, kept_asked, pairs[~kept], notes)
 
 
 def _why_left_out(

@@ -76,14 +76,14 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
     wanted = wanted_pairs(settings, len(pairs))
     order = np.lexsort((pair_hashes(graph, pairs, settings.seed), -times))
     late, found, degrees = pairs[:0], np.zeros(0, dtype=np.int64), graph.degrees()
-    # The earlier half is what models see.
+    # Models see at least the earlier half.
     most = len(order) // 2
     tried = min(sum(wanted), most)
     while True:
         latest = pairs[order[:tried]]
         left = degrees - np.bincount(latest.reshape(-1), minlength=graph.num_nodes)
         can_be_asked = np.flatnonzero((left[latest] > 0).all(1))
-        # With more held out it may be fewer again: their ends lose their other links.
+        # Holding out more pairs can leave fewer questions, as their ends lose other links.
         if len(can_be_asked) > len(found):
             late, found = latest, can_be_asked
         if len(found) >= sum(wanted) or tried >= most:

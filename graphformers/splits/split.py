@@ -298,10 +298,7 @@ def split_links(
     if count is None:
         lists = default_lists(graph, asked, eligible)
         count, notes = lists.count, notes + lists.notes
-        left_out = np.concatenate(
-            [pairs[~kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
-        )
-        asked = [pairs[kept] for pairs, kept in zip(asked, lists.kept, strict=True)]
+        asked, left_out = lists.asked, lists.left_out
         # With other ways to hold out they are later than held-out links, or of unknown nodes.
         if settings.held_out == "links" and len(left_out):
             rows = give_back(graph, rows, left_out)

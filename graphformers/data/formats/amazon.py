@@ -1,8 +1,7 @@
 """SNAP's amazon-meta.txt: products with their titles, linked to the products that Amazon called
 similar.
 
-Discontinued products have no title and are left aside; similar products outside the file are
-normal.
+Discontinued products have no title and are left out. Similar products outside the file are normal.
 """
 
 from pathlib import Path

@@ -18,7 +18,7 @@ def read(
     import msgspec
 
     class Paper(msgspec.Struct):
-        """The fields that are read; the decoder passes over the others without building them."""
+        """The fields that are read; the decoder skips all others."""
 
         id: int | str
         title: str | None = None

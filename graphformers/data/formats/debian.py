@@ -1,7 +1,7 @@
 """Debian Packages files: descriptions, linked by Depends, Recommends and Suggests.
 
-Several versions of one package are normal, the first one counts; so are dependencies outside the
-file and on virtual packages.
+Several versions of a package are normal: the first one is read. Dependencies outside the file and
+on virtual packages are normal as well.
 """
 
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ SEPARATOR = "|'|"
 
 
 def text_id(text: str) -> str:
-    """The id of a text: 16 hexadecimal digits, the same wherever the text turns up."""
+    """The id of a text: its hash, as 16 hexadecimal digits."""
     return f"{int(hash_strings([text])[0]):016x}"
 
 

@@ -111,8 +111,8 @@ class Library:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
-        self._aliases: dict[str, str] = {}  # "module.name" -> what was imported under that name
-        self._stars: dict[str, list[str]] = {}  # module -> modules of which it imports everything
+        self._aliases: dict[str, str] = {}  # "module.name" -> origin of an imported name
+        self._stars: dict[str, list[str]] = {}  # module -> modules imported by "from … import *"
 
     def add_module(self, name: str, path: Path) -> None:
         try:
@@ -204,7 +204,7 @@ class Library:
 
 
 def first_paragraph(node: ast.Module | Definition) -> str | None:
-    """The first paragraph of a docstring on one line; None when there is none with words in it."""
+    """The first paragraph of a docstring on one line; None if it has no words."""
     docstring = ast.get_docstring(node, clean=False)
     if not docstring:
         return None

@@ -1,8 +1,7 @@
-"""The paper's Product graph: a log of who viewed which item when, and a table with the items'
-texts.
+"""The paper's Product graph: a log of views with user, time and item, and a table of items.
 
-Two items are linked when one user viewed both within the window (30 minutes by default), counted by
-users: an item reloaded ten times counts once. `min_count` users must agree.
+Two items are linked if at least `min_count` users viewed both within the window (30 minutes by
+default). Each user counts once.
 """
 
 from pathlib import Path
@@ -86,7 +85,7 @@ def _read_logs(
 
 
 def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Array:
-    """The users of a batch as a dictionary; those without a name are bad rows and null."""
+    """The users of a batch as a dictionary; rows without a user are bad, and null."""
     users = batch.columns[name]
     users = pc.if_else(pc.equal(pc.utf8_trim_whitespace(users), ""), None, users)
     nobody = np.asarray(users.is_null().to_numpy(zero_copy_only=False))
@@ -102,8 +101,8 @@ def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Arr
 def _without_robots(
     users: Array, times: Array, builder: GraphBuilder, settings: ImportSettings
 ) -> Array:
-    """The views in the order of user and time, without those of users who viewed more than a person
-    can within a window.
+    """The views in the order of user and time, without users with more than `max_views` views in
+    one window.
     """
     order = np.lexsort((times, users))
     if not len(order):

@@ -118,7 +118,7 @@ def _read_node_file(
         path, builder.problems, settings, only=only, texts=roles, required=required
     ):
         others = [name for name in batch.columns if name not in roles] + kept_texts
-        # A column asked for that the records of a .jsonl lack comes as nulls without a type.
+        # A requested column that no record of a .jsonl has is an array of nulls.
         columns = {
             names[name]: batch.columns[name]
             for name in others
