@@ -1,28 +1,13 @@
 """Packed rows against padding, and the shape of the paper's Table 5; prints JSON.
 
-    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json
-#
-BERT-base,
-bf16
-on
-a
-GPU
-    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small
-#
-MiniLM,
-float32
-on
-a
-CPU
-    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512
-#
-texts
-of
-few
-words
+BERT-base in bfloat16 on a GPU, MiniLM's shape in float32 on a CPU, and texts of few words there:
 
-Weights are random: speed does not depend on them. All variants run
-the same layers, compiled, in one process, on batches that lie on the device already:
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small
+    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512
+
+Weights are random: speed does not depend on them. All variants run the same layers, compiled, in
+one process, on batches that lie on the device already:
 
 - packed: rows of 128 tokens, several nodes to a row;
 - padded: one node to a row, as wide as the longest of the batch, in the order of the file, as the
