@@ -22,6 +22,9 @@ from typing import Any
 
 from graphformers.errors import GraphFormersError
 
+# the value of a setting in a recipe, a folder or JSON
+SettingValue = int | float | str | bool | None
+
 _TYPES = {
     "int": numbers.Integral,
     "float": numbers.Real,

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.registry import method_class
-
-SettingValue = int | float | str | bool | None
+from graphformers.settings import SettingValue
 
 # the methods in the order of the paper's Table 2
 TITLES = {
