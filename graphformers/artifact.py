@@ -31,12 +31,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from graphformers.errors import ArtifactError
-from graphformers.files import checksum, full_disk, sync
+from graphformers.files import checksum, full_disk, held, remove_abandoned, sync
 from graphformers.places import (
     ELSEWHERE,
+    JsonObject,
     check_inner_name,
     read_object,
     refuse_links_out,
@@ -68,19 +69,39 @@ FIELDS = {
 WORDS = {str: "a text", int: "a whole number", dict: "an object"}
 
 
+class ParentEntry(TypedDict):
+    """What a manifest says of a parent: its fingerprint, and its path from the child."""
+
+    fingerprint: str
+    path: str
+
+
+class FileEntry(TypedDict):
+    """What a manifest says of a file."""
+
+    bytes: int
+    sha256: str
+
+
 @dataclass
 class Draft:
-    """An artifact being written: put files into `folder`, say in `settings`, `summary` and
-    `parents` what they are.
+    """An artifact being written: its files go into `folder`.
+
+    Attributes:
+        folder: A hidden folder.
+        settings: The settings that made the artifact.
+        summary: What it contains.
+        parents: What it was made from.
+        checksums: SHA-256 of files, where it is known from writing them.
+        lock: A handle of the folder, which is locked until it is in place. A duplicate of the
+            handle keeps the lock.
     """
 
     folder: Path
-    settings: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    parents: dict[str, dict[str, str]] = field(default_factory=dict)
-    # SHA-256 of files where it is known from writing them
+    settings: JsonObject = field(default_factory=dict)
+    summary: JsonObject = field(default_factory=dict)
+    parents: dict[str, ParentEntry] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
-    # a handle of the folder, which is locked until it is in place; who duplicates it keeps the lock
     lock: int = -1
 
     def path(self, name: str) -> Path:
@@ -94,17 +115,17 @@ class Artifact:
     path: Path
     kind: str
     fingerprint: str
-    parents: dict[str, dict[str, str]]
-    settings: dict[str, Any]
-    summary: dict[str, Any]
-    files: dict[str, dict[str, Any]]
+    parents: dict[str, ParentEntry]
+    settings: JsonObject
+    summary: JsonObject
+    files: dict[str, FileEntry]
 
     def file(self, name: str) -> Path:
         """The path of one of its files, whose checksum has been compared with the manifest."""
         if name not in self.files:
+            found = ", ".join(sorted(self.files))
             raise ArtifactError(
-                f"{self.path}: no file {name} in this {self.kind}; it holds "
-                f"{', '.join(sorted(self.files))}"
+                f"{self.path}: no file {name} in this {self.kind}; it holds {found}"
             )
         return self.paths([name])[0]
 
@@ -122,10 +143,9 @@ class Artifact:
         """Compares every file with its checksum, whatever was compared before."""
         for name in self.files:
             self._compare(name)
-        for inner in (
-            folder for name in NESTED for folder in sorted((self.path / name).glob("*/"))
-        ):
-            open_artifact(inner, None, None).verify()
+        for name in NESTED:
+            for inner in sorted((self.path / name).glob("*/")):
+                open_artifact(inner, None, None).verify()
 
     def _compare(self, name: str) -> None:
         if checksum(self.path / name) != self.files[name]["sha256"]:
@@ -149,19 +169,15 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
     if version is not None and manifest["format"] != version:
         raise ArtifactError(
             f"{path}: {manifest['kind']} of format {manifest['format']}, this version reads format "
-            f"{version}; "
-            "make it again or use the version that wrote it "
-            f"({manifest['written_by']})"
+            f"{version}; make it again or use the version that wrote it ({manifest['written_by']})"
         )
     for name, entry in manifest["files"].items():
         file = path / name
         size = file.stat().st_size if os.path.isfile(file) else None
         if size != entry["bytes"]:
             found = "is missing" if size is None else f"has {size:,} bytes"
-            raise ArtifactError(
-                f"{file}: {found}, expected {entry['bytes']:,} bytes; {manifest['kind']} damaged, "
-                f"to be made again"
-            )
+            words = f"{found}, expected {entry['bytes']:,} bytes"
+            raise ArtifactError(f"{file}: {words}; {manifest['kind']} damaged, to be made again")
     keys = ("kind", "fingerprint", "parents", "settings", "summary", "files")
     return Artifact(path=path, **{key: manifest[key] for key in keys})
 
@@ -181,11 +197,15 @@ def write_artifact(
         target.parent.mkdir(parents=True, exist_ok=True)
         folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
         try:  # from before there is anything, so that an interrupt at any moment leaves nothing
-            lock = _make_draft(folder, target)
+            with held(target.parent):
+                _sweep(target)
+                folder.mkdir()
+                # tells other writers that this one is alive; the kernel drops it with the process
+                lock = os.open(folder, os.O_RDONLY)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             draft = Draft(folder, lock=lock)
             yield draft
-            _seal(draft, kind, version)
-            _publish(folder, target, kind, force)
+            publish_artifact(draft, target, kind, version, force=force)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             if lock is not None:
@@ -197,17 +217,28 @@ def write_artifact(
 def publish_artifact(
     draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False
 ) -> None:
-    """Puts a folder that was filled piece by piece, over many runs perhaps, in place as one
-    artifact.
-    """
-    target = _behind_links(path)
+    """Puts a folder in place as one artifact, after it was filled, perhaps over many runs."""
     _seal(draft, kind, version)
-    _publish(draft.folder, target, kind, force)
+    target = _behind_links(path)
+    with held(target.parent):
+        check_writable(target, kind, force=force)
+        if not target.exists() or not any(target.iterdir()):
+            os.rename(draft.folder, target)
+        else:
+            try:
+                _exchange(draft.folder, target)
+            except (OSError, AttributeError):  # a file system or a C library without the exchange
+                # of an earlier one: what stands at the target is newer
+                shutil.rmtree(_aside(target), ignore_errors=True)
+                os.rename(target, _aside(target))
+                os.rename(draft.folder, target)
+                shutil.rmtree(_aside(target), ignore_errors=True)
+        sync(target.parent)
 
 
 def named(path: str | Path) -> Path:
-    """A path that says where a folder is when another was put in its place: from within the old
-    one, `.` and `..` would not.
+    """A path that stays valid when the folder is replaced: from within the old folder, `.` and `..`
+    do not.
     """
     path = Path(path)
     if path.name and ".." not in path.parts:
@@ -223,29 +254,6 @@ def named(path: str | Path) -> Path:
 def _behind_links(path: str | Path) -> Path:
     """A link stays a link; what it points to is written."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else named(path)
-
-
-def _make_draft(folder: Path, target: Path) -> int:
-    """Makes a folder to write in, and the lock that tells other writers it is alive; the kernel
-    drops it with the process.
-    """
-    with _locked(target.parent):
-        _sweep(target)
-        folder.mkdir()
-        lock = os.open(folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps our other processes from publishing or sweeping in the same folder for a moment."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
@@ -272,16 +280,10 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
         )
     if not force:
         raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
-    ours = {Path(name).parts[0] for name in manifest["files"]} | {
-        MANIFEST,
-        VERIFIED,
-        *NESTED,
-        *GROWING,
-    }
-    found = (
-        entry.name for entry in path.iterdir() if not entry.name.startswith((VERIFIED, *DRAFTS))
-    )
-    foreign = sorted(name for name in found if name not in ours)
+    ours = {Path(name).parts[0] for name in manifest["files"]}
+    ours |= {MANIFEST, *NESTED, *GROWING}
+    names = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
+    foreign = [name for name in names if not name.startswith((VERIFIED, *DRAFTS))]
     if foreign:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); "
@@ -315,18 +317,16 @@ def check_place(path: Path) -> None:
         )
 
 
-def parent_entry(parent: Artifact, target: str | Path) -> dict[str, str]:
-    """What a child's manifest says of `parent`: its fingerprint, and where it lay as seen from the
-    child.
-    """
+def parent_entry(parent: Artifact, target: str | Path) -> ParentEntry:
+    """The entry of `parent` in the manifest of a child that is written to `target`."""
     return {
         "fingerprint": parent.fingerprint,
         "path": os.path.relpath(parent.path.resolve(), Path(target).resolve()),
     }
 
 
-def parent_of(child: Artifact, role: str) -> dict[str, str]:
-    """What the manifest of `child` says of a parent: its fingerprint and its path."""
+def parent_of(child: Artifact, role: str) -> ParentEntry:
+    """The entry of a parent in the manifest of `child`."""
     if role not in child.parents:
         words = f"does not say which {role} it was made from; make it again"
         raise ArtifactError(f"{child.path}: {words}")
@@ -334,44 +334,39 @@ def parent_of(child: Artifact, role: str) -> dict[str, str]:
 
 
 def find_parent(child: Artifact, role: str) -> Path:
-    """Where the parent of `child` lay when the child was written, also if both were moved together.
+    """The folder of a parent, also if parent and child were moved together.
 
-    It may lie anywhere, so it is no more than a folder for `open_artifact`, which says what it is.
+    It may be any folder: only `open_artifact` says what it is.
     """
     place = Path(os.path.normpath(child.path.resolve() / parent_of(child, role)["path"]))
     if not place.is_dir():
-        advice = "put it or a link to it there" + (
-            ", or say where it is with --model" if role == "model" else ""
-        )
-        raise ArtifactError(
-            f"{child.path}: the {role} it was made from is not there, looked for at {place}; "
-            f"{advice}"
-        )
+        words = f"the {role} it was made from is not there, looked for at {place}"
+        other = ", or say where it is with --model" if role == "model" else ""
+        raise ArtifactError(f"{child.path}: {words}; put it or a link to it there{other}")
     return place
 
 
 def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
-    """Refuses a mix: `child` must have been made from exactly this `parent`."""
+    """Raises an error if `child` was not made from exactly this `parent`."""
     expected = parent_of(child, role)["fingerprint"]
     if parent.fingerprint != expected:
         raise ArtifactError(
             f"{child.path} was made from another {role} than {parent.path}: fingerprint "
-            f"{expected[:12]}, found "
-            f"{parent.fingerprint[:12]}; use the {role} it was made from, or make it again"
+            f"{expected[:12]}, found {parent.fingerprint[:12]}; use the {role} it was made from, "
+            f"or make it again"
         )
 
 
 def _seal(draft: Draft, kind: str, version: int) -> None:
     from graphformers.version import __version__
 
-    found = [
-        file
-        for file in draft.folder.rglob("*")
-        if file.is_file() and not file.name.startswith(VERIFIED)
-    ]
-    names = sorted(str(file.relative_to(draft.folder)) for file in found)
-    names = [name for name in names if name != MANIFEST]
-    files = {
+    found = [file for file in draft.folder.rglob("*") if file.is_file()]
+    names = sorted(
+        str(file.relative_to(draft.folder))
+        for file in found
+        if not file.name.startswith(VERIFIED) and file != draft.path(MANIFEST)
+    )
+    files: dict[str, FileEntry] = {
         name: {
             "bytes": (draft.folder / name).stat().st_size,
             "sha256": draft.checksums.get(name) or checksum(draft.folder / name),
@@ -406,20 +401,14 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
 def _why_missing(path: Path) -> str:
     if path.exists():
         return "a file, expected one of our folders"
-    work = next(
-        (
-            place
-            for suffix in (TRAINING, EMBEDDING)
-            if (place := path.with_name(path.name + suffix)).is_dir()
-        ),
-        None,
-    )
-    return (
-        f"not finished, the command that makes it goes on from {work}" if work else "no such folder"
-    )
+    for suffix in (TRAINING, EMBEDDING):
+        work = path.with_name(path.name + suffix)
+        if work.is_dir():
+            return f"not finished, the command that makes it goes on from {work}"
+    return "no such folder"
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> JsonObject:
     if not path.is_dir():
         raise ArtifactError(f"{path}: {_why_missing(path)}")
     if not (path / MANIFEST).is_file():
@@ -444,54 +433,33 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_manifest(place: Path, manifest: dict[str, Any]) -> None:
-    """Its checksum says that a manifest is whole, not that we wrote it: so it is looked at."""
+def _check_manifest(place: Path, manifest: JsonObject) -> None:
+    """Checks all values: the checksum of a manifest does not say who wrote it."""
+
+    def require(what: str, value: object, holds: bool, expected: str) -> None:
+        if not holds:
+            words = f"{what} is {shown(value)}, expected {expected}"
+            raise ArtifactError(f"{place}: {words}; {ELSEWHERE}")
+
+    def require_type(what: str, value: object, kind: type) -> None:
+        # true and false are no numbers here
+        require(what, value, type(value) is kind, WORDS[kind])
+
     for name, kind in FIELDS.items():
-        _require(place, name, manifest.get(name), kind)
+        require_type(name, manifest.get(name), kind)
     for role, entry in manifest["parents"].items():
         what = f"the parent {shown(role)}"
-        _require(place, what, entry, dict)
-        _require(place, f"the fingerprint of {what}", entry.get("fingerprint"), str)
-        _require(place, f"the path of {what}", entry.get("path"), str)
-        if "\0" in entry["path"]:
-            raise _forged(place, f"the path of {what}", entry["path"], "a path")
+        require_type(what, entry, dict)
+        for name in ("fingerprint", "path"):
+            require_type(f"the {name} of {what}", entry.get(name), str)
+        require(f"the path of {what}", entry["path"], "\0" not in entry["path"], "a path")
     for name, entry in manifest["files"].items():
         check_inner_name(place, name)
-        if name in (MANIFEST, VERIFIED):
-            raise _forged(place, "a file", name, "all others but that")
-        _require(place, f"the entry of {name}", entry, dict)
-        _require(place, f"the size of {name}", entry.get("bytes"), int)
-        _require(place, f"the checksum of {name}", entry.get("sha256"), str)
-        if entry["bytes"] < 0:
-            raise _forged(place, f"the size of {name}", entry["bytes"], "0 or more")
-
-
-def _require(place: Path, what: str, value: Any, kind: type) -> None:
-    """Refuses a value of another type; true and false are no numbers here."""
-    if type(value) is not kind:
-        raise _forged(place, what, value, WORDS[kind])
-
-
-def _forged(place: Path, what: str, value: Any, expected: str) -> ArtifactError:
-    words = f"{what} is {shown(value)}, expected {expected}"
-    return ArtifactError(f"{place}: {words}; {ELSEWHERE}")
-
-
-def _publish(draft: Path, target: Path, kind: str, force: bool) -> None:
-    with _locked(target.parent):
-        check_writable(target, kind, force=force)
-        if not target.exists() or not any(target.iterdir()):
-            os.rename(draft, target)
-        else:
-            try:
-                _exchange(draft, target)
-            except (OSError, AttributeError):  # a file system or a C library without the exchange
-                # of an earlier one: what stands at the target is newer
-                shutil.rmtree(_aside(target), ignore_errors=True)
-                os.rename(target, _aside(target))
-                os.rename(draft, target)
-                shutil.rmtree(_aside(target), ignore_errors=True)
-        sync(target.parent)
+        require("a file", name, name not in (MANIFEST, VERIFIED), "all others but that")
+        require_type(f"the entry of {name}", entry, dict)
+        require_type(f"the size of {name}", entry.get("bytes"), int)
+        require_type(f"the checksum of {name}", entry.get("sha256"), str)
+        require(f"the size of {name}", entry["bytes"], entry["bytes"] >= 0, "0 or more")
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -511,11 +479,11 @@ def _aside(target: Path) -> Path:
 
 
 def bring_back(target: Path) -> None:
-    """Without an exchange, replacing takes two renames; killed between them, the old folder waits
-    under its other name.
+    """Restores a folder that was being replaced by two renames, where there is no exchange, when
+    the process was killed between them.
     """
     if not target.exists() and _aside(target).is_dir():
-        with _locked(target.parent):
+        with held(target.parent):
             if not target.exists() and _aside(target).is_dir():
                 os.rename(_aside(target), target)
 
@@ -523,29 +491,18 @@ def bring_back(target: Path) -> None:
 def sweep_drafts(path: str | Path) -> None:
     """Removes what killed writers of an artifact left beside it."""
     target = _behind_links(path)
-    with _locked(target.parent):
+    with held(target.parent):
         _sweep(target)
 
 
 def _sweep(target: Path) -> None:
-    """Removes drafts of this target whose writer is dead."""
-    for folder in target.parent.glob(f".{glob.escape(target.name)}.draft-*"):
-        try:
-            handle = os.open(folder, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(handle)
+    """Removes drafts of this target whose writers are gone."""
+    remove_abandoned(target.parent.glob(f".{glob.escape(target.name)}.draft-*"))
     if target.exists():
         shutil.rmtree(_aside(target), ignore_errors=True)
 
 
-def _digest(value: dict[str, Any]) -> str:
+def _digest(value: JsonObject) -> str:
     return hashlib.sha256(
         json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
     ).hexdigest()

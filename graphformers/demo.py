@@ -20,7 +20,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Matches, Searcher
 from graphformers.splits.split import LinkSplit, split_links
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ METHODS = ("plm.one-stage", "graphformers.one-stage")
 
 
 @dataclass(frozen=True)
-class Searched:
+class Searched(Result):
     """A search in the vectors of the demo.
 
     Attributes:
@@ -73,9 +73,6 @@ class Searched:
                 f"'your words'",
             ),
         )
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,27 +51,35 @@ def put_in_place(path: Path) -> Iterator[Path]:
 
 def sweep_beside(path: Path) -> None:
     """Removes temporary files that killed processes left beside a file."""
-    for beside in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
+    remove_abandoned(path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"))
+
+
+def remove_abandoned(drafts: Iterable[Path]) -> None:
+    """Removes temporary files and folders that no process has locked."""
+    for draft in drafts:
         # Another process is writing it, or it is gone.
         with suppress(OSError):
-            handle = os.open(beside, os.O_RDWR)
+            handle = _open_lock(draft)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                beside.unlink()
+                if draft.is_dir():
+                    shutil.rmtree(draft, ignore_errors=True)
+                else:
+                    draft.unlink()
             finally:
                 os.close(handle)
 
 
 @contextmanager
 def held(lock: Path, message: str | None = None) -> Iterator[None]:
-    """Holds a file lock for a `with` block; the kernel releases it when the process ends.
+    """Holds a lock for a `with` block; the kernel releases it when the process ends.
 
     Args:
-        lock: The lock file, which stays.
+        lock: A folder, or a lock file, which is made if it does not exist, and stays.
         message: The error to raise where another process has the lock; without one, the call waits.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = _open_lock(lock, os.O_CREAT)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if message else 0))
@@ -82,6 +90,11 @@ def held(lock: Path, message: str | None = None) -> Iterator[None]:
         os.close(handle)
 
 
+def _open_lock(path: Path, flags: int = 0) -> int:
+    """A handle of a file or a folder, by which it can be locked."""
+    return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | flags, 0o666)
+
+
 def foreign_entry(folder: Path, mark: str) -> str | None:
     """The first entry of a folder that graphformers did not put there.
 
@@ -89,14 +102,8 @@ def foreign_entry(folder: Path, mark: str) -> str | None:
     """
     if not folder.is_dir() or (folder / mark).is_file():
         return None
-    return next(
-        (
-            entry.name
-            for entry in sorted(folder.iterdir())
-            if not entry.name.startswith(f".{mark}.")
-        ),
-        None,
-    )
+    names = sorted(entry.name for entry in folder.iterdir())
+    return next((name for name in names if not name.startswith(f".{mark}.")), None)
 
 
 def checksum(path: Path) -> str:

@@ -13,13 +13,15 @@ from typing import Any
 
 from graphformers.errors import ArtifactError
 
+# the values are checked by whoever reads them
+JsonObject = dict[str, Any]
 # letters of a name or a value in a message
 SHOWN = 80
 # what to do with a folder that we cannot have written
 ELSEWHERE = "do not use this folder, get it again from whom you trust"
 
 
-def check_inner_name(source: Path, name: Any) -> None:
+def check_inner_name(source: Path, name: object) -> None:
     """Refuses a name in the file `source` that may not be joined to the folder of that file."""
     if not is_inner_name(name):
         expected = "a name inside the folder, such as vectors/00000.npy"
@@ -27,7 +29,7 @@ def check_inner_name(source: Path, name: Any) -> None:
         raise ArtifactError(f"{source}: {words}; {ELSEWHERE}")
 
 
-def is_inner_name(name: Any) -> bool:
+def is_inner_name(name: object) -> bool:
     """Whether a name is a plain relative path: no way up, no drive, nothing that cannot be seen."""
     if not isinstance(name, str) or not name.isprintable() or "\\" in name:
         return False
@@ -64,10 +66,10 @@ def _is_below(path: str, root: str) -> bool:
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> JsonObject:
     """The JSON object in a file of ours; anything else is damage."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found: object = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{file}: damaged ({error}); make the folder again") from error
     if type(found) is not dict:
@@ -76,7 +78,7 @@ def read_object(file: Path) -> dict[str, Any]:
     return found
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as it is written in a message, which must not grow with it."""
     words = repr(value)
     return words if len(words) <= SHOWN else f"{words[:SHOWN]}…"

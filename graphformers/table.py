@@ -99,6 +99,17 @@ class Table:
         return title + self.to_html() + notes
 
 
+class Result:
+    """A result that shows itself as a table, on a terminal and in notebooks."""
+
+    def as_table(self) -> Table:
+        """The result as a table."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return self.as_table()._repr_html_()
+
+
 def tables_html(tables: Iterable[Table]) -> str:
     """Several tables, one below the other, as notebooks show them."""
     return "\n".join(table._repr_html_() for table in tables)

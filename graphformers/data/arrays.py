@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = NDArray[Any]
 
 
 def save_array(path: Path, array: Array) -> None:

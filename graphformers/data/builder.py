@@ -1,19 +1,20 @@
 """GraphBuilder: batches of nodes and edges in, a TextGraph out.
 
-Every format feeds the same builder, in any order; what is checked here is checked for all of them:
-ids that are missing or appear twice, texts that are empty, edges to nodes that do not exist.
+Every format feeds the same builder, in any order. It checks what applies to all formats: missing
+and repeated ids, empty texts, and edges to nodes that do not exist.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
+from graphformers.data.batches import EdgeBatch, TableBatch
 from graphformers.data.columns import (
     OURS,
     as_strings,
@@ -34,15 +35,32 @@ HASH_ROWS = 1_000_000
 NODE = "{'id': 'p1', 'text': 'a title'}"  # for messages
 OUTSIDE = "edges to nodes outside the graph"
 MOST_TYPES = 32_000  # of edges, which are numbered with 16 bits
+UNTYPED = -1
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Edges between row numbers. An edge without a type has the type UNTYPED."""
+
+    sources: Array
+    targets: Array
+    types: Array
+    times: Array | None = None
 
 
 class GraphBuilder:
     """Collects nodes and edges.
 
     Edges that come before `seal_nodes` wait as strings, about 40 bytes each: a format with separate
-    node files seals first. `outside` says what an edge to an unknown node is: False, a problem;
-    True, normal for this format (a citation of a paper that is not in the data), counted and left
-    aside. `keep_empty` keeps nodes without a text, which are read as texts without words.
+    node files seals first.
+
+    Args:
+        problems: Collects bad rows.
+        outside: Whether edges to unknown nodes are normal in this format (citations of papers that
+            are not in the data) and are counted and left out; otherwise they are bad rows.
+        keep_empty: Whether to keep nodes without a text, as empty texts.
+        column_type: Gives the type of a column, if it is known, where its values come as plain
+            text.
     """
 
     def __init__(
@@ -56,99 +74,80 @@ class GraphBuilder:
         self.problems = problems
         self._outside = outside
         self._keep_empty = keep_empty
-        self.num_empty = 0  # nodes without a text
-        # what a column is known to hold, where it comes as plain text
         self._column_type = column_type or (lambda name: None)
-        self._ids: list[pa.Array] = []
-        self._texts: list[pa.Array] = []
-        self._columns: list[dict[str, pa.Array]] = []
-        # whether a batch's columns came as plain text, whose types are guessed at the end
+        self._nodes: list[TableBatch] = []
+        # whether the columns of a batch are plain text, whose types are guessed at the end
         self._plain: list[bool] = []
+        # of each batch: its first row, and where its rows were read
         self._starts: list[int] = []
-        self._locates: list[tuple[Locate, Array]] = []  # with each batch's rows that were kept
+        self._locates: list[Locate] = []
         self._num_nodes = 0
-        self._known: pa.Array | None = None
+        self._num_empty = 0  # nodes without a text
+        self._known: pa.Array | None = None  # the ids, once all nodes are in
         self._kept: Array | None = None  # the nodes that stay, where ids are repeated
-        self._waiting: list[_Edges] = []
+        self._waiting: list[EdgeBatch] = []
         self._num_waiting = 0
-        # sources, targets, type codes (-1: no type), times
-        self._edges: list[tuple[Array, Array, Array, Array | None]] = []
+        nothing = np.zeros(0, dtype=np.int32)
+        self._edges = [_Edges(nothing, nothing, nothing.astype(np.int16))]
         self._types: dict[str, int] = {}
 
-    def add_nodes(
-        self,
-        ids: pa.Array,
-        texts: pa.Array,
-        columns: dict[str, pa.Array],
-        locate: Locate,
-        *,
-        plain: bool = False,
-    ) -> None:
-        """Takes a batch of nodes; ids and texts become strings, the other columns keep their types.
+    def add_nodes(self, batch: TableBatch, *, plain: bool = False) -> None:
+        """Takes a batch of nodes with the columns id, text and any others.
 
-        `plain` columns are text that may stand for numbers: their types are guessed from all
-        batches together.
+        Ids and texts become strings, the other columns keep their types. `plain` columns are text
+        that may stand for numbers: their types are guessed from all batches together.
         """
         assert self._known is None, "all nodes come before `seal_nodes`"
-        ids, texts = as_strings(ids), pc.utf8_trim_whitespace(as_strings(texts))
+        ids = as_strings(batch.columns["id"])
+        texts = pc.utf8_trim_whitespace(as_strings(batch.columns["text"]))
         no_id = _is_empty(ids)
         no_text = _is_empty(texts) & ~no_id
         if self._keep_empty:
-            self.num_empty += int(no_text.sum())
+            self._num_empty += int(no_text.sum())
             texts, no_text = pc.fill_null(texts, ""), np.zeros_like(no_text)
         self.problems.report(
-            "empty id", no_id, locate, lambda i: "the id is empty, expected a unique string"
+            "empty id", no_id, batch.locate, lambda i: "the id is empty, expected a unique string"
         )
-        expected = "is empty, expected some words"
         self.problems.report(
             "empty text",
             no_text,
-            locate,
-            lambda i: f"the text of node {ids[i].as_py()!r} {expected}",
+            batch.locate,
+            lambda i: f"the text of node {ids[i].as_py()!r} is empty, expected some words",
             advice="--keep-empty keeps them",
         )
-        kept = np.flatnonzero(~(no_id | no_text))
-        if len(kept) < len(ids):
-            taken = pa.array(kept)
-            ids, texts, columns = (
-                ids.take(taken),
-                texts.take(taken),
-                {k: v.take(taken) for k, v in columns.items()},
-            )
-        self._ids.append(ids)
-        self._texts.append(texts)
-        self._columns.append(columns)
+        batch = TableBatch(batch.columns | {"id": ids, "text": texts}, batch.locate)
+        bad = no_id | no_text
+        if bad.any():
+            batch = batch.take(np.flatnonzero(~bad))
+        self._nodes.append(batch)
         self._plain.append(plain)
         self._starts.append(self._num_nodes)
-        self._locates.append((locate, kept))
-        self._num_nodes += len(ids)
+        self._locates.append(batch.locate)
+        self._num_nodes += len(batch)
 
     def add_table(self, table: pa.Table) -> None:
         """Takes nodes from memory, as `node_table` gives them."""
-        columns = {name: one_chunk(table[name]) for name in table.column_names if name not in OURS}
-        self.add_nodes(
-            one_chunk(table["id"]),
-            one_chunk(table["text"]),
-            columns,
-            lambda i: (Path("nodes"), f"row {i + 1}"),
-        )
+        columns = {name: one_chunk(table[name]) for name in table.column_names}
+        self.add_nodes(TableBatch(columns, lambda i: (Path("nodes"), f"row {i + 1}")))
 
     def seal_nodes(self) -> None:
-        """Says that all nodes are in, so that edges can be looked up as they come instead of being
-        kept as strings.
+        """Ends the nodes, so that edges can be looked up as they come instead of being kept as
+        strings.
         """
-        ids = one_chunk(pa.chunked_array(self._ids, pa.large_string()))
-        texts = one_chunk(pa.chunked_array(self._texts, pa.large_string()))
-        lengths = [len(batch) for batch in self._ids]
-        names = dict.fromkeys(name for batch in self._columns for name in batch)
+        lengths = [len(batch) for batch in self._nodes]
         columns = {}
-        for name in names:
-            chunks, known = [batch.get(name) for batch in self._columns], self._column_type(name)
+        for name in dict.fromkeys(
+            [*OURS, *(name for batch in self._nodes for name in batch.columns)]
+        ):
+            known = self._column_type(name)
             columns[name] = join_column(
-                chunks, lengths, self._plain, stays_text=known is not None and is_text(known)
+                [batch.columns.get(name) for batch in self._nodes],
+                lengths,
+                [plain and name not in OURS for plain in self._plain],
+                stays_text=known is not None and is_text(known),
             )
-        self._ids, self._texts, self._columns = [], [], []
-        table = pa.table({"id": ids, "text": texts} | columns)
+        self._nodes = []
+        table, ids = pa.table(columns), columns["id"]
         hashes = np.concatenate(
             [
                 hash_strings(ids[i : i + HASH_ROWS].to_pylist())
@@ -173,6 +172,7 @@ class GraphBuilder:
         return self._where(row if self._kept is None else int(self._kept[row]))
 
     def _find_repeats(self, ids: pa.Array, hashes: Array) -> Array:
+        """Reports repeated ids and returns the nodes to leave out: all but the first of an id."""
         order = np.argsort(hashes, kind="stable")
         suspects = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
         first_with: dict[str, int] = {}
@@ -183,39 +183,29 @@ class GraphBuilder:
                 repeats.append(int(node))
         for done, node in enumerate(repeats):
             if not self.problems.wants_examples("duplicate id"):
-                self.problems.count("duplicate id", len(repeats) - done)
+                self.problems.counts["duplicate id"] += len(repeats) - done
                 break
             name = ids[node].as_py()
             detail = f"the id {name!r} stands already at {ELSEWHERE}, expected unique ids"
-            self.problems.add(
-                "duplicate id", *self._where(node), detail, other=self._where(first_with[name])
-            )
+            first_place = self._where(first_with[name])
+            self.problems.add("duplicate id", self._where(node), detail, other=first_place)
         return np.array(repeats, dtype=np.int64)
 
     def _where(self, node: int) -> Place:
         batch = bisect_right(self._starts, node) - 1
-        locate, kept = self._locates[batch]
-        return locate(int(kept[node - self._starts[batch]]))
+        return self._locates[batch](node - self._starts[batch])
 
-    def add_edges(
-        self,
-        sources: pa.Array,
-        targets: pa.Array,
-        types: pa.Array | None,
-        locate: Locate,
-        times: Array | None = None,
-    ) -> None:
-        """Takes a batch of directed edges between ids, with types and times where there are
-        some.
-        """
-        self._waiting.append(_Edges(as_strings(sources), as_strings(targets), types, locate, times))
-        self._num_waiting += len(sources)
+    def add_edges(self, batch: EdgeBatch) -> None:
+        """Takes a batch of directed edges between ids."""
+        self._waiting.append(batch)
+        self._num_waiting += len(batch)
         if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
             self._resolve()
 
     def add_resolved_edges(self, sources: Array, targets: Array) -> None:
         """Takes edges between row numbers, as `lookup` gives them."""
-        self._edges.append((sources, targets, np.full(len(sources), -1, dtype=np.int16), None))
+        types = np.full(len(sources), UNTYPED, dtype=np.int16)
+        self._edges.append(_Edges(sources, targets, types))
 
     def lookup(self, batches: list[tuple[pa.Array, Locate]]) -> Array:
         """Row numbers (int32) of the ids of several batches, one after the other; unknown ids are
@@ -223,17 +213,21 @@ class GraphBuilder:
 
         Give many batches at a time: the table over all nodes is made anew for each call.
         """
-        nodes = self._lookup([as_strings(ids) for ids, _ in batches])
-        start = 0
-        for ids, locate in batches:
-            unknown = nodes[start : start + len(ids)] < 0
+        found = self._lookup([ids for ids, _ in batches])
+        for (ids, locate), nodes in zip(batches, found, strict=True):
 
             def detail(i: int, ids: pa.Array = ids) -> str:
                 return f"{ids[i].as_py()!r}, expected the id of a node"
 
-            self.problems.report("unknown node", unknown, locate, detail)
-            start += len(ids)
-        return nodes
+            self.problems.report("unknown node", nodes < 0, locate, detail)
+        return np.concatenate(found)
+
+    def _lookup(self, arrays: list[pa.Array]) -> list[Array]:
+        """The row numbers of the ids of each array, -1 for unknown ones."""
+        strings = pa.chunked_array([as_strings(array) for array in arrays], pa.large_string())
+        found = one_chunk(pc.fill_null(pc.index_in(strings, value_set=self._known), -1))
+        ends = np.cumsum([len(array) for array in arrays])
+        return np.split(np.asarray(found, dtype=np.int32), ends[:-1])
 
     def _resolve(self) -> None:
         """Turns the waiting edges into row numbers."""
@@ -242,32 +236,21 @@ class GraphBuilder:
             block, rows = [], 0
             while batches and rows < RESOLVE_ROWS:
                 block.append(batches.pop(0))
-                rows += len(block[-1].sources)
-            sources, targets = (
-                self._lookup([batch.sources for batch in block]),
-                self._lookup([batch.targets for batch in block]),
-            )
-            types = [self._encode_types(batch.types, len(batch.sources)) for batch in block]
-            kept = (sources >= 0) & (targets >= 0)
-            if not kept.all():
-                self._report_outside(block, sources, targets)
-            times = join_times(
-                [batch.times for batch in block], [len(batch.sources) for batch in block]
-            )
-            own_times = None if times is None else times[kept]
-            self._edges.append(
-                (sources[kept], targets[kept], np.concatenate(types)[kept], own_times)
-            )
+                rows += len(block[-1])
+            all_sources = self._lookup([batch.sources for batch in block])
+            all_targets = self._lookup([batch.targets for batch in block])
+            for batch, sources, targets in zip(block, all_sources, all_targets, strict=True):
+                kept = (sources >= 0) & (targets >= 0)
+                if not kept.all():
+                    self._report_outside(batch, sources, targets)
+                types = self._encode_types(batch)[kept]
+                times = None if batch.times is None else batch.times[kept]
+                self._edges.append(_Edges(sources[kept], targets[kept], types, times))
 
-    def _lookup(self, arrays: list[pa.Array]) -> Array:
-        strings = pa.chunked_array(arrays, pa.large_string())
-        found = pc.index_in(strings, value_set=self._known)
-        return np.asarray(one_chunk(pc.fill_null(found, -1)), dtype=np.int32)
-
-    def _encode_types(self, types: pa.Array | None, length: int) -> Array:
-        if types is None:
-            return np.full(length, -1, dtype=np.int16)
-        encoded = pc.fill_null(as_strings(types), "").dictionary_encode()
+    def _encode_types(self, batch: EdgeBatch) -> Array:
+        if batch.types is None or not len(batch):
+            return np.full(len(batch), UNTYPED, dtype=np.int16)
+        encoded = pc.fill_null(as_strings(batch.types), "").dictionary_encode()
         codes = [
             self._types.setdefault(name, len(self._types))
             for name in encoded.dictionary.to_pylist()
@@ -278,37 +261,24 @@ class GraphBuilder:
                 f"more than {MOST_TYPES:,} edge types, {one!r} among them; is the right column "
                 f"used as the type?"
             )
-        return (
-            np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)]
-            if codes
-            else np.zeros(0, dtype=np.int16)
-        )
+        of_edge: Array = np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)]
+        return of_edge
 
-    def _report_outside(self, block: "list[_Edges]", sources: Array, targets: Array) -> None:
+    def _report_outside(self, batch: EdgeBatch, sources: Array, targets: Array) -> None:
         missing = (sources < 0) | (targets < 0)
         if self._outside:
             self.problems.normal[OUTSIDE] += int(missing.sum())
             return
-        start = 0
-        for batch in block:
-            rows = missing[start : start + len(batch.sources)]
-            from_unknown = sources[start : start + len(rows)] < 0
 
-            def detail(i: int, batch: _Edges = batch, unknown: Array = from_unknown) -> str:
-                name = (batch.sources if unknown[i] else batch.targets)[i].as_py()
-                end = f"{'from' if unknown[i] else 'to'} {name!r}" if name else "with an empty end"
-                return f"an edge {end}, expected the id of a node{self._an_id()}"
+        def detail(i: int) -> str:
+            assert self._known is not None
+            name = (batch.sources if sources[i] < 0 else batch.targets)[i].as_py()
+            end = f"{'from' if sources[i] < 0 else 'to'} {name!r}" if name else "with an empty end"
+            # 1, 1.0 and 001 are three ids
+            such = f" such as {self._known[0].as_py()!r}" if len(self._known) else ""
+            return f"an edge {end}, expected the id of a node{such}"
 
-            self.problems.report("edge to an unknown node", rows, batch.locate, detail)
-            start += len(batch.sources)
-
-    def _an_id(self) -> str:
-        """What ids look like here, for messages: 1 and 1.0 and 001 are three ids."""
-        return (
-            f" such as {self._known[0].as_py()!r}"
-            if self._known is not None and len(self._known)
-            else ""
-        )
+        self.problems.report("edge to an unknown node", missing, batch.locate, detail)
 
     def build(self) -> TextGraph:
         """The graph of everything added."""
@@ -316,27 +286,25 @@ class GraphBuilder:
             self.seal_nodes()
         self._resolve()
         if not len(self._hashes):
-            skipped = "; ".join(self.problems.summary()["skipped_examples"][:3])
+            skipped = "; ".join(self.problems.examples()[:3])
             advice = (
                 f"every row was skipped: {skipped}"
                 if skipped
                 else "check the files and the column names"
             )
             raise InputError(f"no nodes were read, so there is no graph; {advice}")
-        sources, targets = (
-            np.concatenate([e[end] for e in self._edges] or [np.zeros(0, np.int32)])
-            for end in (0, 1)
-        )
-        types = self._join_types()
-        times = join_times(
-            [edge[3] for edge in self._edges], [len(edge[0]) for edge in self._edges]
-        )
-        self._edges = []
+        edges, self._edges = self._edges, []
+        sources = np.concatenate([each.sources for each in edges])
+        targets = np.concatenate([each.targets for each in edges])
+        types = np.concatenate([each.types for each in edges]) if self._types else None
+        if types is not None and (types == UNTYPED).any():
+            types[types == UNTYPED] = self._types.setdefault("", len(self._types))
+        times = join_times([each.times for each in edges], [len(each.sources) for each in edges])
         indptr, indices = compressed_rows(
             len(self._hashes), edge_keys(sources, targets), edge_keys(targets, sources)
         )
         summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
-        summary |= {"empty_texts": self.num_empty} if self.num_empty else {}
+        summary |= {"empty_texts": self._num_empty} if self._num_empty else {}
         return TextGraph(
             nodes=self._table,
             id_hashes=self._hashes,
@@ -348,24 +316,6 @@ class GraphBuilder:
             edge_times=times,
             summary=summary,
         )
-
-    def _join_types(self) -> Array | None:
-        if not self._types:
-            return None
-        types = np.concatenate([edge[2] for edge in self._edges] or [np.zeros(0, np.int16)])
-        if (types < 0).any():
-            types[types < 0] = self._types.setdefault("", len(self._types))
-        return types
-
-
-class _Edges(NamedTuple):
-    """A batch of edges between ids, and where its rows stand."""
-
-    sources: pa.Array
-    targets: pa.Array
-    types: pa.Array | None
-    locate: Locate
-    times: Array | None
 
 
 def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array | None:
@@ -381,11 +331,11 @@ def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array
 
 
 def build_graph(
-    nodes: Any,
-    sources: Sequence[Any] = (),
-    targets: Sequence[Any] = (),
-    types: Sequence[Any] | None = None,
-    times: Sequence[Any] | None = None,
+    nodes: Iterable[object],
+    sources: Sequence[object] = (),
+    targets: Sequence[object] = (),
+    types: Sequence[object] | None = None,
+    times: Sequence[object] | None = None,
     *,
     skip_bad: bool = False,
     keep_empty: bool = False,
@@ -421,9 +371,14 @@ def build_graph(
         raise InputError(f"edges with {given} given, expected as many of each")
     builder = GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty)
     builder.add_table(node_table(nodes))
-    kinds = None if types is None else text_array(types)
     builder.add_edges(
-        text_array(sources), text_array(targets), kinds, _edge_row, _times(times, builder.problems)
+        EdgeBatch(
+            text_array(sources),
+            text_array(targets),
+            _edge_row,
+            None if types is None else text_array(types),
+            _times(times, builder.problems),
+        )
     )
     return builder.build()
 
@@ -432,7 +387,7 @@ def _edge_row(i: int) -> Place:
     return Path("edges"), f"row {i + 1}"
 
 
-def _times(given: Sequence[Any] | None, problems: Problems) -> Array | None:
+def _times(given: Sequence[object] | None, problems: Problems) -> Array | None:
     """Times in memory; None where one is not known. What is no time is an error: edges have no rows
     that could be left out.
     """
@@ -446,7 +401,9 @@ def _times(given: Sequence[Any] | None, problems: Problems) -> Array | None:
     return times
 
 
-def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = None) -> pa.Table:
+def node_table(
+    nodes: Iterable[object], known_texts: Callable[[pa.Array], pa.Array] | None = None
+) -> pa.Table:
     """Nodes in any of the forms that Python has for tables, as an Arrow table with the columns id
     and text.
 
@@ -468,7 +425,7 @@ def node_table(nodes: Any, known_texts: Callable[[pa.Array], pa.Array] | None = 
     )
 
 
-def text_array(values: Any) -> pa.Array:
+def text_array(values: Iterable[object]) -> pa.Array:
     """Ids or types in memory as an array of strings; None where one is missing."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return as_strings(one_chunk(values))

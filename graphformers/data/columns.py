@@ -6,7 +6,6 @@ import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ class ColumnNames(dict[str, str]):
         return kept
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a value says that there is none: None, or the NaN, NA or NaT of other libraries'
     tables.
     """
@@ -50,7 +49,7 @@ def is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def as_text(value: Any) -> str | None:
+def as_text(value: object) -> str | None:
     """A value as text: strings as they are, whole numbers without ".0", lists and the like as JSON;
     None where it is missing.
     """
@@ -74,12 +73,12 @@ def as_text(value: Any) -> str | None:
         return str(value)
 
 
-def text_column(values: Iterable[Any]) -> pa.Array:
+def text_column(values: Iterable[object]) -> pa.Array:
     """An array of strings."""
     return pa.array([as_text(value) for value in values], pa.large_string())
 
 
-def make_column(values: Sequence[Any]) -> pa.Array:
+def make_column(values: Sequence[object]) -> pa.Array:
     """An array of the type of the values; text where they are of several types or too large for
     one.
     """
@@ -92,7 +91,7 @@ def make_column(values: Sequence[Any]) -> pa.Array:
         return text_column(values)
 
 
-def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[object]:
     """Values as Python has them; as Arrow's own where Python has none of the kind: nanoseconds,
     years after 9999.
     """
@@ -102,14 +101,14 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return [_python_value(value) for value in column]
 
 
-def _python_value(value: pa.Scalar) -> Any:
+def _python_value(value: pa.Scalar) -> object:
     try:
         return value.as_py()
     except (ValueError, OverflowError):
         return value
 
 
-def table_in_memory(rows: Any, what: str, example: str) -> pa.Table:
+def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table:
     """Rows in any of the forms that Python has for tables, as an Arrow table; `what` they are, and
     an `example`, for messages.
     """
@@ -119,15 +118,18 @@ def table_in_memory(rows: Any, what: str, example: str) -> pa.Table:
         elif isinstance(rows, Mapping):
             table = pa.table({name: make_column(values) for name, values in rows.items()})
         else:
-            rows = list(rows)
-            strange = next((row for row in rows if not isinstance(row, Mapping)), None)
-            if strange is not None:
-                raise InputError(
-                    f"the {what.removesuffix('s')} {strange!r} given, expected a dict such as "
-                    f"{example}"
-                )
-            seen = dict.fromkeys(name for row in rows for name in row)
-            table = pa.table({name: make_column([row.get(name) for row in rows]) for name in seen})
+            records: list[Mapping[str, object]] = []
+            for row in rows:
+                if not isinstance(row, Mapping):
+                    raise InputError(
+                        f"the {what.removesuffix('s')} {row!r} given, expected a dict such as "
+                        f"{example}"
+                    )
+                records.append(row)
+            seen = dict.fromkeys(name for record in records for name in record)
+            table = pa.table(
+                {name: make_column([record.get(name) for record in records]) for name in seen}
+            )
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(
             f"{what} that are no table given ({error}); expected a table, a list of dicts or a "

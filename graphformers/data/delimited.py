@@ -9,20 +9,21 @@ data gets, and no row is lost to a guess.
 import csv
 import io
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from graphformers.data.arrays import Array
+from graphformers.data.batches import TableBatch, line_locator
 from graphformers.data.columns import repeated
-from graphformers.data.problems import LateLine, Locate, Place, Problems, RowKey
+from graphformers.data.problems import LateLine, Place, Problems, RowKey
+from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import (
     BrokenStreamError,
     bad_bytes,
@@ -31,7 +32,10 @@ from graphformers.data.sources import (
     report_broken,
 )
 from graphformers.errors import InputError
-from graphformers.progress import Progress, progress
+from graphformers.progress import progress
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 BLOCK_BYTES = 16 << 20
@@ -49,54 +53,45 @@ LIKE_ROWS = (
 DECLARED = re.compile(rb'"?sep=([,;|\t])"?')
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
-Columns = tuple[dict[str, pa.Array], Locate]
-
 
 @dataclass(frozen=True)
 class TextTable:
-    """A delimited text file: how to read it."""
+    """A delimited text file: how to read it. Made by `TextTable.open`.
+
+    Attributes:
+        path: The file.
+        delimiter: Separates fields.
+        quotes: Whether quotes enclose fields.
+        names: The names of the columns.
+        header_lines: Number of lines before the rows.
+    """
 
     path: Path
-    header: bool
+    delimiter: str
     quotes: bool
+    names: list[str]
+    header_lines: int
 
-    @cached_property
-    def _first_line(self) -> bytes:
-        with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
-            return stream.readline()
+    @staticmethod
+    def open(path: Path, settings: ImportSettings) -> "TextTable":
+        """Reads the beginning of a file.
 
-    @property
-    def declared(self) -> str | None:
-        """The delimiter that Excel's own first line names: sep=;"""
-        found = DECLARED.fullmatch(self._first_line.rstrip(b"\r\n"))
-        return found[1].decode() if found else None
-
-    @cached_property
-    def delimiter(self) -> str:
-        """The suffix's own; another one where the first line has that and not the suffix's
-        (semicolons of European Excel).
+        The delimiter is that of the suffix, unless the first line has another one and not that
+        (semicolons of European Excel), or names one as Excel does: sep=;
+        Columns without a header are named "1", "2", ….
         """
-        if self.declared:
-            return self.declared
-        usual, first = DELIMITERS[file_kind(self.path)], self._first_line
-        found = [other for other in (",", "\t", ";", "|") if other.encode() in first]
-        return usual if usual in found or not found else found[0]
-
-    def rows(self, lines: Iterable[bytes]) -> Any:
-        """Python's reader over lines. Bytes that are not UTF-8 come as lone surrogates."""
-        csv.field_size_limit(LONGEST_FIELD)
-        texts = (line.decode(errors="surrogateescape") for line in lines)
-        quoting: Any = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
-        return csv.reader(texts, delimiter=self.delimiter, quoting=quoting, strict=True)
-
-    def columns(self) -> tuple[list[str], int]:
-        """The column names, "1", "2", … where there is no header, and how many lines come before
-        the rows.
-        """
-        declared = 1 if self.declared else 0
-        header = f"{self.path}:{declared + 1}"
-        with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
-            reader = self.rows(islice(stream, declared, None))
+        with open_stream(path) as stream:
+            first_line = stream.readline()
+            declared = DECLARED.fullmatch(first_line.rstrip(b"\r\n"))
+            if declared:
+                delimiter, lines = declared[1].decode(), iter(stream)
+            else:
+                usual = DELIMITERS[file_kind(path)]
+                found = [other for other in (",", "\t", ";", "|") if other.encode() in first_line]
+                delimiter = usual if usual in found or not found else found[0]
+                lines = chain([first_line], stream)
+            header = f"{path}:{2 if declared else 1}"
+            reader = _parse_rows(lines, delimiter, settings.quotes)
             try:
                 first = next((row for row in reader if row), None)
             except csv.Error as error:
@@ -104,28 +99,33 @@ class TextTable:
                     f"{header}: {_explain(error)}, expected a text file with column names"
                 ) from error
         if first is None:
-            raise InputError(
-                f"{self.path}: empty file, expected {'a header and ' if self.header else ''}rows"
-            )
-        if not self.header:
-            return [str(i + 1) for i in range(len(first))], declared
-        names = [name.strip() for name in first]
-        if any("\udc80" <= letter <= "\udcff" for letter in "".join(names)):
-            wrong = bad_bytes(self.delimiter.join(first).encode(errors="surrogateescape"))
-            raise InputError(f"{header}: the header: {wrong}")
+            wanted = "a header and rows" if settings.header else "rows"
+            raise InputError(f"{path}: empty file, expected {wanted}")
+        header_lines = 1 if declared else 0
+        names = [str(i + 1) for i in range(len(first))]
+        if settings.header:
+            names = [name.strip() for name in first]
+            header_lines += reader.line_num
+            wrong = bad_bytes(_encoded(delimiter.join(first)))
+            if wrong is not None:
+                raise InputError(f"{header}: the header: {wrong}")
         twice = repeated(names)
         if twice is not None:
             raise InputError(
                 f"{header}: the column {twice!r} stands twice in the header, expected each once"
             )
-        return names, declared + reader.line_num
+        return TextTable(path, delimiter, settings.quotes, names, header_lines)
+
+    def rows(self, lines: Iterable[bytes]) -> "Reader":
+        """Python's reader over lines. Bytes that are not UTF-8 come as lone surrogates."""
+        return _parse_rows(lines, self.delimiter, self.quotes)
 
     def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:
-        """The lines on which rows start, in one reading of the file; blocks in which none is wanted
-        are passed over.
+        """The lines on which rows start, found by reading the file once, without the blocks in
+        which no row is wanted.
         """
         found: dict[RowKey, int] = {}
-        with open_stream(self.path, Progress(self.path.name, None, "B")) as stream:
+        with open_stream(self.path) as stream:
             position = 0
 
             def lines() -> Iterator[bytes]:
@@ -148,31 +148,48 @@ class TextTable:
                     line = first_line + reader.line_num
         return found
 
-    def hides_rows(self, field: bytes, width: int) -> bool:
-        """Whether the lines within a quoted field, the first and the last aside, all look like rows
-        of `width` fields.
+    def hides_rows(self, field: bytes) -> bool:
+        """Whether the lines within a quoted field, without the first and the last, all look like
+        rows.
         """
         lines = field.split(b"\n")[1:-1]
         delimiter = self.delimiter.encode()
         return len(lines) >= LINES_LIKE_ROWS[self.delimiter] and all(
-            line.count(delimiter) == width - 1 and not line.startswith(delimiter) for line in lines
+            line.count(delimiter) == len(self.names) - 1 and not line.startswith(delimiter)
+            for line in lines
         )
 
 
-class Buffer:
-    """The bytes of a stream that are not yet read as rows, and where in the file they stand."""
+def _parse_rows(lines: Iterable[bytes], delimiter: str, quotes: bool) -> "Reader":
+    csv.field_size_limit(LONGEST_FIELD)
+    texts = (line.decode(errors="surrogateescape") for line in lines)
+    return csv.reader(
+        texts,
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        strict=True,
+    )
 
-    def __init__(self, stream: IO[bytes], offset: int, line: int) -> None:
-        self._stream: Any = stream
+
+def _encoded(text: str) -> bytes:
+    """The bytes of what `rows` gives, also where they are not UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
+class Buffer:
+    """The bytes of a stream that are not yet read as rows, with their offset and line in the
+    file.
+    """
+
+    def __init__(self, stream: io.BufferedReader, offset: int, line: int) -> None:
+        self._stream = stream
         self.offset, self.line = offset, line
         self.data = b""
         self.ended = False
         self.broken: BrokenStreamError | None = None
 
     def fill(self, size: int) -> bool:
-        """Reads on until `size` bytes are there or the stream ends; False when there is nothing
-        left.
-        """
+        """Reads on until the buffer holds `size` bytes or the stream ends; whether it holds any."""
         pieces, held = [self.data], len(self.data)
         while held < size and not self.ended:
             try:
@@ -195,31 +212,31 @@ class Buffer:
 
 def read_delimited(
     table: TextTable, problems: Problems, only: list[str] | None
-) -> Iterator[Columns]:
+) -> Iterator[TableBatch]:
     """Yields the rows of a file in batches, with all columns or `only` the named ones."""
-    names, header_lines = table.columns()
+    only = only or table.names
     size = BLOCK_BYTES
     with (
         progress(f"Reading {table.path.name}", table.path.stat().st_size, "B") as task,
         open_stream(table.path, task) as stream,
     ):
-        header_bytes = sum(len(stream.readline()) for _ in range(header_lines))
-        buffer = Buffer(stream, header_bytes, header_lines + 1)
+        header_bytes = sum(len(stream.readline()) for _ in range(table.header_lines))
+        buffer = Buffer(stream, header_bytes, table.header_lines + 1)
         while buffer.fill(size):
-            careful = CarefulReader(table, names, only, problems, buffer.line)
-            place, block = (buffer.offset, buffer.line), buffer.data
-            ended = buffer.ended and buffer.broken is None
-            used, quoted = _whole_rows(table, block, len(names), ended=ended)
-            fast = (
-                _read_with_arrow(table, pa.py_buffer(block)[:used], names, only, quoted=quoted)
-                if used
-                else None
-            )
+            block, ended = buffer.data, buffer.ended and buffer.broken is None
+            used, quoted = _whole_rows(table, block, ended=ended)
+            rows = pa.py_buffer(block)[:used]
+            fast = _read_with_arrow(table, rows, only, quoted=quoted) if used else None
             if fast is not None:
-                yield from _place_batches(table, fast, place)
+                batches = _located_batches(table, fast, buffer.offset, buffer.line)
             else:
-                used = yield from careful.read(block[:used] or block, ended=ended or used > 0)
-            task.advance(0, careful.num_rows if fast is None else fast.num_rows)
+                careful = CarefulReader(table, only, problems, buffer.line)
+                batches = careful.read(block[:used] or block, ended=ended or used > 0)
+            for batch in batches:
+                yield batch
+                task.advance(0, len(batch))
+            if fast is None:
+                used = careful.num_bytes
             if not used and buffer.broken is not None:
                 break  # what is left is a part of a row
             buffer.drop(used)
@@ -228,9 +245,9 @@ def read_delimited(
             report_broken(table.path, buffer.line - 1, buffer.broken, problems)
 
 
-def _whole_rows(table: TextTable, block: bytes, width: int, *, ended: bool) -> tuple[int, bool]:
-    """How many bytes of a block are whole rows that can be understood in one way only, 0 where
-    something is odd about them; and whether there are quoted fields among them.
+def _whole_rows(table: TextTable, block: bytes, *, ended: bool) -> tuple[int, bool]:
+    """How many bytes of a block are whole rows that can be understood in one way only, 0 if there
+    is doubt; and whether some of their fields are quoted.
     """
     if table.quotes and b'"' in block:
         text = np.frombuffer(block + b"\n", np.uint8)
@@ -238,14 +255,14 @@ def _whole_rows(table: TextTable, block: bytes, width: int, *, ended: bool) -> t
         before = text[quotes - 1]  # that of the very first byte is the line feed at the end
         # elsewhere in a field a quote is a plain character
         if _is_one_of(before, ord(table.delimiter), LINE_FEED).any():
-            return _whole_quoted_rows(table, block, text, quotes, width, ended=ended), True
+            return _whole_quoted_rows(table, block, text, quotes, ended=ended), True
     end = len(block) if ended else block.rfind(b"\n") + 1
     returns = block.count(b"\r", 0, end)
     return end if returns == 0 or returns == block.count(b"\r\n", 0, end) else 0, False
 
 
 def _whole_quoted_rows(
-    table: TextTable, block: bytes, text: Array, quotes: Array, width: int, *, ended: bool
+    table: TextTable, block: bytes, text: Array, quotes: Array, *, ended: bool
 ) -> int:
     """The same for a block with quotes, of which each must open a field, close one, or be doubled
     within one.
@@ -272,7 +289,7 @@ def _whole_quoted_rows(
     line_feeds = np.flatnonzero(text[:end] == LINE_FEED)
     num_lines = np.searchsorted(line_feeds, ends) - np.searchsorted(line_feeds, starts)
     for field in np.flatnonzero(num_lines > LINES_LIKE_ROWS[table.delimiter]):
-        if table.hides_rows(block[starts[field] : ends[field]], width):
+        if table.hides_rows(block[starts[field] : ends[field]]):
             return 0
     return end
 
@@ -294,149 +311,116 @@ def _is_one_of(bytes_: Array, *values: int) -> Array:
 
 
 def _read_with_arrow(
-    table: TextTable, block: pa.Buffer, names: list[str], only: list[str] | None, *, quoted: bool
+    table: TextTable, block: pa.Buffer, only: list[str], *, quoted: bool
 ) -> pa.Table | None:
     """The rows of a block; None where Arrow finds it malformed."""
     try:
         return arrow_csv.read_csv(
             pa.BufferReader(block),
-            read_options=arrow_csv.ReadOptions(block_size=ARROW_BYTES, column_names=names),
+            read_options=arrow_csv.ReadOptions(block_size=ARROW_BYTES, column_names=table.names),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=table.delimiter,
                 quote_char='"' if quoted else False,
                 newlines_in_values=quoted,
             ),
             convert_options=arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.large_string()), include_columns=only
+                column_types=dict.fromkeys(table.names, pa.large_string()), include_columns=only
             ),
         )
     except pa.ArrowInvalid:
         return None
 
 
-def _place_batches(table: TextTable, rows: pa.Table, place: tuple[int, int]) -> Iterator[Columns]:
+def _located_batches(
+    table: TextTable, rows: pa.Table, offset: int, line: int
+) -> Iterator[TableBatch]:
+    """The rows of the block that starts at this offset and line of the file."""
     first = 0
     for batch in rows.to_batches():
 
         def locate(i: int, first: int = first) -> Place:
-            return table.path, LateLine(table.lines_of, (*place, first + i))
+            return table.path, LateLine(table.lines_of, (offset, line, first + i))
 
-        yield dict(zip(batch.schema.names, batch.columns, strict=True)), locate
+        yield TableBatch(dict(zip(batch.schema.names, batch.columns, strict=True)), locate)
         first += batch.num_rows
 
 
 class CarefulReader:
-    """Reads a block row by row; rows that are not as they should be are reported, and nothing
-    behind them is lost.
+    """Reads a block row by row and reports malformed rows, without losing any row behind them.
 
-    A quote that opens a field and is not closed as it should be makes one bad row of the line it
-    stands on: reading goes on with the next line.
+    A quote that opens a field and is not closed properly makes one bad row of its line: reading
+    goes on with the next line.
     """
 
     def __init__(
-        self,
-        table: TextTable,
-        names: list[str],
-        only: list[str] | None,
-        problems: Problems,
-        first_line: int,
+        self, table: TextTable, only: list[str], problems: Problems, first_line: int
     ) -> None:
-        self._table, self._names, self._only, self._problems = table, names, only or names, problems
+        self._table, self._only, self._problems = table, only, problems
         self._first_line = first_line
         self._is_utf8 = True
-        self.num_rows = 0
+        self._done = 0  # lines that were read
+        self.num_bytes = 0  # of these lines
 
-    def read(self, block: bytes, *, ended: bool) -> Generator[Columns, None, int]:
-        """Yields batches; returns how many bytes were read. What may be a part of a row stays,
-        unless the file `ended`.
-        """
+    def read(self, block: bytes, *, ended: bool) -> Iterator[TableBatch]:
+        """Yields batches. What may be a part of a row is not read, unless the file `ended`."""
         self._is_utf8 = bad_bytes(block) is None
         lines = io.BytesIO(block).readlines()
         if not ended and not block.endswith(b"\n"):
             lines.pop()
-        rows: list[list[str]] = []
-        numbers: list[int] = []
-        done = 0
-        for start, after, fields in self._rows(lines, ended=ended):
-            done = after
-            if fields:
-                rows.append(fields)
-                numbers.append(self._first_line + start)
-            if len(rows) >= BATCH_ROWS:
-                yield self._batch(rows, numbers)
-                rows, numbers = [], []
-        if rows:
-            yield self._batch(rows, numbers)
-        return sum(map(len, lines[:done]))
+        rows = self._rows(lines, ended=ended)
+        while found := list(islice(rows, BATCH_ROWS)):
+            fields = zip(*(fields for _, fields in found), strict=True)
+            columns = dict(zip(self._table.names, fields, strict=True))
+            yield TableBatch(
+                {name: pa.array(columns[name], pa.large_string()) for name in self._only},
+                line_locator(self._table.path, [number for number, _ in found]),
+            )
+        self.num_bytes = sum(map(len, lines[: self._done]))
 
-    def _rows(self, lines: list[bytes], *, ended: bool) -> Iterator[tuple[int, int, list[str]]]:
-        """(first line, line after the last, fields) of one row after the other, the fields empty
-        where there are none to keep.
-        """
-        width = len(self._names)
-        after = 0
-        while after < len(lines):
-            base = start = after
+    def _rows(self, lines: list[bytes], *, ended: bool) -> Iterator[tuple[int, list[str]]]:
+        """(line number, fields) of each sound row."""
+        while self._done < len(lines):
+            base = start = self._done
             reader = self._table.rows(map(lines.__getitem__, range(base, len(lines))))
             try:
                 for fields in reader:
-                    start, after = after, base + reader.line_num
-                    if after - start > 1 and self._hides_rows(fields):
-                        self._report(
-                            start,
-                            f"a field opened with a quote here holds lines that look like "
-                            f"{LIKE_ROWS}",
-                        )
-                        after = start + 1
-                        yield start, after, []
+                    start, self._done = self._done, base + reader.line_num
+                    if self._done - start > 1 and any(map(self._hides_rows, fields)):
+                        detail = "a field opened with a quote here holds lines that look like "
+                        self._report(start, detail + LIKE_ROWS)
+                        self._done = start + 1
                         break
-                    sound = (len(fields) == width and self._is_utf8) or self._is_sound(
-                        fields, start, after
-                    )
-                    yield start, after, fields if sound else []
+                    if self._is_sound(fields, start):
+                        yield self._first_line + start, fields
             except csv.Error as error:
                 if not ended and "end of data" in str(error):
                     return
-                start, after = after, after + 1
-                expected = f"{width} fields separated by {self._table.delimiter!r}"
+                start, self._done = self._done, self._done + 1
+                expected = f"{len(self._table.names)} fields separated by {self._table.delimiter!r}"
                 self._report(start, f"{_explain(error)}, expected {expected}")
-                yield start, after, []
 
-    def _hides_rows(self, fields: list[str]) -> bool:
-        width = len(self._names)
-        return any(
-            "\n" in field and self._table.hides_rows(field.encode(errors="surrogateescape"), width)
-            for field in fields
-        )
+    def _hides_rows(self, field: str) -> bool:
+        return "\n" in field and self._table.hides_rows(_encoded(field))
 
-    def _report(self, start: int, detail: str) -> None:
-        self._problems.add("malformed row", self._table.path, self._first_line + start, detail)
-
-    def _is_sound(self, fields: list[str], start: int, after: int) -> bool:
-        if not fields:
+    def _is_sound(self, fields: list[str], start: int) -> bool:
+        """Whether a row has as many fields as the table and is UTF-8; reports it if not."""
+        names = self._table.names
+        if not fields or (len(fields) == len(names) and self._is_utf8):
+            return bool(fields)
+        row = self._table.delimiter.join(fields)
+        if len(fields) != len(names):
+            lines = f" on {self._done - start} lines" if self._done - start > 1 else ""
+            expected = f"{len(names)}: {', '.join(names)}"
+            detail = f"{len(fields)} fields{lines} ({row[:60]!r}), expected {expected}"
+            self._report(start, detail)
             return False
-        if len(fields) != len(self._names):
-            shown = self._table.delimiter.join(fields)[:60]
-            lines = f" on {after - start} lines" if after - start > 1 else ""
-            expected = f"{len(self._names)}: {', '.join(self._names)}"
-            self._report(start, f"{len(fields)} fields{lines} ({shown!r}), expected {expected}")
-            return False
-        wrong = (
-            None
-            if self._is_utf8
-            else bad_bytes(self._table.delimiter.join(fields).encode(errors="surrogateescape"))
-        )
+        wrong = bad_bytes(_encoded(row))
         if wrong is not None:
-            self._problems.add("wrong encoding", self._table.path, self._first_line + start, wrong)
+            self._report(start, wrong, "wrong encoding")
         return wrong is None
 
-    def _batch(self, rows: list[list[str]], numbers: list[int]) -> Columns:
-        self.num_rows += len(rows)
-        columns = dict(zip(self._names, zip(*rows, strict=True), strict=True))
-        path, lines = self._table.path, np.array(numbers)
-        return {
-            name: pa.array(columns[name], pa.large_string()) for name in self._only
-        }, lambda i: (path, int(lines[i]))
+    def _report(self, start: int, detail: str, reason: str = "malformed row") -> None:
+        self._problems.add(reason, (self._table.path, self._first_line + start), detail)
 
 
 def _explain(error: csv.Error) -> str:
@@ -456,9 +440,9 @@ def _explain(error: csv.Error) -> str:
     return words
 
 
-def _skip(stream: IO[bytes], count: int) -> None:
+def _skip(stream: io.BufferedReader, count: int) -> None:
     if stream.seekable():
         stream.seek(count, io.SEEK_CUR)
         return
     while count > 0:
-        count -= len(cast(Any, stream).read1(min(count, BLOCK_BYTES))) or count
+        count -= len(stream.read1(min(count, BLOCK_BYTES))) or count

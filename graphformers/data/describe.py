@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow.compute as pc
@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from graphformers.data.arrays import Array, mix
 from graphformers.data.graph import TextGraph
 from graphformers.data.times import moment
-from graphformers.table import Table, printable
+from graphformers.places import JsonObject
+from graphformers.table import Result, Table, printable
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 # Sample nodes, neighbours of each, and edge types that are listed.
@@ -18,8 +19,24 @@ NUM_SAMPLES = 5
 NUM_TYPES = 6
 
 
+class Neighbor(TypedDict):
+    """Id and text of a neighbour of a sample node."""
+
+    id: str
+    text: str
+
+
+class Sample(TypedDict):
+    """A sample node with some of its neighbours."""
+
+    id: str
+    text: str
+    degree: int
+    neighbors: list[Neighbor]
+
+
 @dataclass(frozen=True)
-class GraphDescription:
+class GraphDescription(Result):
     """Counts, percentiles, columns and sample nodes of a graph. Made by `describe_graph`.
 
     Attributes:
@@ -56,9 +73,9 @@ class GraphDescription:
     edge_columns_not_kept: Sequence[str]
     skipped: Mapping[str, int]
     skipped_examples: Sequence[str]
-    samples: Sequence[Mapping[str, Any]]
+    samples: Sequence[Sample]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """All fields, for JSON."""
         return asdict(self)
 
@@ -102,9 +119,6 @@ class GraphDescription:
             ]
         return lines
 
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
-
 
 def describe_graph(graph: TextGraph) -> GraphDescription:
     """Counts, percentiles of degree and text length, what the import left out, and sample nodes.
@@ -140,7 +154,7 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
 
 
 @dataclass(frozen=True)
-class ImportReport:
+class ImportReport(Result):
     """What an import read and what it left out. Made by `describe_import`.
 
     Attributes:
@@ -153,9 +167,9 @@ class ImportReport:
     nodes: int
     pairs: int
     edges: int
-    summary: Mapping[str, Any]
+    summary: JsonObject
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The counts and the notes of the reader, for JSON."""
         counts = {"nodes": self.nodes, "pairs": self.pairs, "edges": self.edges}
         return {**counts, **self.summary}
@@ -190,9 +204,6 @@ class ImportReport:
         lines += [f"    {example}" for example in found["skipped_examples"]]
         return Table((), [(line,) for line in lines])
 
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
-
 
 def describe_import(graph: TextGraph) -> ImportReport:
     """What an import read into a graph and what it left out."""
@@ -224,7 +235,7 @@ def _sample_nodes(graph: TextGraph) -> Array:
     return nodes[np.argpartition(hashes, min(NUM_SAMPLES, len(nodes)) - 1)[:NUM_SAMPLES]]
 
 
-def _sample(graph: TextGraph, node: int) -> dict[str, Any]:
+def _sample(graph: TextGraph, node: int) -> Sample:
     neighbors = graph.neighbors_of(node)
     shown = neighbors[:NUM_SAMPLES]
     return {

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from graphformers.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     import networkx
+    import torch
     import torch_geometric.data
 
 # of attributes of graphs
@@ -53,17 +55,13 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     result = _import("networkx", "a networkx graph").MultiDiGraph()
     result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
     ids = graph.ids.to_pylist()
-    known: dict[str, list[Any]] = {}
-    if graph.edge_types is not None:
-        known["type"] = [graph.type_names[code] for code in graph.edge_types]
-    if graph.edge_times is not None:
-        known["time"] = [None if math.isnan(time) else time for time in graph.edge_times.tolist()]
     for e, (source, target) in enumerate(graph.edges.T.tolist()):
-        result.add_edge(
-            ids[source],
-            ids[target],
-            **{name: values[e] for name, values in known.items() if values[e] is not None},
-        )
+        known: dict[str, object] = {}
+        if graph.edge_types is not None:
+            known["type"] = graph.type_names[graph.edge_types[e]]
+        if graph.edge_times is not None and not math.isnan(graph.edge_times[e]):
+            known["time"] = float(graph.edge_times[e])
+        result.add_edge(ids[source], ids[target], **known)
     return result
 
 
@@ -111,26 +109,20 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
         for key, kept in names.items()
     }
     nodes = pa.table({"id": [str(name) for name in graph.nodes], "text": texts} | columns)
-    edges = [
-        (str(u), str(v), data.get(type), data.get("time")) for u, v, data in graph.edges(data=True)
-    ]
-    types = (
-        [as_text(edge[2]) for edge in edges] if any(edge[2] is not None for edge in edges) else None
-    )
-    times = [edge[3] for edge in edges]
+    edges = list(graph.edges(data=True))
+    types = [as_text(data.get(type)) for *_, data in edges]
+    times = [data.get("time") for *_, data in edges]
+    has_types = any(data.get(type) is not None for *_, data in edges)
     has_times = any(time is not None for time in times) and are_times(times)
     made = build_graph(
         nodes,
-        [edge[0] for edge in edges],
-        [edge[1] for edge in edges],
-        types,
+        [str(source) for source, *_ in edges],
+        [str(target) for _, target, _ in edges],
+        types if has_types else None,
         times if has_times else None,
     )
-    return _noting(
-        made,
-        {key for *_, data in graph.edges(data=True) for key in data}
-        - {type, "time" if has_times else type},
-    )
+    read = {type, "time"} if has_times else {type}
+    return _noting(made, {key for *_, data in edges for key in data} - read)
 
 
 def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
@@ -158,35 +150,29 @@ def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_g
 
     graph = loaded_graph(graph)
     sources = np.repeat(np.arange(graph.num_nodes), graph.degrees())
-    edges = (
-        graph.edges.astype(np.int64)
-        if directed
-        else np.stack([sources, graph.indices.astype(np.int64)])
-    )
-    found: dict[str, Any] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
-    found |= {
-        kept: _as_tensor(graph.column(name))
-        for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items()
-    }
+    edges = graph.edges if directed else np.stack([sources, graph.indices])
+    found: dict[str, object] = {"id": graph.ids.to_pylist(), "text": graph.texts.to_pylist()}
+    for name, kept in ColumnNames(graph.column_names, PYG_NAMES).items():
+        found[kept] = _as_tensor(graph.column(name))
     if directed and graph.edge_types is not None:
-        found |= {
-            "edge_type": torch.from_numpy(graph.edge_types.astype(np.int64)),
-            "type_names": list(graph.type_names),
-        }
+        found["edge_type"] = torch.from_numpy(graph.edge_types.astype(np.int64))
+        found["type_names"] = list(graph.type_names)
     if directed and graph.edge_times is not None:
         found["edge_time"] = torch.from_numpy(np.array(graph.edge_times))
-    return data.Data(edge_index=torch.from_numpy(edges), num_nodes=graph.num_nodes, **found)
+    edge_index = torch.from_numpy(edges.astype(np.int64))
+    return data.Data(edge_index=edge_index, num_nodes=graph.num_nodes, **found)
 
 
-def _as_tensor(column: pa.Array) -> Any:
+def _as_tensor(column: pa.Array) -> "torch.Tensor | list[object]":
     """Numbers and truth values as a tensor where there is one for each node, all else as a list."""
     import torch
 
     kind = column.type
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if not is_number or column.null_count:
-        return column.to_pylist()
-    return torch.tensor(column.to_numpy(zero_copy_only=False))
+        return list(column.to_pylist())
+    values: torch.Tensor = torch.tensor(column.to_numpy(zero_copy_only=False))
+    return values
 
 
 def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
@@ -230,39 +216,32 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
         raise InputError(
             f"{len(ids)} ids for the {len(texts)} nodes of this PyG Data, expected one each"
         )
-    edges = (
-        np.zeros((2, 0), dtype=np.int64)
-        if data.edge_index is None
-        else np.asarray(data.edge_index.cpu())
-    )
+    edges = np.zeros((2, 0), dtype=np.int64)
+    if data.edge_index is not None:
+        edges = np.asarray(data.edge_index.cpu())
     wrong = edges[(edges < 0) | (edges >= len(ids))]
     if len(wrong):
         raise InputError(f"an edge of node {wrong[0]} in edge_index, expected 0 to {len(ids) - 1}")
     kinds = getattr(data, "edge_type", None)
     names = getattr(data, "type_names", None)
-    types = (
-        None
-        if kinds is None
-        else [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
-    )
+    types = None
+    if kinds is not None:
+        types = [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
     sources, targets = ([ids[node] for node in row] for row in edges.tolist())
     nodes = pa.table({"id": ids, "text": [as_text(each) for each in texts], **_node_columns(data)})
     times = getattr(data, "edge_time", None)
     made = build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
-    return _noting(
-        made,
-        {name for name in ("edge_attr", "edge_weight") if getattr(data, name, None) is not None},
-    )
+    unread = ("edge_attr", "edge_weight")
+    return _noting(made, {name for name in unread if getattr(data, name, None) is not None})
 
 
 def _noting(graph: TextGraph, names: Set[str]) -> TextGraph:
-    """The graph, which says that these attributes of its edges were not kept."""
-    return replace(
-        graph, summary=graph.summary | {"edge_columns_not_kept": sorted(map(str, names))}
-    )
+    """The graph with a note in its summary that these attributes of edges were not kept."""
+    noted = {"edge_columns_not_kept": sorted(map(str, names))}
+    return replace(graph, summary=graph.summary | noted)
 
 
-def _node_columns(data: Any) -> dict[str, pa.Array]:
+def _node_columns(data: "torch_geometric.data.Data") -> dict[str, pa.Array]:
     """The attributes of a PyG `Data` that are lists or one-dimensional tensors with a value for
     each node.
     """
@@ -274,7 +253,7 @@ def _node_columns(data: Any) -> dict[str, pa.Array]:
     return {kept: found[name] for name, kept in ColumnNames(found).items()}
 
 
-def _import(module: str, purpose: str) -> Any:
+def _import(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:

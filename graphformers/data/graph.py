@@ -1,12 +1,12 @@
-"""TextGraph: a text on every node, links between them, frozen and memory-mapped.
+"""TextGraph: texts as nodes and the links between them, immutable and memory-mapped.
 
-A `node` is a row number, an `id` the user's own string. Links are kept twice: as the directed,
-typed edges they came as, and as undirected neighbours in compressed rows (CSR): the neighbours of
+A `node` is a row number, an `id` the user's own string. Links are stored twice: as directed, typed
+edges as they were read, and as undirected neighbours in compressed rows (CSR): the neighbours of
 node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each once, never v itself.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +29,13 @@ from graphformers.data.arrays import (
     save_table,
 )
 from graphformers.errors import GraphFormersError, UnknownIdError
+from graphformers.places import JsonObject
 
 KIND = "graph"
 VERSION = 1
+# attributes that are saved as .npy files, and those that not every graph has
+ARRAYS = ("id_hashes", "indptr", "indices", "edges")
+OPTIONAL_ARRAYS = ("edge_types", "edge_times")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +72,7 @@ class TextGraph:
     type_names: tuple[str, ...] = ()
 
     edge_times: Array | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: JsonObject = field(default_factory=dict)
     artifact: Artifact | None = None
 
     def __repr__(self) -> str:
@@ -200,20 +204,15 @@ class TextGraph:
             )
         if self.num_nodes == 0 or len(ids) == 0:
             return np.full(len(ids), -1, dtype=np.int64)
-        ids = [id if is_unicode(id) else "" for id in ids]  # which is nobody's
+        ids = [id if is_unicode(id) else "" for id in ids]  # no node has an empty id
         hashes = hash_strings(ids)
-        place = np.minimum(
-            np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash), self.num_nodes - 1
-        )
-        found = self._by_hash[place]
-        wrong = np.asarray(
-            pc.not_equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string()))
-        )
-        for i in np.flatnonzero(wrong):  # unknown, or the second of two ids with one hash
-            twins = self._by_hash[
-                place[i] : place[i]
-                + np.searchsorted(self.id_hashes[self._by_hash[place[i] :]], hashes[i], "right")
-            ]
+        first = np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash)
+        found = self._by_hash[np.minimum(first, self.num_nodes - 1)]
+        same = pc.equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string()))
+        for i in np.flatnonzero(~np.asarray(same)):
+            # unknown, or the second of two ids with one hash
+            last = np.searchsorted(self.id_hashes, hashes[i], "right", sorter=self._by_hash)
+            twins = self._by_hash[first[i] : last]
             found[i] = next((node for node in twins if self.ids[node].as_py() == ids[int(i)]), -1)
         return found
 
@@ -344,20 +343,13 @@ class TextGraph:
         """
         with write_artifact(path, KIND, VERSION, force=force) as draft:
             save_table(draft.path("nodes.arrow"), self.nodes)
-            save_array(draft.path("id_hashes.npy"), self.id_hashes)
-            save_array(draft.path("indptr.npy"), self.indptr)
-            save_array(draft.path("indices.npy"), self.indices)
-            save_array(draft.path("edges.npy"), self.edges)
-            if self.edge_types is not None:
-                save_array(draft.path("edge_types.npy"), self.edge_types)
-            if self.edge_times is not None:
-                save_array(draft.path("edge_times.npy"), self.edge_times)
+            for name in ARRAYS + OPTIONAL_ARRAYS:
+                array = getattr(self, name)
+                if array is not None:
+                    save_array(draft.path(f"{name}.npy"), array)
             draft.settings = {"type_names": list(self.type_names)}
-            draft.summary = self.summary | {
-                "nodes": self.num_nodes,
-                "pairs": self.num_pairs,
-                "edges": self.edges.shape[1],
-            }
+            counts = {"nodes": self.num_nodes, "pairs": self.num_pairs}
+            draft.summary = self.summary | counts | {"edges": self.edges.shape[1]}
         return TextGraph.load(path)
 
     @staticmethod
@@ -374,29 +366,18 @@ class TextGraph:
             ArtifactError: The folder is missing, damaged or of another kind.
         """
         artifact = open_artifact(path, KIND, VERSION)
-
-        def array(name: str) -> Array:
-            return load_array(artifact.file(name))
-
+        optional = [name for name in OPTIONAL_ARRAYS if f"{name}.npy" in artifact.files]
         return TextGraph(
             nodes=load_table(artifact.file("nodes.arrow")),
-            id_hashes=array("id_hashes.npy"),
-            indptr=array("indptr.npy"),
-            indices=array("indices.npy"),
-            edges=array("edges.npy"),
-            edge_types=array("edge_types.npy") if "edge_types.npy" in artifact.files else None,
             type_names=tuple(artifact.settings["type_names"]),
-            edge_times=array("edge_times.npy") if "edge_times.npy" in artifact.files else None,
             summary=artifact.summary,
             artifact=artifact,
+            **{name: load_array(artifact.file(f"{name}.npy")) for name in (*ARRAYS, *optional)},
         )
 
 
-def plain_ids(ids: Any) -> list[Any]:
-    """Ids as Python's own values, also where they come as Arrow's: an array of ids, or what a loop
-    over one gives.
-    """
-    ids = ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids
+def plain_ids(ids: Iterable[object]) -> list[Any]:
+    """Ids as Python values, also if they are Arrow's: an array, or scalars from a loop over one."""
     return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
 
 

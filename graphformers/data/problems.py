@@ -1,18 +1,16 @@
-"""Rows that are not what they should be: an error by default, counted and listed with
-`--skip-bad`.
-"""
+"""Bad rows of input files: an error by default, counted and listed with `--skip-bad`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from graphformers.data.arrays import Array
 from graphformers.errors import BadRowError, InputError
+from graphformers.places import JsonObject
 
 SKIPPING = "--skip-bad leaves such rows out and counts them"
 EXAMPLES = 5  # listed of each reason
@@ -23,7 +21,7 @@ RowKey = tuple[int, int, int]  # offset and first line of a block of a file, row
 
 @dataclass(frozen=True)
 class LateLine:
-    """A row whose line costs a reading of its file: `find` gives the lines of many rows in one."""
+    """A row whose line is found by reading its file again; `find` gives those of many rows."""
 
     find: Callable[[list[RowKey]], dict[RowKey, int]]
     row: RowKey
@@ -38,59 +36,58 @@ Locate = Callable[[int], Place]  # row of a batch -> its file and line
 class _Example:
     place: Place
     detail: str
-    other: Place | None
-
-    def worded(self, lines: dict[LateLine, int]) -> str:
-        detail = (
-            self.detail
-            if self.other is None
-            else self.detail.replace(ELSEWHERE, _where(self.other, lines))
-        )
-        return f"{_where(self.place, lines)}: {detail}"
+    other: Place | None = None
 
 
 class Problems:
     """Collects what was wrong with the input of one import.
 
-    `strict` raises at the first problem. Otherwise the row is left out, its reason counted and the
-    first few are listed. What is normal for a format (a citation of a paper outside the data) goes
-    through `normal` and never raises.
+    With `strict` the first problem is an error. Otherwise the row is left out, its reason counted
+    and the first few are listed.
+
+    Attributes:
+        counts: Number of bad rows by reason.
+        normal: Number of rows left out that are normal for a format, such as citations of papers
+            outside the data.
+        unread: Columns of edges that have no meaning, in order.
+        other_texts: For a column that was guessed to be the text: the others that could have been
+            it, in order.
     """
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self.counts: Counter[str] = Counter()
         self.normal: Counter[str] = Counter()
-        self.unread: dict[str, None] = {}  # columns of edges that mean nothing here, in their order
-        # column guessed as the text -> others that could have been, in order
+        self.unread: dict[str, None] = {}
         self.other_texts: dict[str, dict[str, None]] = {}
         self._examples: dict[str, list[_Example]] = {}
 
     def add(
         self,
         reason: str,
-        path: Path,
-        spot: Spot,
+        place: Place,
         detail: str,
         other: Place | None = None,
         advice: str = "",
     ) -> None:
-        """`reason` groups the counts, `detail` says given and expected; `other` is the place that
-        ELSEWHERE in it stands for.
+        """Adds one problem.
 
-        `advice` names a setting that takes such rows, where there is one.
+        Args:
+            reason: The kind of problem, by which problems are counted.
+            place: The file and line.
+            detail: What was given and what was expected.
+            other: The place that ELSEWHERE in `detail` stands for.
+            advice: The setting that accepts such rows, if there is one.
         """
-        example = _Example((path, spot), detail, other)
+        example = _Example(place, detail, other)
         if self.strict:
-            raise BadRowError(example.worded(_find_lines([example])), advice)
+            raise BadRowError(_worded([example])[0], advice)
         self.counts[reason] += 1
         if self.wants_examples(reason):
             self._examples.setdefault(reason, []).append(example)
 
     def wants_examples(self, reason: str) -> bool:
-        """False once enough examples of a reason are listed: locating and wording more can then be
-        saved.
-        """
+        """Whether more examples of a reason are listed; otherwise it is enough to count them."""
         return self.strict or len(self._examples.get(reason, ())) < EXAMPLES
 
     def report(
@@ -105,34 +102,30 @@ class Problems:
         rows = np.flatnonzero(bad)
         for done, row in enumerate(rows.tolist()):
             if not self.wants_examples(reason):
-                self.count(reason, len(rows) - done)
+                self.counts[reason] += len(rows) - done
                 break
-            path, spot = locate(row)
-            self.add(reason, path, spot, detail(row), advice=advice)
+            self.add(reason, locate(row), detail(row), advice=advice)
 
-    def count(self, reason: str, number: int) -> None:
-        """Counts more rows of a kind of which enough examples were listed."""
-        self.counts[reason] += number
+    def examples(self) -> list[str]:
+        """The messages of the listed problems. Their lines are found by reading each file once."""
+        return _worded([example for group in self._examples.values() for example in group])
 
-    def summary(self) -> dict[str, Any]:
-        """For the manifest: what was left out and why. The lines of the examples are found here, in
-        one reading per file.
-        """
-        examples = [example for group in self._examples.values() for example in group]
-        lines = _find_lines(examples)
-        listed = [example.worded(lines) for example in examples]
-        left = {"left_aside": dict(self.normal), "edge_columns_not_kept": list(self.unread)}
-        left |= (
-            {"other_texts": {name: list(others) for name, others in self.other_texts.items()}}
-            if self.other_texts
-            else {}
-        )
-        return {"skipped": dict(self.counts), "skipped_examples": listed} | left
+    def summary(self) -> JsonObject:
+        """What was left out and why, for the manifest."""
+        found: JsonObject = {
+            "skipped": dict(self.counts),
+            "skipped_examples": self.examples(),
+            "left_aside": dict(self.normal),
+            "edge_columns_not_kept": list(self.unread),
+        }
+        if self.other_texts:
+            found["other_texts"] = {name: list(each) for name, each in self.other_texts.items()}
+        return found
 
 
 @contextmanager
 def told_of_skipping() -> Iterator[None]:
-    """Lets the error for a bad row say what can be done with such rows."""
+    """Adds to the error for a bad row how such rows can be left out or accepted."""
     try:
         yield
     except BadRowError as error:
@@ -142,30 +135,29 @@ def told_of_skipping() -> Iterator[None]:
 
 def words_for(place: Place) -> str:
     """A place as messages name it: file:line."""
-    example = _Example(place, "", None)
-    return _where(place, _find_lines([example]))
+    return _words_for([place])[place]
 
 
-def _find_lines(examples: list[_Example]) -> dict[LateLine, int]:
-    places = [
-        place
-        for example in examples
-        for place in (example.place, example.other)
-        if place is not None
+def _worded(examples: list[_Example]) -> list[str]:
+    """The messages of some problems."""
+    places = [place for each in examples for place in (each.place, each.other) if place]
+    words = _words_for(places)
+    return [
+        f"{words[each.place]}: "
+        + (each.detail.replace(ELSEWHERE, words[each.other]) if each.other else each.detail)
+        for each in examples
     ]
+
+
+def _words_for(places: list[Place]) -> dict[Place, str]:
+    """Places as messages name them. The lines of a file are all found in one reading."""
     wanted: dict[Callable[[list[RowKey]], dict[RowKey, int]], list[RowKey]] = {}
     for _, spot in places:
         if isinstance(spot, LateLine):
             wanted.setdefault(spot.find, []).append(spot.row)
-    return {
-        LateLine(find, row): line
-        for find, rows in wanted.items()
-        for row, line in find(rows).items()
-    }
-
-
-def _where(place: Place, lines: dict[LateLine, int]) -> str:
-    path, spot = place
-    if isinstance(spot, LateLine):
-        spot = lines[spot]
-    return f"{path}:{spot}" if isinstance(spot, int) else f"{path}, {spot}"
+    lines = {find: find(rows) for find, rows in wanted.items()}
+    words = {}
+    for path, spot in places:
+        found = lines[spot.find][spot.row] if isinstance(spot, LateLine) else spot
+        words[path, spot] = f"{path}:{found}" if isinstance(found, int) else f"{path}, {found}"
+    return words

@@ -65,16 +65,12 @@ def read_graph(
 
 
 def _listed(paths: Paths) -> list[Path]:
-    if hasattr(paths, "columns") or isinstance(paths, dict):
-        raise InputError(
-            f"a {type(paths).__name__} given, expected the names of files; build_graph takes data "
-            f"in memory"
-        )
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
-    strange = next((path for path in listed if not isinstance(path, str | Path)), None)
-    if strange is not None:
+    is_table = isinstance(paths, dict) or hasattr(paths, "columns")
+    strange = [path for path in listed if not isinstance(path, str | Path)]
+    if is_table or strange:
+        given = type(paths if is_table else strange[0]).__name__
         raise InputError(
-            f"a {type(strange).__name__} given, expected the names of files; build_graph takes "
-            f"data in memory"
+            f"a {given} given, expected the names of files; build_graph takes data in memory"
         )
     return [Path(path) for path in listed]

@@ -1,32 +1,42 @@
-"""Records: one node or one edge at a time, gathered into the batches that a GraphBuilder takes."""
+"""Records: the lines of a file in, one node or one edge at a time out, gathered into the batches
+that a GraphBuilder takes.
+"""
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from graphformers.data.arrays import Array
+from graphformers.data.batches import EdgeBatch, TableBatch, line_locator
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import make_column
-from graphformers.data.problems import Locate
+from graphformers.data.sources import read_lines
 
 BATCH = 65_536
 
 
 class Records:
-    """Feeds the records of one file to a builder: `with Records(builder, path, ["year"]) as
-    records: records.add_node(…)`.
+    """Feeds the records of one file to a builder.
+
+    `with Records(builder, path, ["year"]) as records: records.add_node(…)`
     """
 
     def __init__(self, builder: GraphBuilder, path: Path, columns: list[str] | None = None) -> None:
         self._builder, self._path = builder, path
         self._column_names = columns or []
-        self._nodes: list[tuple[int, str, str, tuple[Any, ...]]] = []
+        self._nodes: list[tuple[int, str, str, tuple[object, ...]]] = []
         self._edges: list[tuple[int, str, str, str | None]] = []
 
-    def add_node(self, line: int, id: str, text: str | None, *columns: Any) -> None:
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """The lines of the file, with their numbers."""
+        return read_lines(self._path, self._builder.problems)
+
+    def reject(self, line: int, detail: str, reason: str = "malformed row") -> None:
+        """Reports a bad row; `detail` says what was given and what was expected."""
+        self._builder.problems.add(reason, (self._path, line), detail)
+
+    def add_node(self, line: int, id: str, text: str | None, *columns: object) -> None:
         """A node found at `line`, with one value for each of the column names."""
         self._nodes.append((line, id, text or "", columns))
         if len(self._nodes) >= BATCH:
@@ -55,13 +65,10 @@ class Records:
         if not self._nodes:
             return
         lines, ids, texts, values = zip(*self._nodes, strict=True)
-        columns = {
-            name: make_column([row[i] for row in values])
-            for i, name in enumerate(self._column_names)
-        }
-        self._builder.add_nodes(
-            pa.array(ids), pa.array(texts), columns, self._locate(np.array(lines))
-        )
+        columns = {"id": pa.array(ids), "text": pa.array(texts)}
+        for i, name in enumerate(self._column_names):
+            columns[name] = make_column([row[i] for row in values])
+        self._builder.add_nodes(TableBatch(columns, line_locator(self._path, lines)))
         self._nodes = []
 
     def _flush_edges(self) -> None:
@@ -70,13 +77,6 @@ class Records:
         lines, sources, targets, types = zip(*self._edges, strict=True)
         kinds = None if types[0] is None else pa.array(types, pa.string())
         self._builder.add_edges(
-            pa.array(sources),
-            pa.array(targets),
-            kinds,
-            self._locate(np.array(lines, dtype=np.int32)),
+            EdgeBatch(pa.array(sources), pa.array(targets), line_locator(self._path, lines), kinds)
         )
         self._edges = []
-
-    def _locate(self, lines: Array) -> Locate:
-        path = self._path
-        return lambda i: (path, int(lines[i]))

@@ -5,7 +5,6 @@ This module imports nothing heavy, so that the command line can show the help te
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.settings import Settings, require, setting
@@ -122,41 +121,28 @@ class ImportSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        chosen = [
-            name
-            for name in (*TABLES, *VIEWS)
-            if getattr(self, name) != getattr(ImportSettings, name, {})
-        ]
-        unread = next((name for name in chosen if name not in FORMATS[self.format].reads), None)
-        if unread is not None:
-            raise GraphFormersError(
-                f"{unread}={getattr(self, unread)!r} given, but the format {self.format!r} does "
-                f"not use it"
-            )
+        for name in (*TABLES, *VIEWS):
+            value = getattr(self, name)
+            is_used = name in FORMATS[self.format].reads
+            if not is_used and value != getattr(ImportSettings, name, {}):
+                raise GraphFormersError(
+                    f"{name}={value!r} given, but the format {self.format!r} does not use it"
+                )
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
             raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
         is_list = not isinstance(self.keep, str)
         require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
 
-    def remembered(self) -> dict[str, Any]:
+    def remembered(self) -> dict[str, object]:
         """The settings that a graph saves, so that updates read their tables in the same way.
 
         Returns:
             Those settings that differ from the defaults.
         """
-        columns = {
-            role: name
-            for role, name in self.columns.items()
-            if role in ("id", "text", "src", "dst", "type")
-        }
-        found = {
-            "columns": columns,
-            "keep": self.keep,
-            "header": self.header,
-            "quotes": self.quotes,
-            "keep_empty": self.keep_empty,
-        }
+        roles = ("id", "text", "src", "dst", "type")
+        found: dict[str, object] = {name: getattr(self, name) for name in (*TABLES, "keep_empty")}
+        found["columns"] = {role: self.columns[role] for role in self.columns if role in roles}
         usual = ImportSettings()
         return {name: value for name, value in found.items() if value != getattr(usual, name)}
 

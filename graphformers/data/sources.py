@@ -1,16 +1,13 @@
-"""Input files as streams: compression seen through, progress shown, every failure with its file and
-line.
-"""
+"""Input files as streams: decompressed, with a progress bar; every failure names file and line."""
 
 import bz2
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
 
 from graphformers.data.problems import Problems
 from graphformers.errors import InputError
@@ -26,17 +23,24 @@ BEGINNINGS = {  # of files that are not text, whatever their names say: what the
     b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACKED),
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
-COMPRESSED = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
-OPENERS: dict[str, Any] = {
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".xz": lzma.LZMAFile,
-    ".bz2": bz2.BZ2File,
+Decompressor = gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
+# suffix -> name, and how a compressed file is opened
+COMPRESSED: dict[str, tuple[str, Callable[[io.BufferedReader], Decompressor]]] = {
+    ".gz": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
+    ".xz": ("xz", lzma.LZMAFile),
+    ".bz2": ("bzip2", bz2.BZ2File),
 }
 LINES_PER_UPDATE = 4096
 
 
 class BrokenStreamError(Exception):
-    """A compressed stream that ends early or is damaged."""
+    """A compressed stream ends early or is damaged."""
+
+    def __init__(self, method: str, error: Exception) -> None:
+        super().__init__(
+            f"the {method} stream is cut short or damaged ({error}), expected a complete file; "
+            f"fetch it again"
+        )
 
 
 def file_kind(path: Path) -> str:
@@ -70,12 +74,12 @@ class TrackedFile(io.FileIO):
 
 
 class Decompressed(io.RawIOBase):
-    """What a decompressor gives, piece by piece, so that a stream that is cut short is read as far
-    as it goes.
+    """The output of a decompressor, piece by piece: a stream that is cut short is read as far as it
+    goes.
     """
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, method: str, file: Decompressor) -> None:
+        self._method, self._file = method, file
 
     def readable(self) -> bool:
         return True
@@ -84,48 +88,45 @@ class Decompressed(io.RawIOBase):
         try:
             data = self._file.read1(len(buffer))
         except (EOFError, zlib.error, lzma.LZMAError) as error:
-            raise BrokenStreamError(str(error)) from error
+            raise BrokenStreamError(self._method, error) from error
         except OSError as error:
             # the disk's error, not the data's: bz2 and gzip raise theirs without a number
             if error.errno is not None:
                 raise
-            raise BrokenStreamError(str(error)) from error
+            raise BrokenStreamError(self._method, error) from error
         buffer[: len(data)] = data
         return len(data)
 
 
 @contextmanager
-def open_stream(path: Path, task: Progress) -> Iterator[IO[bytes]]:
-    """The decompressed bytes of a file, its byte order mark dropped."""
-    with io.BufferedReader(TrackedFile(path, task), buffer_size=1 << 20) as raw:
-        yield _decompressed(path, raw)
+def open_stream(path: Path, task: Progress | None = None) -> Iterator[io.BufferedReader]:
+    """The decompressed bytes of a file, without a byte order mark."""
+    tracked = TrackedFile(path, task or Progress(path.name, None, "B"))
+    raw: io.BufferedReader = io.BufferedReader(tracked, buffer_size=1 << 20)
+    with raw:
+        stream = raw
+        if path.suffix in COMPRESSED:
+            method, opened = COMPRESSED[path.suffix]
+            stream = io.BufferedReader(Decompressed(method, opened(raw)), buffer_size=1 << 20)
+        head = stream.peek(10)[:10]
+        for beginning, (what, advice) in BEGINNINGS.items():
+            if head.startswith(beginning):
+                raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise InputError(
+                f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
+                f"{path.name}"
+            )
+        if head[:3] == b"\xef\xbb\xbf":
+            stream.read(3)
+        yield stream
 
 
-def _decompressed(path: Path, raw: "io.BufferedReader[TrackedFile]") -> IO[bytes]:
-    stream: Any = raw
-    if path.suffix in OPENERS:
-        stream = io.BufferedReader(Decompressed(OPENERS[path.suffix](raw)), buffer_size=1 << 20)
-    head = stream.peek(10)[:10]
-    for beginning, (what, advice) in BEGINNINGS.items():
-        if head.startswith(beginning):
-            raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(
-            f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
-            f"{path.name}"
-        )
-    if head[:3] == b"\xef\xbb\xbf":
-        stream.read(3)
-    return cast(IO[bytes], stream)
-
-
-def read_lines(
-    path: Path, problems: Problems, title: str | None = None
-) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end). A line that is not UTF-8 is a problem; so
-    is a file cut short.
+def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end). Lines that are not UTF-8 are problems, and
+    so is a file that is cut short.
     """
-    with progress(title or f"Reading {path.name}", path.stat().st_size, "B") as task:
+    with progress(f"Reading {path.name}", path.stat().st_size, "B") as task:
         number = 0
         try:
             with open_stream(path, task) as stream:
@@ -135,7 +136,7 @@ def read_lines(
                     try:
                         text = line.rstrip(b"\r\n").decode()
                     except UnicodeDecodeError:
-                        problems.add("wrong encoding", path, number, bad_bytes(line) or "")
+                        problems.add("wrong encoding", (path, number), bad_bytes(line) or "")
                     else:
                         yield number, text
         except BrokenStreamError as error:
@@ -143,23 +144,12 @@ def read_lines(
 
 
 def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:
-    """A compressed file that ends early or is damaged after line `number`."""
-    problems.add("broken compression", path, f"after line {number}", broken_words(path, error))
-
-
-def broken_words(path: Path, error: BrokenStreamError) -> str:
-    """What is wrong with a compressed file and what to do."""
-    method = COMPRESSED.get(path.suffix, path.suffix)
-    return (
-        f"the {method} stream is cut short or damaged ({error}), "
-        f"expected a complete file; fetch it again"
-    )
+    """Reports a compressed file that is broken after line `number`."""
+    problems.add("broken compression", (path, f"after line {number}"), str(error))
 
 
 def bad_bytes(data: bytes) -> str | None:
-    """What is wrong with bytes that should be UTF-8, where, and what to type; None for those that
-    are.
-    """
+    """What is wrong with bytes that are not UTF-8, where, and what to type; None if they are."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

@@ -2,24 +2,23 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
 from graphformers.data.arrays import Array
+from graphformers.data.batches import TableBatch, line_locator
 from graphformers.data.columns import as_strings, is_text, make_column, repeated, text_column
 from graphformers.data.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
-from graphformers.data.problems import Locate, Place, Problems
+from graphformers.data.problems import Place, Problems
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import (
     BrokenStreamError,
     bad_bytes,
-    broken_words,
     file_kind,
     read_lines,
 )
@@ -27,18 +26,8 @@ from graphformers.errors import InputError
 from graphformers.progress import progress
 
 KINDS = (*DELIMITERS, "jsonl", "ndjson", "parquet")
-RECORDS_AHEAD = 10_000  # of a .jsonl file that are looked at for its columns
-
-
-@dataclass(frozen=True)
-class TableBatch:
-    """Some rows of a table: equally long columns by name, and where each row stands in its file."""
-
-    columns: dict[str, pa.Array]
-    locate: Locate
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+RECORDS_AHEAD = 10_000  # of a .jsonl file that are read for its columns
+Record = dict[str, object]
 
 
 def is_plain(path: Path) -> bool:
@@ -47,8 +36,8 @@ def is_plain(path: Path) -> bool:
 
 
 def names_all_columns(path: Path) -> bool:
-    """Whether a table says at its beginning which columns it has; the records of a .jsonl may each
-    have others.
+    """Whether the beginning of a table names all its columns; each record of a .jsonl may have
+    others.
     """
     return is_plain(path) or file_kind(path) == "parquet"
 
@@ -72,9 +61,9 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
     if kind not in DELIMITERS:
         return _json_columns(path, settings)
     try:
-        return TextTable(path, settings.header, settings.quotes).columns()[0]
+        return TextTable.open(path, settings).names
     except BrokenStreamError as error:
-        raise InputError(f"{path}:1: {broken_words(path, error)}") from error
+        raise InputError(f"{path}:1: {error}") from error
 
 
 def read_table(
@@ -86,20 +75,21 @@ def read_table(
     texts: Sequence[str] = (),
     required: Sequence[str] = (),
 ) -> Iterator[TableBatch]:
-    """Yields the rows of a table in batches, with all columns or `only` the named ones.
+    """Yields the rows of a table in batches.
 
-    The columns `texts` come as strings, and a value that is no text or number makes a bad row. So
-    does a JSON record without one of the fields `required`; other fields may be missing and are
-    null.
+    Args:
+        path: The file.
+        problems: Collects bad rows.
+        settings: How the file is read.
+        only: The columns to read; by default all.
+        texts: The columns to read as strings. A row with a value that is no text or number is bad.
+        required: Fields without which a JSON record is bad. Other missing fields are null.
     """
     kind = file_kind(path)
     if kind == "parquet":
         yield from _read_parquet(path, problems, only, texts)
     elif kind in DELIMITERS:
-        for columns, locate in read_delimited(
-            TextTable(path, settings.header, settings.quotes), problems, only
-        ):
-            yield TableBatch(columns, locate)
+        yield from read_delimited(TextTable.open(path, settings), problems, only)
     else:
         yield from _read_json(path, problems, only, texts, required)
 
@@ -111,40 +101,39 @@ def _read_json(
     texts: Sequence[str],
     required: Sequence[str],
 ) -> Iterator[TableBatch]:
-    records: list[dict[str, Any]] = []
-    lines: list[int] = []
+    records = _complete_records(path, problems, texts, required)
+    while block := list(islice(records, BATCH_ROWS)):
+        lines, values = zip(*block, strict=True)
+        names = only or dict.fromkeys([*texts, *(name for record in values for name in record)])
+        columns = {}
+        for name in names:
+            make = text_column if name in texts else make_column
+            columns[name] = make([record.get(name) for record in values])
+        yield TableBatch(columns, line_locator(path, lines))
+
+
+def _complete_records(
+    path: Path, problems: Problems, texts: Sequence[str], required: Sequence[str]
+) -> Iterator[tuple[int, Record]]:
+    """(line, record) of every record with the required fields and nothing nested in its texts."""
     for line, record in _json_records(path, problems):
         missing = [name for name in required if name not in record]
         nested = [name for name in texts if isinstance(record.get(name), list | dict)]
         if missing:
-            problems.add(
-                "missing field",
-                path,
-                line,
-                f"no field {missing[0]!r} in this record, expected {', '.join(required)}",
-            )
+            expected = ", ".join(required)
+            detail = f"no field {missing[0]!r} in this record, expected {expected}"
+            problems.add("missing field", (path, line), detail)
         elif nested:
             shown = repr(record[nested[0]])[:60]
-            problems.add(
-                "malformed row",
-                path,
-                line,
-                f"the field {nested[0]!r} is {shown}, expected text or a number",
-            )
+            detail = f"the field {nested[0]!r} is {shown}, expected text or a number"
+            problems.add("malformed row", (path, line), detail)
         else:
-            records.append(record)
-            lines.append(line)
-        if len(records) >= BATCH_ROWS:
-            yield _json_batch(path, records, lines, only, texts)
-            records, lines = [], []
-    if records:
-        yield _json_batch(path, records, lines, only, texts)
+            yield line, record
 
 
 def _json_columns(path: Path, settings: ImportSettings) -> list[str]:
-    """The fields of the first records; what is wrong with them is reported when they are read, or
-    now if that is to stop us.
-    """
+    """The fields of the first records."""
+    # Bad records are reported when they are read, or now if they are errors.
     records = islice(_json_records(path, Problems(strict=not settings.skip_bad)), RECORDS_AHEAD)
     names = list(dict.fromkeys(name for _, record in records for name in record))
     if not names:
@@ -152,10 +141,10 @@ def _json_columns(path: Path, settings: ImportSettings) -> list[str]:
     return names
 
 
-def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
     import msgspec
 
-    decoder = msgspec.json.Decoder(dict[str, Any])
+    decoder = msgspec.json.Decoder(Record)
     for line, text in read_lines(path, problems):
         if not text.strip():
             continue
@@ -166,14 +155,14 @@ def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[st
                 _no_number(text)
                 or f"{error}; found {text[:60]!r}, expected one JSON object per line"
             )
-            problems.add("malformed row", path, line, reason)
+            problems.add("malformed row", (path, line), reason)
         else:
             yield line, record
 
 
 def _no_number(text: str) -> str | None:
-    """What is wrong with a line that is JSON but for the NaN and Infinity that Python writes; None
-    where it is something else.
+    """What is wrong with a line that would be JSON without its NaN or Infinity, as Python writes
+    them; None for other lines.
     """
     found: list[str] = []
     try:
@@ -187,26 +176,7 @@ def _no_number(text: str) -> str | None:
     )
 
 
-def _json_batch(
-    path: Path,
-    records: list[dict[str, Any]],
-    lines: list[int],
-    only: list[str] | None,
-    texts: Sequence[str],
-) -> TableBatch:
-    names = only or list(dict.fromkeys([*texts, *(name for record in records for name in record)]))
-    columns = {
-        name: (text_column if name in texts else make_column)(
-            [record.get(name) for record in records]
-        )
-        for name in names
-    }
-    return TableBatch(columns, lambda i: (path, lines[i]))
-
-
-def _open_parquet(path: Path) -> Any:
-    import pyarrow.parquet as parquet
-
+def _open_parquet(path: Path) -> parquet.ParquetFile:
     try:
         file = parquet.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError) as error:
@@ -244,8 +214,8 @@ def _read_parquet(
 def _parquet_batch(
     path: Path, block: pa.RecordBatch, first: int, texts: Sequence[str], problems: Problems
 ) -> TableBatch:
-    """The rows of a block whose strings are UTF-8, which Parquet does not make sure of; the others
-    are reported.
+    """The rows of a block whose strings are UTF-8, which Parquet does not ensure; the others are
+    reported.
     """
 
     def locate(i: int) -> Place:
@@ -260,21 +230,14 @@ def _parquet_batch(
             bad |= wrong
 
             def detail(i: int, name: str = name, values: pa.Array = values) -> str:
-                return (
-                    f"the column {name!r}: "
-                    f"{bad_bytes(values.slice(i, 1).cast(pa.large_binary())[0].as_py())}"
-                )
+                value = values.slice(i, 1).cast(pa.large_binary())[0].as_py()
+                return f"the column {name!r}: {bad_bytes(value)}"
 
             problems.report("wrong encoding", wrong, locate, detail)
         else:
             columns[name] = _numbers_as_text(path, name, values) if name in texts else values
-    if not bad.any():
-        return TableBatch(columns, locate)
-    kept = np.flatnonzero(~bad)
-    return TableBatch(
-        {name: column.take(pa.array(kept)) for name, column in columns.items()},
-        lambda i: locate(int(kept[i])),
-    )
+    batch = TableBatch(columns, locate)
+    return batch.take(np.flatnonzero(~bad)) if bad.any() else batch
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -140,7 +139,7 @@ def _is_empty(column: pa.Array) -> Array:
     return np.asarray(empty.to_numpy(zero_copy_only=False))
 
 
-def are_times(values: Sequence[Any]) -> bool:
+def are_times(values: Sequence[object]) -> bool:
     """Whether all that is there are times of one kind."""
     problems = Problems(strict=False)
     try:

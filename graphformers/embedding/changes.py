@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, is_unicode, one_chunk
+from graphformers.data.arrays import is_unicode, one_chunk
+from graphformers.data.batches import EdgeBatch
 from graphformers.data.builder import MOST_TYPES, NODE, GraphBuilder, node_table
 from graphformers.data.columns import as_strings, python_values, table_in_memory
 from graphformers.data.formats.tables import Known, edge_columns, read_edges, read_nodes
 from graphformers.data.graph import plain_ids
-from graphformers.data.problems import SKIPPING, Locate, Place, Problems, words_for
+from graphformers.data.problems import SKIPPING, Place, Problems, words_for
 from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
 from graphformers.data.sources import check_files, file_kind, read_lines
 from graphformers.data.tables import KINDS, is_plain, read_table, table_columns
@@ -180,9 +181,7 @@ def _strange_value(nodes: pa.Table, name: str, kind: pa.DataType, row: int) -> s
 
 
 class _Collector:
-    """Takes edges from the readers of tables, as a GraphBuilder does. `untyped` is what an empty
-    type means.
-    """
+    """Collects the links of files and tables. `untyped` is what an empty type means."""
 
     def __init__(self, problems: Problems, untyped: str | None) -> None:
         self.problems = problems
@@ -190,33 +189,26 @@ class _Collector:
         self.where: list[Place] = []
         self._untyped = untyped
 
-    def add_edges(
-        self,
-        sources: pa.Array,
-        targets: pa.Array,
-        types: pa.Array | None,
-        locate: Locate,
-        times: Array | None = None,
-    ) -> None:
-        empty = np.asarray(pc.or_(pc.is_null(sources), pc.is_null(targets)))
+    def add_edges(self, batch: EdgeBatch) -> None:
+        empty = np.asarray(pc.or_(pc.is_null(batch.sources), pc.is_null(batch.targets)))
         self.problems.report(
             "edge to an unknown node",
             empty,
-            locate,
+            batch.locate,
             lambda _: "an edge with an empty end, expected an id",
         )
-        kinds = [None] * len(sources) if types is None else types.to_pylist()
-        ends = zip(sources.to_pylist(), targets.to_pylist(), kinds, strict=True)
+        kinds = [None] * len(batch) if batch.types is None else batch.types.to_pylist()
+        ends = zip(batch.sources.to_pylist(), batch.targets.to_pylist(), kinds, strict=True)
         for i, (one, other, kind) in enumerate(ends):
             if not empty[i]:
                 self.links.append(
                     (
                         str(one),
                         str(other),
-                        None if types is None else str(kind) if kind else self._untyped,
+                        None if batch.types is None else str(kind) if kind else self._untyped,
                     )
                 )
-                self.where.append(locate(i))
+                self.where.append(batch.locate(i))
 
 
 @dataclass(frozen=True)
@@ -393,7 +385,7 @@ def _known_links(
     """Those of a file whose ends will be there; the others are counted."""
     lost = {i for i, _ in lost_ends(links, live, new, removed)}
     if lost:
-        problems.count("edge to an unknown node", len(lost))
+        problems.counts["edge to an unknown node"] += len(lost)
     kept = [i for i in range(len(links)) if i not in lost]
     return [links[i] for i in kept], [where[i] for i in kept]
 
@@ -472,10 +464,13 @@ def _links(
     if given is None:
         return _Links([], [], [], False)
     if isinstance(given, str | Path):
-        check_files([Path(given)])
+        path = Path(given)
+        check_files([path])
         problems.unread.clear()
-        collector = _Collector(problems, untyped)
-        has_types = read_edges(Path(given), collector, how.for_file(Path(given)))
+        collector, settings = _Collector(problems, untyped), how.for_file(path)
+        has_types = edge_columns(table_columns(path, settings), settings, path)[2] is not None
+        for batch in read_edges(path, problems, settings):
+            collector.add_edges(batch)
         return _Links(collector.links, collector.where, list(problems.unread), has_types)
     if _has_columns(given):
         table = table_in_memory(given, "links", "{'source': 'p1', 'target': 'p2'}")
@@ -493,9 +488,8 @@ def _links_of_table(
         as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None
     ]
     collector = _Collector(problems, untyped)
-    collector.add_edges(
-        found[0], found[1], found[2] if kind else None, lambda row: (place, f"row {row + 1}")
-    )
+    types = found[2] if kind else None
+    collector.add_edges(EdgeBatch(found[0], found[1], lambda row: (place, f"row {row + 1}"), types))
     unread = [name for name in names if name not in (source, target, kind)]
     return _Links(collector.links, collector.where, unread, kind is not None)
 

@@ -11,14 +11,14 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import amount
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 # Characters of a fingerprint that are shown.
 SHOWN = 12
 
 
 @dataclass(frozen=True)
-class StoreDescription:
+class StoreDescription(Result):
     """Size, origin and log of a folder of vectors. Made by `describe_store`.
 
     Attributes:
@@ -69,9 +69,6 @@ class StoreDescription:
             )
         return Table((), [(line,) for line in lines])
 
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
-
 
 def describe_store(store: VectorStore) -> StoreDescription:
     """Size, origin and log of a store of vectors."""
@@ -93,7 +90,7 @@ def describe_store(store: VectorStore) -> StoreDescription:
 
 
 @dataclass(frozen=True)
-class ModelDescription:
+class ModelDescription(Result):
     """Configuration and training of a model folder. Made by `describe_model`.
 
     Attributes:
@@ -133,9 +130,6 @@ class ModelDescription:
 
     def _identity(self) -> dict[str, Any]:
         return {"kind": "model", "model": self.model}
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 def describe_model(path: Path) -> ModelDescription:

@@ -20,13 +20,13 @@ from graphformers.errors import GraphFormersError
 from graphformers.memory import SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers, center_vectors, text_states
 from graphformers.progress import amount, clock
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 TRIED_NODES = 4096
 
 
 @dataclass(frozen=True)
-class EmbeddingForecast:
+class EmbeddingForecast(Result):
     """Time and disk space of an embedding. Made by `forecast`.
 
     Attributes:
@@ -70,9 +70,6 @@ class EmbeddingForecast:
             "disk": f"{vectors} of vectors, {kept}",
         }
         return Table((), list(rows.items()))
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> EmbeddingForecast:

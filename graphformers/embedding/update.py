@@ -41,13 +41,13 @@ from graphformers.embedding.vectors import (
 )
 from graphformers.errors import ArtifactError
 from graphformers.model.encoder import GraphFormers
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class UpdateReport:
+class UpdateReport(Result):
     """What an update did, and what it left out.
 
     Attributes:
@@ -157,9 +157,6 @@ class UpdateReport:
                 f"update adds have a type at most"
             )
         return Table((), [(line,) for line in lines])
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 class Updater:

@@ -27,7 +27,7 @@ from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress
 from graphformers.splits.split import LinkQuestions, LinkSplit, loaded_split
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ SCORES_PER_BLOCK: Mapping[str, int] = {"cpu": 1 << 26, "cuda": 1 << 30}
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """The scores of a system on a set of questions.
 
     Attributes:
@@ -95,9 +95,6 @@ class Evaluation:
             A table that prints on a terminal and shows in notebooks.
         """
         return evaluations_table({"": self})
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 def evaluations_table(evaluations: Mapping[str, Evaluation], title: str = "") -> Table:

@@ -17,7 +17,7 @@ from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index
 from graphformers.settings import has_type
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 MOST_HITS = 10_000
 
@@ -53,7 +53,7 @@ class Match:
         return found | {"columns": self.columns} if self.columns else found
 
 
-class Matches(list[Match]):
+class Matches(list[Match], Result):
     """The matches of a search, best first."""
 
     def to_dict(self) -> list[dict[str, Any]]:
@@ -71,9 +71,6 @@ class Matches(list[Match]):
             ]
             rows.append((f"{match.score:.3f}", shorten(match.id, 40), *own, shorten(match.text)))
         return Table(("score", "id", *self[0].columns, "text"), rows)
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 class Searcher:

@@ -1,6 +1,4 @@
-"""The candidates of a ranking: one positive and nodes that could have been it but are not linked to
-the anchor.
-"""
+"""The candidates of a ranking: one positive, and negatives that are not linked to the anchor."""
 
 from dataclasses import dataclass
 
@@ -13,11 +11,12 @@ from graphformers.progress import progress
 
 BLOCK = 16_384  # questions at a time
 DEFAULT_COUNT = 300  # the paper's 1 + 299
-FEW = 0.05  # of the questions: so many are left out rather than that all get shorter lists
-# the same, of questions that would cut the lists to less than half: a hub asks 1 of every (mean
-# degree) questions
+# share of the questions that are left out rather than that all get shorter lists
+FEW = 0.05
+# the same for questions that would cut the lists to less than half: a hub is the anchor of 1 of
+# every (mean degree) questions
 SOME = 0.2
-# of drawing again what was not allowed; what is left then is drawn from an explicit list
+# rounds in which forbidden negatives are drawn again; then they are drawn from an explicit list
 MOST_ROUNDS = 20
 
 
@@ -27,9 +26,9 @@ def draw_candidates(
     """(Q, count) int32 candidates for (Q, 2) pairs of anchor and positive: the positive, then
     negatives without repetition.
 
-    Negatives are uniform over `eligible`, the nodes that obey the same rule as positives do, so
-    that having neighbours or not gives nothing away; never the anchor, a neighbour of it anywhere
-    in the whole graph, or a node with the positive's text.
+    Negatives are uniform over `eligible`, the nodes that could be positives, so that having
+    neighbours does not tell them apart. Never the anchor, a neighbour of it in the whole graph, or
+    a node with the positive's text.
     """
     result = np.empty((len(pairs), count), dtype=np.int32)
     with progress("Drawing candidates", len(pairs), "pairs") as task:
@@ -46,7 +45,7 @@ def draw_candidates(
 
 @dataclass(frozen=True, eq=False)
 class DefaultLists:
-    """How long the lists are where nobody said it, and which questions are left out for that."""
+    """The default length of the lists, and which questions are left out for it."""
 
     count: int  # candidates per question
     kept: list[Array]  # for each set of questions, (Q,) bool: which are asked
@@ -54,7 +53,7 @@ class DefaultLists:
 
 
 def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> DefaultLists:
-    """300 candidates, or as many as the graph allows; a few questions that allow much fewer than
+    """300 candidates, or as many as the graph allows. A few questions that allow much fewer than
     the others are left out.
     """
     pairs, wanted = np.concatenate(asked), DEFAULT_COUNT - 1
@@ -95,8 +94,8 @@ def _why_left_out(
 
 
 def _what_leaves_few(graph: TextGraph, pair: Array, eligible: Array) -> str:
-    """What costs a question most of its negatives: an anchor that is linked to them, or the
-    positive's text, which they share.
+    """Why a question has few possible negatives: the anchor has many links, or many nodes share
+    the text of the positive.
     """
     alike = int((graph.text_groups[eligible] == graph.text_groups[pair[1]]).sum())
     if alike > graph.degrees()[pair[0]]:
@@ -141,7 +140,7 @@ def possible_negatives(graph: TextGraph, pairs: Array, eligible: Array, most: in
     return np.minimum(possible, most)
 
 
-def _allowed(graph: TextGraph, pair: Array, eligible: Array) -> Array:
+def allowed_negatives(graph: TextGraph, pair: Array, eligible: Array) -> Array:
     """All possible negatives of one question."""
     anchor, positive = pair.tolist()
     others = eligible[graph.text_groups[eligible] != graph.text_groups[positive]]
@@ -187,10 +186,8 @@ def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array) -> Array:
 def _draw_from_list(
     graph: TextGraph, pair: Array, eligible: Array, count: int, generator: np.random.Generator
 ) -> Array:
-    """For an anchor linked to most of the graph: the allowed negatives are listed and drawn
-    from.
-    """
-    allowed = _allowed(graph, pair, eligible)
+    """Draws from a list of all possible negatives, for an anchor linked to most of the graph."""
+    allowed = allowed_negatives(graph, pair, eligible)
     if len(allowed) < count:
         name = graph.ids[int(pair[0])].as_py()
         advice = (
@@ -200,7 +197,7 @@ def _draw_from_list(
         )
         raise GraphFormersError(
             f"the node {name!r} leaves only {len(allowed):,} possible negatives, {count:,} were "
-            f"asked for; {advice} (a negative "
-            "has neighbours, is not linked to the node and has another text than the positive)"
+            f"asked for; {advice} (a negative has neighbours, is not linked to the node and has "
+            f"another text than the positive)"
         )
     return generator.choice(allowed, count, replace=False)

@@ -46,14 +46,12 @@ def hold_out(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Ro
 def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
     """[valid, test] pairs whose ends keep a train link, and the rows of the remaining links."""
     pairs = graph.pairs()
-    wanted = [count_of(settings.valid, len(pairs)), count_of(settings.test, len(pairs))]
+    wanted = wanted_pairs(settings, len(pairs))
     order = np.argsort(pair_hashes(graph, pairs, settings.seed), kind="stable")
     taken = _take_links(pairs, order, graph.degrees(), sum(wanted))
     sizes = _share_out(wanted, len(taken), settings, "pairs both ends of which keep a train link")
     asked = np.split(_orient(graph, pairs[taken], settings.seed), [sizes[0]])
-    kept = np.ones(len(pairs), dtype=bool)
-    kept[taken] = False
-    return asked, compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
+    return asked, compressed_rows(graph.num_nodes, *_both_ways(np.delete(pairs, taken, axis=0)))
 
 
 def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
@@ -75,7 +73,7 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
         )
     if times.min() == times.max():
         raise GraphFormersError("all links have the same time, so none is later than another")
-    wanted = [count_of(settings.valid, len(pairs)), count_of(settings.test, len(pairs))]
+    wanted = wanted_pairs(settings, len(pairs))
     order = np.lexsort((pair_hashes(graph, pairs, settings.seed), -times))
     late, found, degrees = pairs[:0], np.zeros(0, dtype=np.int64), graph.degrees()
     # The earlier half is what models see.
@@ -91,17 +89,12 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
         if len(found) >= sum(wanted) or tried >= most:
             break
         tried = min(most, tried + tried // 4 + 1)
-    sizes = _share_out(
-        wanted,
-        len(found),
-        settings,
-        "of the later half of the pairs have earlier links at both ends",
-    )
+    what = "of the later half of the pairs have earlier links at both ends"
+    sizes = _share_out(wanted, len(found), settings, what)
     found = found[: sum(sizes)]
     test, valid = np.split(_orient(graph, late[found], settings.seed), [sizes[1]])
-    kept = np.ones(len(pairs), dtype=bool)
-    kept[order[: found[-1] + 1]] = False
-    return [valid, test], compressed_rows(graph.num_nodes, *_both_ways(pairs[kept]))
+    earlier = np.delete(pairs, order[: found[-1] + 1], axis=0)
+    return [valid, test], compressed_rows(graph.num_nodes, *_both_ways(earlier))
 
 
 def give_back(graph: TextGraph, rows: Rows, pairs: Array) -> Rows:
@@ -135,7 +128,7 @@ def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
     question. At random, those without one stay known nodes, which can only add links to the rest;
     by time they are held out too, so that training sees nothing later.
     """
-    wanted = [count_of(settings.valid, graph.num_nodes), count_of(settings.test, graph.num_nodes)]
+    wanted = wanted_pairs(settings, graph.num_nodes)
     order = _node_order(graph, settings)
     tried = min(sum(wanted), len(order))
     while True:
@@ -148,12 +141,22 @@ def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Arr
     sizes = _share_out(wanted, len(chosen), settings, "nodes with two links to known nodes")
     chosen = chosen[: sum(sizes)]
     held_out = chosen if settings.held_out == "nodes" else order[:tried]
-    sources, targets, position = _links_to_known(graph, chosen, held_out)
-    positives = _choose_one(graph, chosen, held_out, settings.seed)
+    position, targets = _links_to_known(graph, chosen, held_out)
+    # The positive is the target with the smallest hash of those that can be asked.
+    can_be_asked = np.flatnonzero(_can_be_asked(graph, held_out)[targets])
+    place, target = position[can_be_asked], targets[can_be_asked]
+    hashes = mix(settings.seed, 2, graph.id_hashes[chosen[place]], graph.id_hashes[target])
+    order_of_choice = np.lexsort((hashes, place))
+    _, first = np.unique(place[order_of_choice], return_index=True)
+    positives = target[order_of_choice[first]]
     # The first ones, which are the latest, are test.
     test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])
+    # Models may see the links among known nodes, and the other links of chosen nodes to known ones.
     context = targets != positives[position]
-    rows = _rows_with_context(graph, held_out, sources[context], targets[context])
+    seen = edge_keys(chosen[position[context]], targets[context])
+    pairs = graph.pairs()
+    pairs = pairs[known_nodes(graph, held_out)[pairs].all(axis=1)]
+    rows = compressed_rows(graph.num_nodes, *_both_ways(pairs), seen)
     return [valid, test], rows, np.sort(held_out).astype(np.int32)
 
 
@@ -198,62 +201,39 @@ def times_of(graph: TextGraph, name: str) -> Array:
     return values
 
 
-def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[Array, Array, Array]:
-    """The links from chosen nodes to known ones: sources, targets, and the source's place in
-    `chosen`.
-    """
+def known_nodes(graph: TextGraph, held_out: Array) -> Array:
+    """(N,) whether a node is known in training."""
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
+    return known
+
+
+def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[Array, Array]:
+    """The links from chosen nodes to known ones: the source's place in `chosen`, and the target."""
     degrees = graph.degrees()[chosen]
     targets = graph.indices[ranges(graph.indptr[chosen], degrees)].astype(np.int64)
     position = np.repeat(np.arange(len(chosen)), degrees)
-    kept = known[targets]
-    return chosen[position[kept]].astype(np.int64), targets[kept], position[kept]
+    kept = known_nodes(graph, held_out)[targets]
+    return position[kept], targets[kept]
 
 
 def _can_be_asked(graph: TextGraph, held_out: Array) -> Array:
     """(N,) whether a node is known and has a link to another known node."""
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out] = False
-    _, targets, _ = _links_to_known(graph, held_out, held_out)
+    _, targets = _links_to_known(graph, held_out, held_out)
     lost = np.bincount(targets, minlength=graph.num_nodes)
-    return known & (graph.degrees() - lost > 0)
+    return known_nodes(graph, held_out) & (graph.degrees() - lost > 0)
 
 
 def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
     """The held-out nodes with two links to known nodes, one of them to a node that can be asked; in
     order.
     """
-    _, targets, position = _links_to_known(graph, held_out, held_out)
+    position, targets = _links_to_known(graph, held_out, held_out)
     links = np.bincount(position, minlength=len(held_out))
     askable = np.bincount(
         position, weights=_can_be_asked(graph, held_out)[targets], minlength=len(held_out)
     )
     return held_out[(links > 1) & (askable > 0)]
-
-
-def _choose_one(graph: TextGraph, chosen: Array, held_out: Array, seed: int) -> Array:
-    """(len(chosen),) the positive of each: of its links to nodes that can be asked, the one with
-    the smallest hash.
-    """
-    _, targets, position = _links_to_known(graph, chosen, held_out)
-    allowed = _can_be_asked(graph, held_out)[targets]
-    targets, position = targets[allowed], position[allowed]
-    hashes = mix(seed, 2, graph.id_hashes[chosen[position]], graph.id_hashes[targets])
-    order = np.lexsort((hashes, position))
-    _, first = np.unique(position[order], return_index=True)
-    return targets[order[first]]
-
-
-def _rows_with_context(
-    graph: TextGraph, held_out: Array, sources: Array, targets: Array
-) -> tuple[Array, Array]:
-    """Rows of the links among known nodes and, for held-out nodes, of the given links."""
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out] = False
-    pairs = graph.pairs()
-    pairs = pairs[known[pairs].all(axis=1)]
-    return compressed_rows(graph.num_nodes, *_both_ways(pairs), edge_keys(sources, targets))
 
 
 def _both_ways(pairs: Array) -> tuple[Array, Array]:
@@ -274,21 +254,24 @@ def _orient(graph: TextGraph, pairs: Array, seed: int) -> Array:
     return np.where(swapped[:, None], pairs[:, ::-1], pairs).astype(np.int32)
 
 
-def count_of(wanted: float, total: int) -> int:
-    return int(wanted) if wanted >= 1 else max(1, round(wanted * total))
+def wanted_pairs(settings: SplitSettings, total: int) -> list[int]:
+    """The numbers of valid and test pairs that the settings ask for, of `total`."""
+    return [
+        int(share) if share >= 1 else max(1, round(share * total))
+        for share in (settings.valid, settings.test)
+    ]
 
 
 def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str) -> list[int]:
-    """[valid, test] sizes: as wanted, or less in proportion where shares were asked for and too few
-    are there.
+    """[valid, test] sizes: as wanted, or smaller in proportion if shares were asked for and there
+    are too few pairs.
     """
     if found >= sum(wanted):
         return wanted
     if settings.valid >= 1 or settings.test >= 1 or found < 2:
         raise GraphFormersError(
             f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} "
-            f"{what}; ask for fewer, or take a "
-            "graph with more links"
+            f"{what}; ask for fewer, or take a graph with more links"
         )
     valid = max(1, found * wanted[0] // sum(wanted))
     return [valid, found - valid]

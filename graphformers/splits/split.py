@@ -5,7 +5,6 @@ links and, in the rows of held-out nodes, their links to known nodes except the 
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,17 +26,19 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.settings import SplitSettings
 from graphformers.data.times import moment
 from graphformers.errors import GraphFormersError
+from graphformers.places import JsonObject
 from graphformers.splits.candidates import default_lists, draw_candidates
 from graphformers.splits.holdout import (
     OF_LINKS,
     Rows,
-    count_of,
     give_back,
     hold_out,
+    known_nodes,
     pair_hashes,
     times_of,
+    wanted_pairs,
 )
-from graphformers.table import Table
+from graphformers.table import Result, Table
 
 KIND = "split"
 VERSION = 1
@@ -57,7 +58,7 @@ class LinkQuestions:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LinkSplit:
+class LinkSplit(Result):
     """Train, valid and test links of a graph. Made by `split_links` or `LinkSplit.load`.
 
     Attributes:
@@ -128,13 +129,8 @@ class LinkSplit:
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.graph.fingerprint.encode())
-        for array in (
-            self.indptr,
-            self.indices,
-            self.train,
-            self.valid.candidates,
-            self.test.candidates,
-        ):
+        asked = (self.valid.candidates, self.test.candidates)
+        for array in (self.indptr, self.indices, self.train, *asked):
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         return digest.hexdigest()
 
@@ -152,7 +148,7 @@ class LinkSplit:
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Sizes, settings and notes, for JSON.
 
         Returns:
@@ -184,9 +180,6 @@ class LinkSplit:
         sizes = self.sizes()
         return Table(tuple(sizes), [tuple(f"{value:,}" for value in sizes.values())], notes=notes)
 
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
-
     def save(self, path: str | Path, *, force: bool = False) -> "LinkSplit":
         """Writes the split as a folder.
 
@@ -210,22 +203,15 @@ class LinkSplit:
                 "find its graph again"
             )
         with write_artifact(path, KIND, VERSION, force=force) as draft:
-            for name, array in self._arrays():
-                save_array(draft.path(f"{name}.npy"), array)
+            for name in ("indptr", "indices", "train", "held_out_nodes"):
+                save_array(draft.path(f"{name}.npy"), getattr(self, name))
+            for name, asked in (("valid", self.valid), ("test", self.test)):
+                save_array(draft.path(f"{name}_pairs.npy"), asked.pairs)
+                save_array(draft.path(f"{name}_candidates.npy"), asked.candidates)
             draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
             draft.settings = dict(vars(self.settings))
             draft.summary = self.sizes() | {"notes": list(self.notes)}
         return LinkSplit.load(path)
-
-    def _arrays(self) -> Iterator[tuple[str, Array]]:
-        yield from (
-            ("indptr", self.indptr),
-            ("indices", self.indices),
-            ("train", self.train),
-            ("held_out_nodes", self.held_out_nodes),
-        )
-        for name, asked in (("valid", self.valid), ("test", self.test)):
-            yield from ((f"{name}_pairs", asked.pairs), (f"{name}_candidates", asked.candidates))
 
     @staticmethod
     def load(path: str | Path, graph: TextGraph | None = None) -> "LinkSplit":
@@ -306,8 +292,7 @@ def split_links(
             f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split"
         )
     asked, rows, held_out_nodes = hold_out(graph, settings)
-    known = np.ones(graph.num_nodes, dtype=bool)
-    known[held_out_nodes] = False
+    known = known_nodes(graph, held_out_nodes)
     eligible = np.flatnonzero(known & (np.diff(rows[0]) > 0))
     notes, count, left_out = _too_few(graph, settings, asked), settings.candidates, asked[0][:0]
     if count is None:
@@ -339,17 +324,13 @@ def split_links(
 def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
     """Notes that fewer pairs could be held out than asked for."""
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
-    found = []
-    for name, share, pairs in zip(
-        ("valid", "test"), (settings.valid, settings.test), asked, strict=True
-    ):
-        wanted = count_of(share, total)
-        if share < 1 and len(pairs) < wanted:
-            found.append(
-                f"{len(pairs):,} {name} pairs instead of {wanted:,}: no more can be asked without "
-                f"isolating a node"
-            )
-    return found
+    wanted = wanted_pairs(settings, total)
+    return [
+        f"{len(pairs):,} {name} pairs instead of {count:,}: no more can be asked without isolating "
+        f"a node"
+        for name, count, pairs in zip(("valid", "test"), wanted, asked, strict=True)
+        if getattr(settings, name) < 1 and len(pairs) < count
+    ]
 
 
 def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
@@ -357,11 +338,11 @@ def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
     times = times_of(graph, name)
     first = times[asked].min()
     tied = int((times[known] == first).sum())
-    return (
-        [f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"]
-        if tied
-        else []
-    )
+    if not tied:
+        return []
+    return [
+        f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"
+    ]
 
 
 def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
@@ -397,17 +378,11 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
 
 def _rough(valid: int, test: int) -> list[str]:
     """Notes that scores are imprecise, where there are few questions."""
-    few = [
-        f"{count:,} {name}" for name, count in (("valid", valid), ("test", test)) if count < ROUGH
-    ]
-    return (
-        [
-            f"few questions, {' and '.join(few)}: scores from these are rough (--valid and --test "
-            f"say how many)"
-        ]
-        if few
-        else []
-    )
+    counts = {"valid": valid, "test": test}
+    few = " and ".join(f"{count:,} {name}" for name, count in counts.items() if count < ROUGH)
+    if not few:
+        return []
+    return [f"few questions, {few}: scores from these are rough (--valid and --test say how many)"]
 
 
 def _train_pairs(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from graphformers.progress import clock, progress
-from graphformers.table import Table
+from graphformers.table import Result, Table
 from graphformers.training.checkpoint import bytes_of_run
 from graphformers.training.optimizer import set_learning_rate
 from graphformers.training.run import TrainingRun
@@ -22,7 +22,7 @@ LONG_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(Result):
     """What a run would take.
 
     Attributes:
@@ -96,9 +96,6 @@ class Forecast:
         }
         found = ", ".join(f"--set {words}" for words, is_cheaper in cheaper.items() if is_cheaper)
         return found or "max_steps, max_seconds"
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:

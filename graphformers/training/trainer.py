@@ -19,7 +19,7 @@ from graphformers.model.encoder import GraphFormers
 from graphformers.progress import clock
 from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit, loaded_split
-from graphformers.table import Table
+from graphformers.table import Result, Table
 from graphformers.training.checkpoint import LogEntry, RunFolder
 from graphformers.training.distributed import joined, own_device
 from graphformers.training.recipes import settings_for
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TrainResult:
+class TrainResult(Result):
     """How a run ended.
 
     Attributes:
@@ -83,9 +83,6 @@ class TrainResult:
             for entry in self.validations()
         ]
         return Table(header, rows)
-
-    def _repr_html_(self) -> str:
-        return self.as_table()._repr_html_()
 
 
 class Trainer:

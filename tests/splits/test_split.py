@@ -430,7 +430,7 @@ def test_possible_negatives_are_those_that_are_listed() -> None:
     graph = make_graph(150, 1500, seed=6)
     eligible = np.flatnonzero(np.arange(graph.num_nodes) % 4 > 0)
     pairs = np.concatenate([graph.pairs(), graph.pairs()[:, ::-1]])
-    listed = [len(candidates._allowed(graph, pair, eligible)) for pair in pairs]
+    listed = [len(candidates.allowed_negatives(graph, pair, eligible)) for pair in pairs]
     for most in (1000, 90, 0):
         found = candidates.possible_negatives(graph, pairs, eligible, most)
         assert found.tolist() == [min(count, most) for count in listed]

@@ -10,7 +10,6 @@ from pathlib import Path
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.records import Records
 from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import read_lines
 
 WANTED = ("ASIN", "title", "group", "salesrank", "similar")
 
@@ -22,50 +21,32 @@ def read(
         with Records(builder, path, ["group", "salesrank"]) as records:
             product: dict[str, str] = {}
             start = 0
-            for line, text in read_lines(path, builder.problems):
+            for line, text in records.lines():
                 key, colon, value = text.strip().partition(":")
+                is_comment = text.startswith("#") or key == "Total items"
                 if key == "Id" and colon:
-                    _finish(path, start, product, builder, records)
+                    _finish(start, product, builder, records)
                     product, start = {"Id": value.strip()}, line
                 elif key in WANTED and colon and key not in product:
                     product[key] = value.strip()
                 elif key == "discontinued product":
                     product["discontinued"] = key
-                elif (
-                    not product
-                    and text.strip()
-                    and not text.startswith("#")
-                    and key != "Total items"
-                ):
+                elif text.strip() and not (product or is_comment):
                     expected = "a product that starts with 'Id:'"
-                    builder.problems.add(
-                        "malformed row", path, line, f"{text[:60]!r}, expected {expected}"
-                    )
-            _finish(path, start, product, builder, records)
+                    records.reject(line, f"{text[:60]!r}, expected {expected}")
+            _finish(start, product, builder, records)
 
 
-def _finish(
-    path: Path, line: int, product: dict[str, str], builder: GraphBuilder, records: Records
-) -> None:
+def _finish(line: int, product: dict[str, str], builder: GraphBuilder, records: Records) -> None:
     if not product:
         return
     if "ASIN" not in product:
-        builder.problems.add(
-            "malformed row",
-            path,
-            line,
-            f"product {product['Id']!r} has no ASIN, expected a line 'ASIN: …'",
-        )
+        records.reject(line, f"product {product['Id']!r} has no ASIN, expected a line 'ASIN: …'")
     elif "discontinued" in product:
         builder.problems.normal["discontinued products"] += 1
     else:
-        rank = product.get("salesrank", "")
-        records.add_node(
-            line,
-            product["ASIN"],
-            product.get("title"),
-            product.get("group"),
-            int(rank) if rank.isdigit() else None,
-        )
+        id, rank = product["ASIN"], product.get("salesrank", "")
+        sales_rank = int(rank) if rank.isdigit() else None
+        records.add_node(line, id, product.get("title"), product.get("group"), sales_rank)
         for similar in product.get("similar", "").split()[1:]:
-            records.add_edge(line, product["ASIN"], similar, "similar")
+            records.add_edge(line, id, similar, "similar")

@@ -10,7 +10,6 @@ from pathlib import Path
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.records import Records
 from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import read_lines
 
 
 def read(
@@ -29,7 +28,7 @@ def read(
     decoder = msgspec.json.Decoder(Paper)
     for path in nodes + edges:
         with Records(builder, path, ["year"]) as records:
-            for line, text in read_lines(path, builder.problems):
+            for line, text in records.lines():
                 record = text.strip().strip(",")
                 if record in ("", "[", "]"):
                     continue
@@ -37,12 +36,7 @@ def read(
                     paper = decoder.decode(record)
                 except msgspec.DecodeError as error:
                     expected = 'a record {"id": …, "title": …, "references": […]}, one per line'
-                    builder.problems.add(
-                        "malformed row",
-                        path,
-                        line,
-                        f"{error}; found {record[:60]!r}, expected {expected}",
-                    )
+                    records.reject(line, f"{error}; found {record[:60]!r}, expected {expected}")
                     continue
                 records.add_node(line, str(paper.id), paper.title, paper.year)
                 for reference in paper.references or []:

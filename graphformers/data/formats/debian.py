@@ -10,7 +10,6 @@ from pathlib import Path
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.records import Records
 from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import read_lines
 
 RELATIONS = {
     "pre-depends": "depends",
@@ -26,14 +25,11 @@ def read(
     seen: set[str] = set()
     for path in nodes + edges:
         with Records(builder, path, ["section"]) as records:
-            for line, stanza in _stanzas(path, builder):
+            for line, stanza in _stanzas(records):
                 package = stanza.get("package", "")
                 if not package:
-                    builder.problems.add(
-                        "malformed row",
-                        path,
-                        line,
-                        "a stanza without a Package field, expected 'Package: name'",
+                    records.reject(
+                        line, "a stanza without a Package field, expected 'Package: name'"
                     )
                 elif package in seen:
                     builder.problems.normal["further versions of a package"] += 1
@@ -57,11 +53,11 @@ def dependencies(field: str) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _stanzas(path: Path, builder: GraphBuilder) -> Iterator[tuple[int, dict[str, str]]]:
+def _stanzas(records: Records) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (first line, fields by lower-case name); continuation lines are joined with spaces."""
     stanza: dict[str, str] = {}
     start, field = 1, ""
-    for line, text in read_lines(path, builder.problems):
+    for line, text in records.lines():
         if not text.strip():
             if stanza:
                 yield start, stanza
@@ -75,9 +71,7 @@ def _stanzas(path: Path, builder: GraphBuilder) -> Iterator[tuple[int, dict[str,
             continue
         name, colon, value = text.partition(":")
         if not colon:
-            builder.problems.add(
-                "malformed row", path, line, f"{text[:60]!r}, expected 'Field: value'"
-            )
+            records.reject(line, f"{text[:60]!r}, expected 'Field: value'")
             continue
         field = name.strip().lower()
         stanza[field] = value.strip()

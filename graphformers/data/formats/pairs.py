@@ -11,7 +11,6 @@ from graphformers.data.arrays import hash_strings
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.records import Records
 from graphformers.data.settings import ImportSettings
-from graphformers.data.sources import read_lines
 
 SEPARATOR = "|'|"
 
@@ -27,7 +26,7 @@ def read(
     ids: dict[str, str] = {}
     for path in nodes + edges:
         with Records(builder, path) as records:
-            for line, row in read_lines(path, builder.problems):
+            for line, row in records.lines():
                 if not row.strip():
                     continue
                 sides = [
@@ -37,20 +36,11 @@ def read(
                     expected = (
                         f"two sides separated by a tab, each text{SEPARATOR}neighbour{SEPARATOR}…"
                     )
-                    builder.problems.add(
-                        "malformed row",
-                        path,
-                        line,
-                        f"{len(sides)} sides ({row[:60]!r}), expected {expected}",
-                    )
+                    records.reject(line, f"{len(sides)} sides ({row[:60]!r}), expected {expected}")
                     continue
                 if not (sides[0][0] and sides[1][0]):
-                    builder.problems.add(
-                        "empty text",
-                        path,
-                        line,
-                        "one of the two texts is empty, expected some words",
-                    )
+                    detail = "one of the two texts is empty, expected some words"
+                    records.reject(line, detail, "empty text")
                     continue
                 for text in (text for side in sides for text in side if text and text not in ids):
                     ids[text] = text_id(text)

@@ -1,4 +1,4 @@
-"""What Python itself ships, as a textual graph: a graph that every machine has.
+"""The docstrings of Python packages as a textual graph, which every machine can make.
 
 Nodes are modules, classes and functions with a docstring; the text is the docstring's first
 paragraph, without the name, which would give most links away. Edges: a member to the module or
@@ -59,11 +59,9 @@ def read(
     nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
 ) -> None:
     """Reads the standard library, or the installed packages named in `nodes`."""
-    files = (
-        [file for name in nodes for file in package_files(str(name))]
-        if nodes
-        else list(standard_library_files())
-    )
+    files = [file for name in nodes for file in package_files(str(name))]
+    if not nodes:
+        files = list(standard_library_files())
     library = Library()
     with progress("Parsing Python files", len(files), "files") as task:
         for name, path in files:
@@ -79,7 +77,7 @@ def read(
 
 
 def standard_library_files() -> Iterator[tuple[str, Path]]:
-    """(module name, file) of the standard library's Python sources, tests and programs aside, in
+    """(module name, file) of the sources of the standard library, without tests and programs, in
     order of name.
     """
     top = Path(sysconfig.get_paths()["stdlib"])
@@ -95,22 +93,21 @@ def package_files(name: str) -> Iterator[tuple[str, Path]]:
             f"{name}: no installed Python package of that name with source files; expected a name "
             f"as in 'import {name}'"
         )
-    yield from _files_below(
-        name, Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
-    )
+    origin = Path(spec.origin)
+    yield from _files_below(name, origin.parent if spec.submodule_search_locations else origin)
 
 
 def _files_below(name: str, place: Path) -> Iterator[tuple[str, Path]]:
     if place.is_file():
         yield name, place
-    for file in sorted(place.rglob("*.py")) if place.is_dir() else []:
+    for file in sorted(place.rglob("*.py")):
         parts = file.relative_to(place).with_suffix("").parts
         if not NOT_LIBRARY & set(parts):
             yield ".".join((name, *(part for part in parts if part != "__init__"))), file
 
 
 class Library:
-    """Parsed modules: their entries, and what every imported name stands for."""
+    """Parsed modules: their entries, and the definitions of imported names."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -139,49 +136,35 @@ class Library:
         for node in body:
             if isinstance(node, Definition):
                 kind = "class" if isinstance(node, ast.ClassDef) else "function"
-                entry = self._add(
-                    Entry(
-                        f"{parent.name}.{node.name}",
-                        parent.path,
-                        node.lineno,
-                        kind,
-                        first_paragraph(node),
-                        parent,
-                    )
-                )
+                name, text = f"{parent.name}.{node.name}", first_paragraph(node)
+                entry = self._add(Entry(name, parent.path, node.lineno, kind, text, parent))
                 if isinstance(node, ast.ClassDef):
-                    entry.bases += [
-                        f"{module}.{name}" for base in node.bases if (name := _dotted(base))
-                    ]
+                    bases = filter(None, map(_dotted, node.bases))
+                    entry.bases += [f"{module}.{base}" for base in bases]
                     self._add_members(node.body, entry, module)
                 elif entry.text:
                     entry.calls += _calls(node, parent, module)
             elif isinstance(node, ast.If | ast.Try):  # definitions for one platform or another
-                branches = [node.body, node.orelse] + (
-                    [h.body for h in node.handlers] if isinstance(node, ast.Try) else []
-                )
-                for branch in branches:
+                handlers = node.handlers if isinstance(node, ast.Try) else []
+                for branch in (node.body, node.orelse, *(handler.body for handler in handlers)):
                     self._add_members(branch, parent, module)
 
     def _add_import(self, node: ast.Import | ast.ImportFrom, module: str, package: str) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                top = alias.name.split(".")[0]
-                self._aliases.setdefault(
-                    f"{module}.{alias.asname or top}", alias.name if alias.asname else top
-                )
+                # "import a.b" defines the name a
+                target = alias.name if alias.asname else alias.name.split(".")[0]
+                self._aliases.setdefault(f"{module}.{alias.asname or target}", target)
             return
-        above = (
-            package.split(".")[: len(package.split(".")) - (node.level - 1)] if node.level else []
-        )
+        parents = package.split(".")
+        above = parents[: len(parents) - (node.level - 1)] if node.level else []
         origin = ".".join([*above, *([node.module] if node.module else [])])
         for alias in node.names:
             if alias.name == "*":
                 self._stars.setdefault(module, []).append(origin)
             else:
-                self._aliases.setdefault(
-                    f"{module}.{alias.asname or alias.name}", f"{origin}.{alias.name}"
-                )
+                name = f"{module}.{alias.asname or alias.name}"
+                self._aliases.setdefault(name, f"{origin}.{alias.name}")
 
     def find(self, name: str) -> Entry | None:
         """The entry that a dotted name stands for, imports followed to where it is defined."""
@@ -195,8 +178,8 @@ class Library:
         return None
 
     def _follow(self, name: str) -> str | None:
-        """One step towards a definition: the longest prefix that is an import is replaced by what
-        it imports.
+        """One step towards a definition: replaces the longest prefix that was imported by its
+        origin.
         """
         parts = name.split(".")
         for end in range(len(parts), 0, -1):
@@ -213,12 +196,11 @@ class Library:
         found = [(entry.parent, "member of")]
         found += [(self.find(name), "inherits") for name in entry.bases]
         found += [(self.find(name), "calls") for name in entry.calls]
-        unique = dict.fromkeys(
+        yield from dict.fromkeys(
             (target.name, type)
             for target, type in found
             if target and target.text and target is not entry
         )
-        yield from unique
 
 
 def first_paragraph(node: ast.Module | Definition) -> str | None:

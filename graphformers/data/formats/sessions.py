@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, one_chunk
+from graphformers.data.arrays import Array, one_chunk, pair_keys
+from graphformers.data.batches import TableBatch
 from graphformers.data.builder import RESOLVE_ROWS, GraphBuilder
 from graphformers.data.formats.tables import read_nodes
 from graphformers.data.problems import Locate
 from graphformers.data.settings import ImportSettings, guess_column, require_column
-from graphformers.data.tables import TableBatch, read_table, table_columns
+from graphformers.data.tables import read_table, table_columns
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 from graphformers.progress import progress
@@ -34,11 +35,9 @@ def read(
         is_log = all(guess_column(role, names, settings) for role in ("user", "time", "item"))
         (logs if is_log else items).append(path)
     if not logs or not items:
-        missing = (
-            "a log with the columns user, time, item"
-            if not logs
-            else "an item table with the columns id, text"
-        )
+        missing = "an item table with the columns id, text"
+        if not logs:
+            missing = "a log with the columns user, time, item"
         raise InputError(
             f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with "
             f"--column user=NAME and so on"
@@ -69,9 +68,8 @@ def _read_logs(
             path, builder.problems, settings, only=only, texts=[user, item], required=only
         ):
             users.append(_encode_users(batch, user, builder))
-            times.append(
-                moments.read(batch.columns[time], time, path, batch.locate, builder.problems)[0]
-            )
+            column = batch.columns[time]
+            times.append(moments.read(column, time, path, batch.locate, builder.problems)[0])
             waiting.append((batch.columns[item], batch.locate))
             if sum(len(ids) for ids, _ in waiting) >= RESOLVE_ROWS:
                 items.append(builder.lookup(waiting))
@@ -113,15 +111,13 @@ def _without_robots(
     span = times.max() - times.min() + 2 * settings.window * 60
     # one axis on which users do not overlap
     moments = users[order] * span + (times[order] - times.min())
-    within = np.searchsorted(moments, moments + settings.window * 60, "right") - np.arange(
-        len(order)
-    )
+    last = np.searchsorted(moments, moments + settings.window * 60, "right")
+    within = last - np.arange(len(order))
     robots = np.unique(users[order][within > settings.max_views])
     kept = ~np.isin(users[order], robots)
     if len(robots):
-        builder.problems.normal[
-            f"views by users with more than {settings.max_views} in one window"
-        ] += int((~kept).sum())
+        reason = f"views by users with more than {settings.max_views} in one window"
+        builder.problems.normal[reason] += int((~kept).sum())
     return order[kept]
 
 
@@ -131,7 +127,6 @@ def _co_views(
     """(sources, targets) of the item pairs that at least `min_count` users viewed within the
     window; views come in order.
     """
-    items = items.astype(np.uint64)
     window = settings.window * 60
     found: list[tuple[Array, Array]] = []
     held, limit = 0, MOST_PAIRS
@@ -146,7 +141,8 @@ def _co_views(
             if not len(first):
                 break
             other = items[first] != items[second]
-            found.append(_pair_keys(users[first[other]], items[first[other]], items[second[other]]))
+            pairs = pair_keys(items[first[other]], items[second[other]])
+            found.append((users[first[other]], pairs))
             held += len(found[-1][0])
             task.advance(len(first))
             if held > limit:
@@ -157,10 +153,6 @@ def _co_views(
     keys, counts = np.unique(keys, return_counts=True)
     keys = keys[counts >= settings.min_count]
     return (keys >> np.uint64(32)).astype(np.int32), (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
-
-
-def _pair_keys(users: Array, ones: Array, others: Array) -> tuple[Array, Array]:
-    return users, np.minimum(ones, others) << np.uint64(32) | np.maximum(ones, others)
 
 
 def _merge(found: list[tuple[Array, Array]]) -> tuple[Array, Array]:

@@ -1,21 +1,20 @@
-"""Node and edge tables: .csv .tsv .jsonl .parquet, several files per side, column names guessed or
-given.
+"""Node and edge tables (.csv .tsv .jsonl .parquet), in several files, with columns that are guessed
+or named.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array
+from graphformers.data.batches import EdgeBatch, TableBatch
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
-from graphformers.data.problems import Locate, Problems, told_of_skipping, words_for
+from graphformers.data.problems import Problems, told_of_skipping, words_for
 from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.data.times import TimeColumn
@@ -24,10 +23,15 @@ from graphformers.errors import InputError
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of nodes that a file may be about."""
+    """What is known of the nodes of a graph that is updated.
 
-    texts: Callable[[pa.Array], pa.Array]  # ids -> their texts, null where there is no such node
-    columns: Collection[str]  # names that do not mean a text here, whatever they mean elsewhere
+    Attributes:
+        texts: Gives the texts of ids, null for unknown ones.
+        columns: Columns that are no texts, whatever their names mean elsewhere.
+    """
+
+    texts: Callable[[pa.Array], pa.Array]
+    columns: Collection[str]
 
 
 def read(
@@ -44,7 +48,8 @@ def read(
     read_nodes(nodes, builder, settings)
     times = TimeColumn() if "time" in settings.columns else None
     for path in edges:
-        read_edges(path, builder, settings, times)
+        for batch in read_edges(path, builder.problems, settings, times):
+            builder.add_edges(batch)
 
 
 def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
@@ -73,8 +78,8 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
 def read_nodes(
     paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known: Known | None = None
 ) -> None:
-    """Reads the files of nodes, all of them: the builder is told so. Where a file has no texts,
-    they may be `known`.
+    """Reads all files of nodes and seals them in the builder. Where a file has no texts, they may
+    be `known`.
     """
     columns = {path: table_columns(path, settings) for path in paths}
     names = ColumnNames(name for found in columns.values() for name in found)
@@ -97,38 +102,23 @@ def _read_node_file(
     """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full
     stop.
     """
-    no_texts = () if known is None or "text" in settings.columns else known.columns
-    guessed = [name for name in found if name not in no_texts]
-    if (
-        known is not None
-        and "text" not in settings.columns
-        and guess_column("text", guessed, settings) is None
-    ):
-        id_name, texts = require_column("id", found, settings, path), list[str]()
-    else:
-        id_name, texts = _id_and_texts(found, settings, path, no_texts)
-        if "text" not in settings.columns:
-            others = [
-                name for name in meaning("text", found, settings) if name not in (id_name, *texts)
-            ]
-            if others:
-                builder.problems.other_texts.setdefault(texts[0], {}).update(dict.fromkeys(others))
+    id_name, texts = _id_and_texts(found, settings, path, known)
+    if texts and "text" not in settings.columns:
+        meant = meaning("text", found, settings)
+        if others := [name for name in meant if name not in (id_name, *texts)]:
+            builder.problems.other_texts.setdefault(texts[0], {}).update(dict.fromkeys(others))
     roles = list(dict.fromkeys([id_name, *texts]))
     only = None
     if settings.keep is not None:
         there = found if names_all_columns(path) else settings.keep
         only = [*roles, *(name for name in there if name in settings.keep and name not in roles)]
+    kept_texts = [name for name in texts if name in (settings.keep or ()) and name != id_name]
     required = roles if len(texts) == 1 else [id_name]  # of several texts one is enough
     for batch in read_table(
         path, builder.problems, settings, only=only, texts=roles, required=required
     ):
+        others = [name for name in batch.columns if name not in roles] + kept_texts
         # A column asked for that the records of a .jsonl lack comes as nulls without a type.
-        also = [
-            name
-            for name in texts
-            if settings.keep is not None and name in settings.keep and name != id_name
-        ]
-        others = [name for name in batch.columns if name not in roles] + also
         columns = {
             names[name]: batch.columns[name]
             for name in others
@@ -140,25 +130,29 @@ def _read_node_file(
             row = next(row for row in range(len(ids)) if not text[row].is_valid)
             raise InputError(
                 f"{words_for(batch.locate(row))}: the node {ids[row].as_py()!r} is new and needs a "
-                f"text, but there is no column "
-                f"for it among: {', '.join(found)}; name one with --column text=NAME"
+                f"text, but there is no column for it among: {', '.join(found)}; name one with "
+                f"--column text=NAME"
             )
-        builder.add_nodes(ids, text, columns, batch.locate, plain=is_plain(path))
+        nodes = TableBatch({"id": ids, "text": text, **columns}, batch.locate)
+        builder.add_nodes(nodes, plain=is_plain(path))
 
 
 def _id_and_texts(
-    found: list[str], settings: ImportSettings, path: Path, no_texts: Collection[str] = ()
+    found: list[str], settings: ImportSettings, path: Path, known: Known | None
 ) -> tuple[str, list[str]]:
-    """Which columns hold the id and the text. What the user named comes first; "name" may be
-    either.
+    """The columns of the id and of the texts; no text if there is no column and texts are `known`.
+
+    What the user named comes first; "name" may be either.
     """
+    no_texts = () if known is None or "text" in settings.columns else known.columns
+    possible = [name for name in found if name not in no_texts]
     parts = settings.columns.get("text", "").split(",")
+    if known and "text" not in settings.columns and not guess_column("text", possible, settings):
+        return require_column("id", found, settings, path), []
     if len(parts) > 1:
         texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
     else:
-        others = [
-            name for name in found if name != settings.columns.get("id") and name not in no_texts
-        ]
+        others = [name for name in possible if name != settings.columns.get("id")]
         texts = [
             guess_column("text", others, settings) or require_column("text", found, settings, path)
         ]
@@ -167,7 +161,7 @@ def _id_and_texts(
     id_name = guess_column("id", [name for name in found if name not in texts] or found, settings)
     if id_name is None and "text" not in settings.columns:
         id_name = require_column("id", found, settings, path)
-        others = [name for name in found if name != id_name and name not in no_texts]
+        others = [name for name in possible if name != id_name]
         texts = [guess_column("text", others, settings) or texts[0]]
     return id_name or require_column("id", found, settings, path), texts
 
@@ -182,22 +176,6 @@ def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
             )
 
 
-class EdgeTaker(Protocol):
-    """What edges are given to: a GraphBuilder, or whoever else wants them."""
-
-    problems: Problems
-
-    def add_edges(
-        self,
-        sources: pa.Array,
-        targets: pa.Array,
-        types: pa.Array | None,
-        locate: Locate,
-        times: Array | None = None,
-    ) -> None:
-        """Takes a batch of edges between ids."""
-
-
 def edge_columns(
     names: list[str], settings: ImportSettings, path: Path
 ) -> tuple[str, str, str | None]:
@@ -209,43 +187,28 @@ def edge_columns(
 
 
 def read_edges(
-    path: Path, builder: EdgeTaker, settings: ImportSettings, times: TimeColumn | None = None
-) -> bool:
-    """Reads one file of edges, with `times` where they are to be kept; whether it has a column of
-    types.
-    """
+    path: Path, problems: Problems, settings: ImportSettings, times: TimeColumn | None = None
+) -> Iterator[EdgeBatch]:
+    """Reads one file of edges, with `times` if they are to be kept."""
     names = table_columns(path, settings)
     source, target, type_name = edge_columns(names, settings, path)
     time_name = require_column("time", names, settings, path) if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])
-    builder.problems.unread |= dict.fromkeys(name for name in names if name not in only)
+    problems.unread |= dict.fromkeys(name for name in names if name not in only)
     for batch in read_table(
-        path, builder.problems, settings, only=only, texts=texts, required=[source, target]
+        path, problems, settings, only=only, texts=texts, required=[source, target]
     ):
-        columns = [batch.columns[name] for name in texts]
-        moments, locate = None, batch.locate
+        moments = None
         if times and time_name:
             moments, bad = times.read(
-                batch.columns[time_name], time_name, path, locate, builder.problems
+                batch.columns[time_name], time_name, path, batch.locate, problems
             )
             if bad.any():
-                columns, moments, locate = _without(bad, columns, moments, locate)
-        sources, targets, types = (*columns, None)[:3]
-        builder.add_edges(sources, targets, types, locate, moments)
-    return type_name is not None
-
-
-def _without(
-    bad: Array, columns: list[pa.Array], times: Array, locate: Locate
-) -> tuple[list[pa.Array], Array, Locate]:
-    """The rows of a batch that are not bad, and where they stand."""
-    kept = np.flatnonzero(~bad)
-    return (
-        [column.take(pa.array(kept)) for column in columns],
-        times[kept],
-        lambda i: locate(int(kept[i])),
-    )
+                batch, moments = batch.take(np.flatnonzero(~bad)), moments[~bad]
+        types = batch.columns[type_name] if type_name else None
+        sources, targets = batch.columns[source], batch.columns[target]
+        yield EdgeBatch(sources, targets, batch.locate, types, moments)
 
 
 def _with_text(settings: ImportSettings, name: str) -> ImportSettings:

@@ -41,24 +41,19 @@ def read(
     for wanted in (2, 3):
         for path in (path for path, width in widths.items() if width == wanted):
             with Records(builder, path) as records:
-                _read_file(path, wanted, builder, records)
+                _read_file(records, wanted)
         if wanted == 2:
             builder.seal_nodes()
 
 
-def _read_file(path: Path, width: int, builder: GraphBuilder, records: Records) -> None:
+def _read_file(records: Records, width: int) -> None:
     expected = "id<TAB>text" if width == 2 else "head<TAB>relation<TAB>tail"
-    for line, text in read_lines(path, builder.problems):
+    for line, text in records.lines():
         fields = text.split("\t", 1) if width == 2 else text.split("\t")
         if not text:
             continue
         if len(fields) != width:
-            builder.problems.add(
-                "malformed row",
-                path,
-                line,
-                f"{len(fields)} fields ({text[:60]!r}), expected {expected}",
-            )
+            records.reject(line, f"{len(fields)} fields ({text[:60]!r}), expected {expected}")
         elif width == 2:
             records.add_node(line, fields[0], first_sentence(fields[1]))
         else:
