@@ -33,7 +33,7 @@ from graphformers.batching.packing import (
 )
 from graphformers.data.arrays import Array
 from graphformers.model.config import ModelConfig
-from graphformers.model.layers import token_owners, working_dtype
+from graphformers.model.layers import at_least_float32, token_owners, working_dtype
 from graphformers.model.registry import Network, register_method
 from graphformers.settings import Settings, setting
 
@@ -347,11 +347,6 @@ class IftnNetwork(NodeIdNetwork):
         gated_N2D: Tensor = self.gates(both_N2D).sigmoid() * both_N2D
         text_ND, node_ND = gated_N2D.chunk(2, -1)
         return text_ND.float() + node_ND.float()
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or in its own type where that is more precise."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def divergence(mean_ND: Tensor, log_variance_ND: Tensor) -> Tensor:

@@ -35,13 +35,11 @@ from graphformers.model.network import (
 class FastGraphAttention(GraphAttention):
     """A graph attention in few products, which reads cached states without projecting them."""
 
-    def attend(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
+    def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not are_plain(self.query, self.key, self.value):
-            return super().attend(states_ND, group_BG, mask_BHG)
-        query_ND, key_value_ND = project(self, states_ND)
-        key_BGD, value_BGD = key_value_ND[group_BG].chunk(2, -1)
-        weights_BGH = self.weigh(query_ND[group_BG[:, 0]], key_BGD, mask_BHG)
-        return self.mix(weights_BGH, value_BGD)
+            return super().project(states_ND, group_BG)
+        query_ND, key_BGD, value_BGD = project_once(self, states_ND, group_BG)
+        return query_ND[group_BG[:, 0]], key_BGD, value_BGD
 
     def attend_cached(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
         """(B, D): the same as `attend` without dropout, for states that few centres read.
@@ -50,7 +48,7 @@ class FastGraphAttention(GraphAttention):
         centres, not for neighbours. The keys' bias adds the same to all scores and is left out.
         """
         if not are_plain(self.query, self.key, self.value):
-            return super().attend(states_ND, group_BG, mask_BHG)
+            return self.attend(states_ND, group_BG, mask_BHG)
         (count, _), size, states_BGD = group_BG.shape, states_ND.shape[1], states_ND[group_BG]
         heads = (self.num_heads, size // self.num_heads)
         query_BHd = self.query(states_BGD[:, 0]).view(count, *heads) / math.sqrt(heads[1])
@@ -64,19 +62,21 @@ class FastGraphAttention(GraphAttention):
 class FastMutualGraphAttention(MutualGraphAttention):
     """A mutual graph attention in few products."""
 
-    def messages(self, states_ND: Tensor, group_BG: Tensor, mask_BHGG: Tensor) -> Tensor:
+    def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not are_plain(self.query, self.key, self.value):
-            return super().messages(states_ND, group_BG, mask_BHGG)
-        query_ND, key_value_ND = project(self, states_ND)
-        key_BGD, value_BGD = key_value_ND[group_BG].chunk(2, -1)
-        return self.mix_all(query_ND[group_BG], key_BGD, value_BGD, mask_BHGG)
+            return super().project(states_ND, group_BG)
+        query_ND, key_BGD, value_BGD = project_once(self, states_ND, group_BG)
+        return query_ND[group_BG], key_BGD, value_BGD
 
 
-def project(gnn: GraphAttention, states_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries (N, D), and keys and values (N, 2 D), as one matrix product."""
+def project_once(
+    gnn: GraphAttention, states_ND: Tensor, group_BG: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (N, D), and keys and values (B, G, D) of groups: one product, one gather of both."""
     size = states_ND.shape[-1]
     projected_ND = fused_linear(states_ND, gnn.query, gnn.key, gnn.value)
-    return projected_ND[:, :size], projected_ND[:, size:]
+    key_BGD, value_BGD = projected_ND[:, size:][group_BG].chunk(2, -1)
+    return projected_ND[:, :size], key_BGD, value_BGD
 
 
 class Links(NamedTuple):
@@ -112,13 +112,7 @@ class AttentionMasks(nn.Module):
 
         (A number would be compiled in.)
         """
-        graph = [
-            attention.mutual_mask(index)
-            if isinstance(attention, MutualGraphAttention)
-            else attention.mask(index)
-            for attention in gnn
-            if isinstance(attention, GraphAttention)
-        ]
+        graph = [each.mask(index) for each in gnn if isinstance(each, GraphAttention)]
         tokens, num_centers = text.mask(nodes), len(index.rows_BK)
         num_center_slots = len(center_tokens_RW) * nodes.num_slots
         behind_M = nodes.slot_N[num_centers:] - num_center_slots + center_tokens_RW.numel()
@@ -143,7 +137,7 @@ class GraphStep(nn.Module):
     ) -> Tensor:
         """`own_ND` are states of this batch, `cached_MD` of neighbours that are not part of it."""
         if isinstance(gnn, MutualGraphAttention):
-            graph_BGD = gnn.messages(own_ND, links.group_BG, mask)
+            graph_BGD = gnn.attend(own_ND, links.group_BG, mask)
             graph_ND = graph_BGD[:, 0]
             if links.first_use_M is not None:
                 neighbor_MD = graph_BGD[:, 1:].flatten(0, 1)[links.first_use_M]
