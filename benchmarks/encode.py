@@ -101,7 +101,7 @@ def useful_flops(lengths: np.ndarray[Any, Any], shape: str) -> float:
 def make_batches(
     cache: TokenCache, nodes: np.ndarray[Any, Any], size: int, variant: str, device: torch.device
 ) -> list[PackedBatch]:
-    packer = Packer(32, 0, NetworkInputs(reads_neighbors=False))
+    packer = Packer(32, 0, NetworkInputs())
     batches = []
     for start in range(0, len(nodes), size):
         part = nodes[start : start + size]

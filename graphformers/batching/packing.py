@@ -35,7 +35,6 @@ class NetworkInputs:
     """What batches must hold for a network.
 
     Attributes:
-        reads_neighbors: Whether the texts of neighbours change a vector.
         num_states: How many states of a neighbour its centres read; 0 if none can be cached.
         joint: Whether neighbours depend on their centre, so that both are read together.
         graph_tokens: Whether centres, and in joint networks neighbours, have graph tokens.
@@ -43,7 +42,6 @@ class NetworkInputs:
         node_ids: Whether batches hold the hashes of node ids.
     """
 
-    reads_neighbors: bool = True
     num_states: int = 0
     joint: bool = False
     graph_tokens: bool = False
@@ -92,8 +90,19 @@ class NeighborIndex:
     exists_BK: "Tensor"  # bool
 
     @staticmethod
-    def from_numpy(rows_BK: Array, exists_BK: Array) -> "NeighborIndex":
-        """From arrays."""
+    def from_lists(indptr: Array, rows: Array, multiple: int = 1) -> "NeighborIndex":
+        """The index of lists of different lengths.
+
+        Args:
+            indptr: The rows of centre b are rows[indptr[b]:indptr[b + 1]].
+            rows: Rows of the M neighbours.
+            multiple: K is a multiple of this.
+        """
+        counts = np.diff(indptr)
+        most = max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple
+        exists_BK = np.arange(most) < counts[:, None]
+        rows_BK = np.zeros(exists_BK.shape, dtype=np.int64)
+        rows_BK[exists_BK] = rows
         return NeighborIndex(torch.from_numpy(rows_BK), torch.from_numpy(exists_BK))
 
     def groups(self) -> "Tensor":
@@ -328,13 +337,13 @@ class Packer:
     ) -> PackedNeighborhoods:
         """The texts of some centres and of their neighbours."""
         if self.inputs.joint:
-            neighbors, index = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
-            first = index
+            neighbors, rows = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
+            first = rows
         else:
-            neighbors, first, index = np.unique(
+            neighbors, first, rows = np.unique(
                 neighborhood.neighbors, return_index=True, return_inverse=True
             )
-        rows_BK, exists_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
+        index = NeighborIndex.from_lists(neighborhood.indptr, rows, self.width_multiple)
         everyone = np.concatenate([neighborhood.centers, neighbors])
         graph_tokens = self.inputs.graph_tokens
         lengths = tokens.lengths(everyone, self.max_tokens) + int(graph_tokens)
@@ -349,8 +358,8 @@ class Packer:
             _stack(centers, others),
             len(neighborhood),
             len(centers.tokens_RW),
-            NeighborIndex.from_numpy(rows_BK, exists_BK),
-            torch.from_numpy(np.flatnonzero(exists_BK)[first]),
+            index,
+            index.exists_BK.flatten().nonzero()[:, 0][first],
         )
 
 
@@ -363,17 +372,3 @@ def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     if upper.ids_N is not None and lower.ids_N is not None:
         ids_N = torch.cat([upper.ids_N, lower.ids_N])
     return PackedBatch(**rows, slot_N=slot_N, cls_N=cls_N, ids_N=ids_N)
-
-
-def ragged_index(indptr: Array, index: Array, multiple: int = 1) -> tuple[Array, Array]:
-    """Ragged rows as a rectangle whose width is a multiple.
-
-    Returns:
-        (B, K) indices, 0 beyond a row's end, and (B, K) whether there is an entry.
-    """
-    counts = np.diff(indptr)
-    widest = max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple
-    exists_BK = np.arange(widest) < counts[:, None]
-    index_BK = np.zeros(exists_BK.shape, dtype=np.int64)
-    index_BK[exists_BK] = index
-    return index_BK, exists_BK

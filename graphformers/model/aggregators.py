@@ -73,7 +73,7 @@ class PlmNetwork(CascadedNetwork):
 
     @classmethod
     def inputs(cls, config: ModelConfig) -> NetworkInputs:
-        return NetworkInputs(reads_neighbors=False)
+        return NetworkInputs()
 
     def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
         return center_BD

@@ -26,7 +26,7 @@ from graphformers.memory import BatchSplitter, SuppressOutOfMemory
 from graphformers.model import fast
 from graphformers.model.compute import Compute, choose_device
 from graphformers.model.config import ModelConfig
-from graphformers.model.registry import Network, make_network, network_inputs
+from graphformers.model.registry import Network, network_class
 from graphformers.progress import progress
 
 # held for the moment in which a model changes between training and inference
@@ -76,7 +76,7 @@ class GraphFormers(nn.Module):
         self.tokenizer = tokenizer
         self.source: Path | None = None
         self.limits: BatchLimits | None = None
-        self.network: Network = fast.install(make_network(config))
+        self.network: Network = fast.install(network_class(config)(config))
         self._is_compiled = False
         self._inference_copy: Network | None = None
         self._num_encoding = 0
@@ -194,13 +194,12 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: The model's `max_tokens` is too small.
         """
-        inputs = network_inputs(self.config)
         return Packer(
             self.config.max_tokens,
             self.config.pad_token,
-            inputs,
+            self.network.inputs(self.config),
             row_multiple=row_multiple,
-            width_multiple=max(width_multiple, 1) if inputs.reads_neighbors else 1,
+            width_multiple=max(width_multiple, 1) if self.network.reads_neighbors else 1,
         )
 
     def two_pass(

@@ -182,7 +182,7 @@ class NodeIdNetwork(Network):
 
     @classmethod
     def inputs(cls, config: ModelConfig) -> NetworkInputs:
-        return NetworkInputs(reads_neighbors=False, node_ids=True)
+        return NetworkInputs(node_ids=True)
 
     @property
     def words(self) -> nn.Embedding:
