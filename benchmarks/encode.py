@@ -212,7 +212,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     shape = "small" if chosen.small else "base"
-    tokenizer = Tokenizer.from_folder(chosen.tokenizer.parent)
+    tokenizer = Tokenizer.from_file(chosen.tokenizer)
     if chosen.max_tokens:
         print(json.dumps(few_words(tokenizer, shape, device, chosen.max_tokens), indent=1))
         return
