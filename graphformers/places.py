@@ -19,7 +19,7 @@ SHOWN = 80
 ELSEWHERE = "do not use this folder, get it again from whom you trust"
 
 
-def check_inner_name(source: Path, name: Any) -> None:
+def check_inner_name(source: Path, name: object) -> None:
     """Refuses a name in the file `source` that may not be joined to the folder of that file."""
     if not is_inner_name(name):
         expected = "a name inside the folder, such as vectors/00000.npy"
@@ -27,7 +27,7 @@ def check_inner_name(source: Path, name: Any) -> None:
         raise ArtifactError(f"{source}: {words}; {ELSEWHERE}")
 
 
-def is_inner_name(name: Any) -> bool:
+def is_inner_name(name: object) -> bool:
     """Whether a name is a plain relative path: no way up, no drive, nothing that cannot be seen."""
     if not isinstance(name, str) or not name.isprintable() or "\\" in name:
         return False
@@ -76,7 +76,7 @@ def read_object(file: Path) -> dict[str, Any]:
     return found
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as it is written in a message, which must not grow with it."""
     words = repr(value)
     return words if len(words) <= SHOWN else f"{words[:SHOWN]}…"

@@ -28,6 +28,7 @@ ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
 ROW_WIDTH = 128  # tokens of a row, except for longer texts
 FULL_ROW = 0.8  # the share of a row that texts of usual length fill
 Batch = TypeVar("Batch")
+Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True)
@@ -158,22 +159,24 @@ class PackedNeighborhoods:
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with all its tensors on a device; from pinned memory the copy is asynchronous."""
-    moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    moved: Batch = map_nested(
+        batch, torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True)
+    )
     return moved
 
 
-def map_tensors(value: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
+def map_nested(value: object, kind: type[Leaf], function: Callable[[Leaf], object]) -> Any:
     """A copy of nested dataclasses, lists and tuples, `function` applied to all of one type."""
     if isinstance(value, kind):
         return function(value)
     if is_dataclass(value) and not isinstance(value, type):
         mapped = {
-            entry.name: map_tensors(getattr(value, entry.name), function, kind)
+            entry.name: map_nested(getattr(value, entry.name), kind, function)
             for entry in fields(value)
         }
         return replace(value, **mapped)
     if isinstance(value, list | tuple):
-        return type(value)(map_tensors(entry, function, kind) for entry in value)
+        return type(value)(map_nested(entry, kind, function) for entry in value)
     return value
 
 

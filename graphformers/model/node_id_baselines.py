@@ -18,7 +18,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -94,7 +93,9 @@ class NodeVectors(nn.Module):
         projected_ND: Tensor = self.project(vectors_NS)
         return projected_ND
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Tensor], prefix: str, *rest: object
+    ) -> None:
         """Takes the size of the table that is loaded."""
         hashes = state_dict.get(f"{prefix}hashes_T")
         if hashes is not None and len(hashes) != len(self.hashes_T):

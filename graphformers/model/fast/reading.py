@@ -9,7 +9,7 @@ Shapes: as in network.py, and C slots of a row, T tokens in one line.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -271,7 +271,7 @@ class FastGraphFormers(GraphFormersNetwork):
 
     def _graph_kernel(
         self, batch: PackedNeighborhoods, group_BG: Tensor
-    ) -> Callable[[Any, Tensor, Tensor, Tensor], None] | None:
+    ) -> Callable[[nn.Module, Tensor, Tensor, Tensor], None] | None:
         """One kernel for a whole graph step, where there is one for this batch.
 
         It serves [CLS] states in bfloat16 on a GPU without gradients. It projects a neighbour once
@@ -290,7 +290,7 @@ class FastGraphFormers(GraphFormersNetwork):
             return None
         target_B = batch.nodes.cls_N[:count] - 1
 
-        def write(gnn: GraphAttention, hidden: Tensor, row_N: Tensor, mask_BHG: Tensor) -> None:
+        def write(gnn: nn.Module, hidden: Tensor, row_N: Tensor, mask_BHG: Tensor) -> None:
             line_TD = hidden.view(-1, hidden.shape[-1])
             module.write_messages(gnn, line_TD, row_N[group_BG], target_B, mask_BHG)
 
