@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 from graphformers.artifact import MANIFEST
-from graphformers.compare.variants import SettingValue, Variant
+from graphformers.compare.variants import Variant
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum
 from graphformers.model.backbones import find_backbone
 from graphformers.model.config import ModelConfig
-from graphformers.settings import Settings, setting
+from graphformers.settings import Settings, SettingValue, setting
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import settings_for
 from graphformers.training.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings

@@ -67,8 +67,6 @@ BACKBONE_OWN = (
     "activation",
     "layer_norm_eps",
 )
-
-
 # settings that weights of the 2021 code do not say, and a config.json beside them may
 BESIDE_2021 = (
     "layer_norm_eps",

@@ -153,6 +153,7 @@ class GraphFormersNetwork(Network):
     `forward` (in `Network`) computes both: the states of the neighbours, then the centres' vectors.
     """
 
+    title = "GraphFormers"
     attention: type[GraphAttention] = GraphAttention
 
     def __init__(self, config: ModelConfig) -> None:

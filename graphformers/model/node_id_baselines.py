@@ -240,6 +240,8 @@ class TnveNetwork(NodeIdNetwork):
     both concatenated.
     """
 
+    title = "TNVE"
+
     def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
         super().__init__(config, settings)
         size = config.hidden_size
@@ -330,6 +332,8 @@ class IftnNetwork(NodeIdNetwork):
     questions; the loss is the link loss that all methods here share; the vectors of a node's
     neighbours are not mixed into its own.
     """
+
+    title = "IFTN"
 
     def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
         super().__init__(config, settings)

@@ -35,6 +35,8 @@ class Network(nn.Module):
     D hidden size.
     """
 
+    title: ClassVar[str]
+    """How tables name the method; by default as it is registered."""
     reads_neighbors: ClassVar[bool] = True
     """Whether the texts of neighbours change a vector."""
     has_transformer: ClassVar[bool] = True
@@ -114,6 +116,9 @@ def register_method(name: str) -> Callable[[AnyNetwork], AnyNetwork]:
     """Class decorator: makes a network available as `method=name`."""
 
     def decorate(network: AnyNetwork) -> AnyNetwork:
+        # not inherited: two methods must not have the same title
+        if "title" not in vars(network):
+            network.title = name
         _METHODS[name] = network
         return network
 
