@@ -127,7 +127,7 @@ class PackedNeighborhoods:
     num_centers: int  # B
     center_rows: int  # rows of the centres
     index: NeighborIndex
-    first_use_M: "Tensor | None" = None  # int64: where among B * K each neighbour is first used
+    first_use_M: "Tensor"  # int64: where among B * K each neighbour is first used
 
     @property
     def centers(self) -> PackedBatch:
@@ -150,11 +150,6 @@ class PackedNeighborhoods:
             cls_N=nodes.cls_N[count:] - rows * nodes.tokens_RW.shape[1],
             ids_N=None if nodes.ids_N is None else nodes.ids_N[count:],
         )
-
-    def each_node(self, values_BGD: "Tensor") -> "Tensor":
-        """(B + M, D): values of groups as values of nodes, the centres first."""
-        neighbor_MD = values_BGD[:, 1:].flatten(0, 1)[self.first_use_M]
-        return torch.cat([values_BGD[:, 0], neighbor_MD])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

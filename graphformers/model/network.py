@@ -136,6 +136,12 @@ def mask_missing(center_H: Tensor, neighbor_H: Tensor, exists_BK: Tensor) -> Ten
     return torch.cat([center_BH11, neighbor_BH1K], -1)
 
 
+def each_node(message_BGD: Tensor, first_use_M: Tensor) -> Tensor:
+    """(N, D): the messages to the nodes of groups; `first_use_M` are neighbours' among B * K."""
+    neighbor_MD = message_BGD[:, 1:].flatten(0, 1)[first_use_M]
+    return torch.cat([message_BGD[:, 0], neighbor_MD])
+
+
 def write_graph_tokens(hidden_RWD: Tensor, graph_BD: Tensor, cls_N: Tensor) -> Tensor:
     """Eq. 2: [graph token; H] of the first B nodes, the token in front of the node's [CLS].
 
@@ -221,7 +227,7 @@ class BidirectionalNetwork(GraphFormersNetwork):
         for layer, gnn in zip(self.text.layers[1:], self.gnns(), strict=True):
             states_ND = self.text.pool(hidden_RWD, nodes)
             graph_BGD = gnn(states_ND[:count], states_ND[count:], batch.index)
-            graph_ND = batch.each_node(graph_BGD)
+            graph_ND = each_node(graph_BGD, batch.first_use_M)
             hidden_RWD = write_graph_tokens(hidden_RWD, graph_ND, nodes.cls_N)
             hidden_RWD = layer(hidden_RWD, mask_RHWW)
         return self.text.pool(hidden_RWD, nodes)[:count].float()

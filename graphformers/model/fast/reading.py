@@ -29,6 +29,8 @@ from graphformers.model.network import (
     GraphAttention,
     GraphFormersNetwork,
     MutualGraphAttention,
+    each_node,
+    write_graph_tokens,
 )
 
 
@@ -42,12 +44,13 @@ class FastGraphAttention(GraphAttention):
         return query_ND[group_BG[:, 0]], key_BGD, value_BGD
 
     def attend_cached(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, D): the same as `attend` without dropout, for states that few centres read.
+        """(B, D): the same as `attend`, for states that few centres read.
 
         q (W z) is (q W) z, and a sum of W z is W times the sum of z. So projections are paid for
         centres, not for neighbours. The keys' bias adds the same to all scores and is left out.
+        Without dropout only.
         """
-        if not are_plain(self.query, self.key, self.value):
+        if self.training or not are_plain(self.query, self.key, self.value):
             return self.attend(states_ND, group_BG, mask_BHG)
         (count, _), size, states_BGD = group_BG.shape, states_ND.shape[1], states_ND[group_BG]
         heads = (self.num_heads, size // self.num_heads)
@@ -128,7 +131,7 @@ class GraphStep(nn.Module):
 
     def forward(
         self,
-        gnn: GraphAttention,
+        gnn: FastGraphAttention | FastMutualGraphAttention,
         hidden_RWD: Tensor,
         own_ND: Tensor,
         cached_MD: Tensor | None,
@@ -136,21 +139,16 @@ class GraphStep(nn.Module):
         links: Links,
     ) -> Tensor:
         """`own_ND` are states of this batch, `cached_MD` of neighbours that are not part of it."""
-        if isinstance(gnn, MutualGraphAttention):
+        if isinstance(gnn, FastMutualGraphAttention):
             graph_BGD = gnn.attend(own_ND, links.group_BG, mask)
-            graph_ND = graph_BGD[:, 0]
-            if links.first_use_M is not None:
-                neighbor_MD = graph_BGD[:, 1:].flatten(0, 1)[links.first_use_M]
-                graph_ND = torch.cat([graph_ND, neighbor_MD])
+            first_use_M = links.first_use_M
+            graph_ND = graph_BGD[:, 0] if first_use_M is None else each_node(graph_BGD, first_use_M)
         elif cached_MD is None:
             graph_ND = gnn.attend(own_ND, links.group_BG, mask)
         else:
             states_ND = torch.cat([own_ND, cached_MD.to(own_ND.dtype)])
-            if isinstance(gnn, FastGraphAttention) and not gnn.training:
-                graph_ND = gnn.attend_cached(states_ND, links.group_BG, mask)
-            else:
-                graph_ND = gnn.attend(states_ND, links.group_BG, mask)
-        return write_tokens(hidden_RWD, graph_ND, links.cls_N[: len(graph_ND)] - 1)
+            graph_ND = gnn.attend_cached(states_ND, links.group_BG, mask)
+        return write_tokens(hidden_RWD, graph_ND, links.cls_N)
 
 
 class NestedLayer(nn.Module):
@@ -162,7 +160,7 @@ class NestedLayer(nn.Module):
 
     def forward(
         self,
-        gnn: GraphAttention,
+        gnn: FastGraphAttention | FastMutualGraphAttention,
         layer: nn.Module,
         hidden_RWD: Tensor,
         cached_MD: Tensor | None,
@@ -178,15 +176,13 @@ class NestedLayer(nn.Module):
         return result
 
 
-def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, row_N: Tensor) -> Tensor:
-    """`hidden_RWD` with tokens written at these of its R * W rows; in place without gradients.
-
-    In place by row and column: through a flat view, torch.compile would make two copies.
-    """
-    width, tokens_ND = hidden_RWD.shape[1], tokens_ND.to(hidden_RWD.dtype)
+def write_tokens(hidden_RWD: Tensor, graph_ND: Tensor, cls_N: Tensor) -> Tensor:
+    """`write_graph_tokens`, in place without gradients."""
     if torch.is_grad_enabled():
-        return hidden_RWD.flatten(0, 1).index_copy(0, row_N, tokens_ND).view_as(hidden_RWD)
-    return hidden_RWD.index_put_((row_N // width, row_N % width), tokens_ND)
+        return write_graph_tokens(hidden_RWD, graph_ND, cls_N)
+    # By row and column: through a flat view, torch.compile would make two copies.
+    row_N, width = cls_N[: len(graph_ND)] - 1, hidden_RWD.shape[1]
+    return hidden_RWD.index_put_((row_N // width, row_N % width), graph_ND.to(hidden_RWD.dtype))
 
 
 class FastGraphFormers(GraphFormersNetwork):
@@ -206,7 +202,8 @@ class FastGraphFormers(GraphFormersNetwork):
     def center_vectors(
         self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
     ) -> Tensor:
-        alone = PackedNeighborhoods(centers, centers.num_nodes, len(centers.tokens_RW), index)
+        rows, none_M = len(centers.tokens_RW), centers.slot_N[:0]
+        alone = PackedNeighborhoods(centers, centers.num_nodes, rows, index, none_M)
         return self.read(alone, states)
 
     def read(
