@@ -173,9 +173,9 @@ class NodeIdNetwork(Network):
     # serves all methods.
     learning_rate_factor = 10.0
 
-    def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.settings = settings or NodeIdSettings()
+        self.settings = NodeIdSettings()
         self.text = nn.Module()
         self.text.words = nn.Embedding(config.vocab_size, config.hidden_size)
         self.features = WordFeatures(config, self.settings.width)
@@ -242,8 +242,8 @@ class TnveNetwork(NodeIdNetwork):
 
     title = "TNVE"
 
-    def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
-        super().__init__(config, settings)
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
         size = config.hidden_size
         self.mean = nn.Linear(size, size)
         self.log_variance = nn.Linear(size, size)
@@ -335,8 +335,8 @@ class IftnNetwork(NodeIdNetwork):
 
     title = "IFTN"
 
-    def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
-        super().__init__(config, settings)
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
         size = config.hidden_size
         self.gates = nn.Linear(2 * size, 2 * size)
         self.inform = nn.Linear(size, size, bias=False)
