@@ -86,7 +86,7 @@ def useful_flops(lengths: np.ndarray[Any, Any], shape: str) -> float:
 def make_batches(
     cache: TokenCache, nodes: np.ndarray[Any, Any], size: int, variant: str, device: torch.device
 ) -> list[PackedBatch]:
-    packer = Packer(32, 0, NetworkInputs(reads_neighbors=False))
+    packer = Packer(32, 0, NetworkInputs())
     batches = []
     for start in range(0, len(nodes), size):
         part = nodes[start : start + size]
@@ -197,7 +197,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     shape = "small" if chosen.small else "base"
-    tokenizer = Tokenizer.from_folder(chosen.tokenizer.parent)
+    tokenizer = Tokenizer.from_file(chosen.tokenizer)
     if chosen.max_tokens:
         print(json.dumps(few_words(tokenizer, shape, device, chosen.max_tokens), indent=1))
         return

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.artifact import MANIFEST
-from graphformers.batching.tokens import Tokenizer, graph_tokens
+from graphformers.batching.tokens import graph_tokens
 from graphformers.compare.comparison import check_folder
 from graphformers.compare.conditions import conditions_of
 from graphformers.compare.runs import load_ranks, rank_untrained
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant, variants, variants_of
-from graphformers.model.backbones import find_backbone
+from graphformers.model.backbones import find_backbone, read_tokenizer
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
 
@@ -232,7 +232,7 @@ def prepare(plan: ComparisonSettings) -> None:
     """What all runs of a split share is made once: its tokens, and the rankings that need no
     training.
     """
-    graph_tokens(plan.split.graph, Tokenizer.from_folder(find_backbone(plan.source)))
+    graph_tokens(plan.split.graph, read_tokenizer(find_backbone(plan.source)))
     check_folder(plan.folder)
     rank_untrained(plan)
 

@@ -1,7 +1,11 @@
-"""The figures of a report, as dictionaries for plotly's script."""
+"""The figures of a report, as dictionaries for plotly's script.
+
+Texts from outside are escaped: plotly interprets some HTML tags.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from graphformers.compare.conditions import NO_NEIGHBORS, OWN_NEIGHBORS, SHUFFLED_NEIGHBORS
 from graphformers.compare.results import Results, System
