@@ -1,17 +1,16 @@
-"""Embedding whole graphs, end to end, from a tokenised graph folder to a folder of vectors; prints
-JSON.
+"""Embedding whole graphs, from a tokenised graph folder to a folder of vectors; prints JSON.
 
-    python benchmarks/embed.py --tokenizer tokenizer.json                       # 1 million made
-                                                                                titles, BERT-base,
-                                                                                bf16 on a GPU
+One million generated titles with BERT-base in bfloat16 on a GPU, five million with the states in
+memory alone, and MiniLM's shape in float32 on a CPU:
+
+    python benchmarks/embed.py --tokenizer tokenizer.json
     python benchmarks/embed.py --tokenizer tokenizer.json --nodes 5000000 --only memory
-    python benchmarks/embed.py --tokenizer tokenizer.json --nodes 2000 --small  # MiniLM's shape,
-                                                                                float32 on a CPU
-    python benchmarks/embed.py --papers arxiv9196                               # what adding 100
-                                                                                papers costs, MiniLM
-    python benchmarks/embed.py --papers arxiv9196 --beside                      # beside
-sentence-transformers,
-                                                                                MiniLM
+    python benchmarks/embed.py --tokenizer tokenizer.json --nodes 2000 --small
+
+What adding 100 papers costs with MiniLM, and the same graph beside sentence-transformers:
+
+    python benchmarks/embed.py --papers arxiv9196
+    python benchmarks/embed.py --papers arxiv9196 --beside
 
 The graph is the one that benchmarks/graph_scale.py makes, with eight links a node (--links 64 where
 more neighbours are to be read than most nodes would have); weights are random, speed does not

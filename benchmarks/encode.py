@@ -1,28 +1,13 @@
 """Packed rows against padding, and the shape of the paper's Table 5; prints JSON.
 
-    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json
-#
-BERT-base,
-bf16
-on
-a
-GPU
-    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small
-#
-MiniLM,
-float32
-on
-a
-CPU
-    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512
-#
-texts
-of
-few
-words
+BERT-base in bfloat16 on a GPU, MiniLM's shape in float32 on a CPU, and texts of few words there:
 
-Weights are random: speed does not depend on them. All variants run
-the same layers, compiled, in one process, on batches that lie on the device already:
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json
+    python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small
+    python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512
+
+Weights are random: speed does not depend on them. All variants run the same layers, compiled, in
+one process, on batches that lie on the device already:
 
 - packed: rows of 128 tokens, several nodes to a row;
 - padded: one node to a row, as wide as the longest of the batch, in the order of the file, as the
@@ -101,7 +86,7 @@ def useful_flops(lengths: np.ndarray[Any, Any], shape: str) -> float:
 def make_batches(
     cache: TokenCache, nodes: np.ndarray[Any, Any], size: int, variant: str, device: torch.device
 ) -> list[PackedBatch]:
-    packer = Packer(32, 0, NetworkInputs(reads_neighbors=False))
+    packer = Packer(32, 0, NetworkInputs())
     batches = []
     for start in range(0, len(nodes), size):
         part = nodes[start : start + size]
@@ -212,7 +197,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
     shape = "small" if chosen.small else "base"
-    tokenizer = Tokenizer.from_folder(chosen.tokenizer.parent)
+    tokenizer = Tokenizer.from_file(chosen.tokenizer)
     if chosen.max_tokens:
         print(json.dumps(few_words(tokenizer, shape, device, chosen.max_tokens), indent=1))
         return

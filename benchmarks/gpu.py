@@ -1,10 +1,9 @@
-"""Every figure that the README quotes from a GPU, measured again: runs the other benchmarks, writes
-results/*_h200.json.
+"""Measures again every figure that the README quotes from a GPU; writes results/*_h200.json.
 
-    python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src     # on any machine: what
-                                                                           the parts need
-    python benchmarks/gpu.py run FOLDER --commit "$(git rev-parse --short HEAD)" -o results --limit
-      570
+`make` runs on any machine and writes what the parts need; `run` runs them on the GPU:
+
+    python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src
+    python benchmarks/gpu.py run FOLDER --commit HASH -o results --limit 570
     python benchmarks/gpu.py run FOLDER --commit HASH --part encode --part train -o results
 
 FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and what

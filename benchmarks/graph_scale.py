@@ -33,7 +33,7 @@ from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import BATCH, Tokenizer
 from graphformers.data.formats.python import Library, standard_library_files
 from graphformers.data.graph import TextGraph
-from graphformers.model.backbones import find_backbone
+from graphformers.model.backbones import find_backbone, read_tokenizer
 
 BLOCK = 500_000
 
@@ -219,7 +219,7 @@ def main() -> None:
         result |= time_sampling(graph)
         if chosen.tokenise:
             result |= time_tokenising(
-                graph, Tokenizer.from_folder(find_backbone("minilm")), chosen.tokenise
+                graph, read_tokenizer(find_backbone("minilm")), chosen.tokenise
             )
         print(
             json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in result.items()})

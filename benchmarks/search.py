@@ -1,10 +1,9 @@
-"""Nearest neighbours: recall, time to build and queries per second of the index against exact
-search; prints JSON.
+"""Nearest neighbours: recall, build time and queries per second of the index; prints JSON.
 
-    python benchmarks/search.py papers.vectors                        # a store of real vectors, as
-                                                                      they were trained
-    python benchmarks/search.py papers.vectors --grow 1000000         # as many vectors grown from
-                                                                      them
+On the vectors of a store, and on a million vectors that are grown from them:
+
+    python benchmarks/search.py papers.vectors
+    python benchmarks/search.py papers.vectors --grow 1000000
 
 A grown vector is a real one, moved up to half the way towards another that is near it in some
 direction and shaken a little, so that clusters and lengths stay about those of real ones. Queries

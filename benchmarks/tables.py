@@ -1,10 +1,9 @@
-"""The paper's tables on real graphs: many runs of `graphformers compare`, several at a time on one
-GPU.
+"""The paper's tables on real graphs: many runs of `graphformers compare` share one GPU.
 
-    python benchmarks/tables.py arxiv.split debian.split:max_tokens=64 --table overall --table
-      ablation --seeds 42,43,44 -o tables
-    python benchmarks/tables.py arxiv.split --sweep 3e-4,8e-4 --method gat --method plm --set
-      max_steps=200 -o rates
+    python benchmarks/tables.py arxiv.split debian.split:max_tokens=64 -o tables \\
+        --table overall --table ablation --seeds 42,43,44
+    python benchmarks/tables.py arxiv.split -o rates \\
+        --sweep 3e-4,8e-4 --method gat --method plm --set max_steps=200
 
 Every run is a process of its own, `graphformers compare SPLIT --method NAME --seeds SEED …`; runs
 of one split share a folder of the output. What is finished is not done again, so that the same
@@ -13,8 +12,7 @@ SPLIT --table NAME` puts it together. The command of every run, its seconds and 
 in `runs.jsonl` and `logs/`.
 
 --sweep trains each method with each learning rate, one seed, and writes the rates that did best on
-  the valid questions as
-settings into `rates.json`; --rates reads them.
+the valid questions as settings into `rates.json`; --rates reads them.
 """
 
 import argparse
@@ -31,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.artifact import MANIFEST
-from graphformers.batching.tokens import Tokenizer, graph_tokens
+from graphformers.batching.tokens import graph_tokens
 from graphformers.compare.comparison import check_folder
 from graphformers.compare.conditions import conditions_of
 from graphformers.compare.runs import load_ranks, rank_untrained
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant, variants, variants_of
-from graphformers.model.backbones import find_backbone
+from graphformers.model.backbones import find_backbone, read_tokenizer
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
 
@@ -234,7 +232,7 @@ def prepare(plan: ComparisonSettings) -> None:
     """What all runs of a split share is made once: its tokens, and the rankings that need no
     training.
     """
-    graph_tokens(plan.split.graph, Tokenizer.from_folder(find_backbone(plan.source)))
+    graph_tokens(plan.split.graph, read_tokenizer(find_backbone(plan.source)))
     check_folder(plan.folder)
     rank_untrained(plan)
 

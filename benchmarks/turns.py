@@ -243,7 +243,9 @@ def compare(options: argparse.Namespace) -> None:
         processes[name].stdin.write(word + "\n")  # type: ignore[union-attr]
         processes[name].stdin.flush()  # type: ignore[union-attr]
 
-    result: dict[str, Any] = {"command": " ".join(["python", "benchmarks/turns.py", *sys.argv[1:]])}
+    # of absolute paths the name alone: the rest says nothing on another machine
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    result: dict[str, Any] = {"command": " ".join(["python", "benchmarks/turns.py", *words])}
     result |= {"commits": {"old": options.commits[0], "new": options.commits[1]}, "parts": {}}
     for part in options.part:
         for name in processes:

@@ -16,11 +16,16 @@ import dataclasses
 import inspect
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphformers.errors import GraphFormersError
+
+# what a setting holds in a file of settings: JSON or TOML
+SettingValue: TypeAlias = (
+    "str | int | float | bool | list[SettingValue] | dict[str, SettingValue] | None"
+)
 
 _TYPES = {
     "int": numbers.Integral,
@@ -41,12 +46,12 @@ class Bounds:
     below: float | None = None
     choices: tuple[str, ...] = ()
 
-    def allow(self, value: Any) -> bool:
+    def allow(self, value: float | str | None) -> bool:
         """Whether a value of the right type lies within the bounds."""
         if value is None:
             return True
-        if self.choices:
-            return value in self.choices
+        if isinstance(value, str):
+            return not self.choices or value in self.choices
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -75,10 +80,10 @@ class Bounds:
 
 
 def setting(
-    default: Any = MISSING,
+    default: object = MISSING,
     help: str = "",
     *,
-    default_factory: Any = MISSING,
+    default_factory: Callable[[], object] | None = None,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -101,7 +106,7 @@ def setting(
     """
     bounds = Bounds(at_least, above, at_most, below, tuple(choices))
     metadata = {"help": help, "bounds": bounds, "option": option}
-    if default_factory is not MISSING:
+    if default_factory is not None:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -112,7 +117,7 @@ class Settings:
 
     def __init_subclass__(cls) -> None:
         """Lists the fields in the docstring of the class, so that `help` shows them."""
-        inherited: dict[str, Field[Any]] = getattr(cls, "__dataclass_fields__", {})
+        inherited: dict[str, Field[object]] = getattr(cls, "__dataclass_fields__", {})
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
         lines = [
             f"    {name}: {entry.metadata.get('help', '')}"
@@ -136,7 +141,7 @@ class SettingInfo:
 
     name: str
     type: str
-    default: Any  # MISSING where the setting is required
+    default: object  # MISSING where the setting is required
     expected: str
     help: str
     option: str

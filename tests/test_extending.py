@@ -92,7 +92,14 @@ def test_an_example_is_one_file_and_one_line(section: str, folder: Path, tmp_pat
 def test_a_module_outside_the_package_registers_a_method(folder: Path, tmp_path: Path) -> None:
     ((_, code),) = NEW_FILE.findall(SECTIONS["An aggregator"])
     (tmp_path / "gated.py").write_text(code)
-    run(steps_of(SECTIONS["Without changing the package"]), folder, tmp_path, ROOT)
+    compared = """
+import gated
+from graphformers.compare.variants import variant, variants_of
+assert variant("gated.one-stage").title == "PLM+Gated (one stage)"
+assert variants_of("overall")[-1].title == "PLM+Gated"
+"""
+    steps = steps_of(SECTIONS["Without changing the package"])
+    run([*steps, ("python", compared)], folder, tmp_path, ROOT)
 
 
 def test_the_page_has_an_example_of_every_kind() -> None:

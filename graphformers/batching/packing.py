@@ -28,6 +28,7 @@ ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
 ROW_WIDTH = 128  # tokens of a row, except for longer texts
 FULL_ROW = 0.8  # the share of a row that texts of usual length fill
 Batch = TypeVar("Batch")
+Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class NetworkInputs:
     """What batches must hold for a network.
 
     Attributes:
-        reads_neighbors: Whether the texts of neighbours change a vector.
         num_states: How many states of a neighbour its centres read; 0 if none can be cached.
         joint: Whether neighbours depend on their centre, so that both are read together.
         graph_tokens: Whether centres, and in joint networks neighbours, have graph tokens.
@@ -43,7 +43,6 @@ class NetworkInputs:
         node_ids: Whether batches hold the hashes of node ids.
     """
 
-    reads_neighbors: bool = True
     num_states: int = 0
     joint: bool = False
     graph_tokens: bool = False
@@ -92,8 +91,19 @@ class NeighborIndex:
     exists_BK: "Tensor"  # bool
 
     @staticmethod
-    def from_numpy(rows_BK: Array, exists_BK: Array) -> "NeighborIndex":
-        """From arrays."""
+    def from_lists(indptr: Array, rows: Array, multiple: int = 1) -> "NeighborIndex":
+        """The index of lists of different lengths.
+
+        Args:
+            indptr: The rows of centre b are rows[indptr[b]:indptr[b + 1]].
+            rows: Rows of the M neighbours.
+            multiple: K is a multiple of this.
+        """
+        counts = np.diff(indptr)
+        most = max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple
+        exists_BK = np.arange(most) < counts[:, None]
+        rows_BK = np.zeros(exists_BK.shape, dtype=np.int64)
+        rows_BK[exists_BK] = rows
         return NeighborIndex(torch.from_numpy(rows_BK), torch.from_numpy(exists_BK))
 
     def groups(self) -> "Tensor":
@@ -117,7 +127,7 @@ class PackedNeighborhoods:
     num_centers: int  # B
     center_rows: int  # rows of the centres
     index: NeighborIndex
-    first_use_M: "Tensor | None" = None  # int64: where among B * K each neighbour is first used
+    first_use_M: "Tensor"  # int64: where among B * K each neighbour is first used
 
     @property
     def centers(self) -> PackedBatch:
@@ -141,30 +151,27 @@ class PackedNeighborhoods:
             ids_N=None if nodes.ids_N is None else nodes.ids_N[count:],
         )
 
-    def each_node(self, values_BGD: "Tensor") -> "Tensor":
-        """(B + M, D): values of groups as values of nodes, the centres first."""
-        neighbor_MD = values_BGD[:, 1:].flatten(0, 1)[self.first_use_M]
-        return torch.cat([values_BGD[:, 0], neighbor_MD])
-
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with all its tensors on a device; from pinned memory the copy is asynchronous."""
-    moved: Batch = map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    moved: Batch = map_nested(
+        batch, torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True)
+    )
     return moved
 
 
-def map_tensors(value: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
+def map_nested(value: object, kind: type[Leaf], function: Callable[[Leaf], object]) -> Any:
     """A copy of nested dataclasses, lists and tuples, `function` applied to all of one type."""
     if isinstance(value, kind):
         return function(value)
     if is_dataclass(value) and not isinstance(value, type):
         mapped = {
-            entry.name: map_tensors(getattr(value, entry.name), function, kind)
+            entry.name: map_nested(getattr(value, entry.name), kind, function)
             for entry in fields(value)
         }
         return replace(value, **mapped)
     if isinstance(value, list | tuple):
-        return type(value)(map_tensors(entry, function, kind) for entry in value)
+        return type(value)(map_nested(entry, kind, function) for entry in value)
     return value
 
 
@@ -328,13 +335,13 @@ class Packer:
     ) -> PackedNeighborhoods:
         """The texts of some centres and of their neighbours."""
         if self.inputs.joint:
-            neighbors, index = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
-            first = index
+            neighbors, rows = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
+            first = rows
         else:
-            neighbors, first, index = np.unique(
+            neighbors, first, rows = np.unique(
                 neighborhood.neighbors, return_index=True, return_inverse=True
             )
-        rows_BK, exists_BK = ragged_index(neighborhood.indptr, index, self.width_multiple)
+        index = NeighborIndex.from_lists(neighborhood.indptr, rows, self.width_multiple)
         everyone = np.concatenate([neighborhood.centers, neighbors])
         graph_tokens = self.inputs.graph_tokens
         lengths = tokens.lengths(everyone, self.max_tokens) + int(graph_tokens)
@@ -349,8 +356,8 @@ class Packer:
             _stack(centers, others),
             len(neighborhood),
             len(centers.tokens_RW),
-            NeighborIndex.from_numpy(rows_BK, exists_BK),
-            torch.from_numpy(np.flatnonzero(exists_BK)[first]),
+            index,
+            index.exists_BK.flatten().nonzero()[:, 0][first],
         )
 
 
@@ -363,17 +370,3 @@ def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:
     if upper.ids_N is not None and lower.ids_N is not None:
         ids_N = torch.cat([upper.ids_N, lower.ids_N])
     return PackedBatch(**rows, slot_N=slot_N, cls_N=cls_N, ids_N=ids_N)
-
-
-def ragged_index(indptr: Array, index: Array, multiple: int = 1) -> tuple[Array, Array]:
-    """Ragged rows as a rectangle whose width is a multiple.
-
-    Returns:
-        (B, K) indices, 0 beyond a row's end, and (B, K) whether there is an entry.
-    """
-    counts = np.diff(indptr)
-    widest = max(-(-int(counts.max(initial=0)) // multiple), 1) * multiple
-    exists_BK = np.arange(widest) < counts[:, None]
-    index_BK = np.zeros(exists_BK.shape, dtype=np.int64)
-    index_BK[exists_BK] = index
-    return index_BK, exists_BK

@@ -22,12 +22,12 @@ from itertools import islice
 from math import prod
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from graphformers.batching.packing import map_tensors
+from graphformers.batching.packing import map_nested
 from graphformers.errors import GraphFormersError
 
 Key = TypeVar("Key")
@@ -56,7 +56,7 @@ class FlatBatch(Generic[Batch]):
     """A batch whose tensors lie in one buffer."""
 
     buffer: Tensor  # uint8
-    content: Any  # the batch, with a _TensorPlace instead of each tensor
+    content: object  # the batch, with a _TensorPlace instead of each tensor
 
     @classmethod
     def of(cls, batch: Batch) -> "FlatBatch[Batch]":
@@ -70,7 +70,7 @@ class FlatBatch(Generic[Batch]):
             end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
             return _TensorPlace(tensors[-1][0], tuple(tensor.shape), tensor.dtype)
 
-        content = map_tensors(batch, put)
+        content = map_nested(batch, Tensor, put)
         buffer = torch.empty(end, dtype=torch.uint8)
         for offset, tensor in tensors:
             if tensor.numel():
@@ -87,7 +87,7 @@ class FlatBatch(Generic[Batch]):
                 return torch.empty(place.shape, dtype=place.dtype, device=device)
             return buffer[place.offset : place.offset + size].view(place.dtype).view(place.shape)
 
-        batch: Batch = map_tensors(self.content, take, _TensorPlace)
+        batch: Batch = map_nested(self.content, _TensorPlace, take)
         return batch
 
 

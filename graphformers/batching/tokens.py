@@ -60,17 +60,6 @@ class Tokenizer:
         self.prefix, self.suffix = _special_tokens(tokenizer)
 
     @staticmethod
-    def from_folder(folder: str | Path) -> "Tokenizer":
-        """Reads the tokenizer.json of a model folder."""
-        file = Path(folder) / "tokenizer.json"
-        if not file.is_file():
-            raise GraphFormersError(
-                f"{folder}: no tokenizer.json in this folder, expected one beside the model's "
-                f"weights"
-            )
-        return Tokenizer.from_file(file)
-
-    @staticmethod
     def from_file(file: Path) -> "Tokenizer":
         """Reads a tokenizer.json."""
         try:

@@ -22,7 +22,6 @@ from graphformers.batching.packing import (
     PackedBatch,
     PackedNeighborhoods,
     Packer,
-    ragged_index,
 )
 from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache
@@ -122,7 +121,7 @@ class TwoPass:
             return self.packer.pack_neighborhoods(tokens, neighborhood)
         if not inputs.num_states:
             neighborhood = neighborhood.without_neighbors()
-        near, index = np.unique(neighborhood.neighbors, return_inverse=True)
+        near, rows = np.unique(neighborhood.neighbors, return_inverse=True)
         needed, centers = near, None
         if inputs.centers_from_states:
             needed = np.concatenate([near, neighborhood.centers])
@@ -133,10 +132,8 @@ class TwoPass:
         needed = needed.astype(np.int64)
         if known is not None:
             needed = np.searchsorted(known, needed)
-        rectangle = ragged_index(neighborhood.indptr, index, self.packer.width_multiple)
-        return CenterBatch(
-            centers, torch.from_numpy(needed), len(near), NeighborIndex.from_numpy(*rectangle)
-        )
+        index = NeighborIndex.from_lists(neighborhood.indptr, rows, self.packer.width_multiple)
+        return CenterBatch(centers, torch.from_numpy(needed), len(near), index)
 
     def fits_one_pass(self, tokens: TokenCache, neighborhood: Neighborhood) -> bool:
         """Whether a GPU had better read these centres and their neighbours in one pass.

@@ -9,10 +9,10 @@ import torch
 from graphformers.batching.packing import to_device
 from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache
-from graphformers.compare.variants import SettingValue
 from graphformers.model.compute import choose_device
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress
+from graphformers.settings import SettingValue
 from graphformers.training.recipes import settings_for
 from graphformers.training.settings import divide_settings
 

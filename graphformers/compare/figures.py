@@ -1,8 +1,11 @@
-"""The figures of a report, as dictionaries for plotly's script."""
+"""The figures of a report, as dictionaries for plotly's script.
 
-import html
+Texts from outside are escaped: plotly interprets some HTML tags.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from graphformers.compare.conditions import NO_NEIGHBORS, OWN_NEIGHBORS, SHUFFLED_NEIGHBORS
 from graphformers.compare.results import Results, System
@@ -82,7 +85,7 @@ def overall_plot(results: Results) -> Plot:
     scores = [each.score() for each in systems]
     # beside the name: within the bar, the line of the interval would cross the number
     names = [
-        f"{_text(each.title)}  <b>{score.value:.3f}</b>"
+        f"{escape(each.title)}  <b>{score.value:.3f}</b>"
         for each, score in zip(systems, scores, strict=True)
     ]
     bars = {
@@ -123,7 +126,7 @@ def condition_plot(systems: Sequence[System]) -> Plot:
             {
                 "type": "bar",
                 "name": title,
-                "x": [_text(each.title) for each in shown],
+                "x": [escape(each.title) for each in shown],
                 "y": [score.value for score in scores],
                 "marker": {"color": color},
                 "error_y": _intervals(scores),
@@ -152,7 +155,7 @@ def curve_plot(results: Results) -> Plot:
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": _text(system.title),
+                    "name": escape(system.title),
                     "legendgroup": system.title,
                     "showlegend": i == 0,
                     "x": [entry["step"] for entry in history],
@@ -174,7 +177,7 @@ def cost_plot(results: Results) -> Plot:
         {
             "type": "scatter",
             "mode": "markers",
-            "name": _text(each.title),
+            "name": escape(each.title),
             "x": [each.nodes_per_second],
             "y": [each.score().value],
             "marker": {
@@ -215,11 +218,11 @@ def slice_plot(results: Results, group: str) -> Plot:
         data.append(
             {
                 "type": "bar",
-                "name": _text(system.title),
-                "x": [f"{_text(name)} ({int(mask.sum()):,})" for name, mask in slices.items()],
+                "name": escape(system.title),
+                "x": [f"{escape(name)} ({int(mask.sum()):,})" for name, mask in slices.items()],
                 "y": [float(values[mask].mean()) for mask in slices.values()],
                 "marker": {"color": color},
-                "hovertemplate": f"%{{x}}: %{{y:.4f}}<extra>{_text(system.title)}</extra>",
+                "hovertemplate": f"%{{x}}: %{{y:.4f}}<extra>{escape(system.title)}</extra>",
             }
         )
     layout = {
@@ -238,8 +241,3 @@ def _intervals(scores: Sequence[Score]) -> Plot:
         "array": [score.high - score.value for score in scores],
         "arrayminus": [score.value - score.low for score in scores],
     }
-
-
-def _text(text: str) -> str:
-    """Escapes a text from outside: plotly interprets some HTML tags."""
-    return html.escape(text)

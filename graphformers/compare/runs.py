@@ -20,7 +20,7 @@ from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.compare.conditions import OWN_NEIGHBORS, sampler_of
 from graphformers.compare.efficiency import device_name
 from graphformers.compare.settings import ComparisonSettings
-from graphformers.compare.variants import SettingValue, Variant
+from graphformers.compare.variants import Variant
 from graphformers.data.arrays import load_array, save_array
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
@@ -31,6 +31,7 @@ from graphformers.files import held, write_whole
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object
+from graphformers.settings import SettingValue
 from graphformers.training.checkpoint import RunFolder
 from graphformers.training.trainer import make_trainer
 

@@ -5,14 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from graphformers.artifact import MANIFEST
-from graphformers.compare.variants import SettingValue, Variant
+from graphformers.compare.variants import Variant
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum
 from graphformers.model.backbones import find_backbone
 from graphformers.model.config import ModelConfig
-from graphformers.settings import Settings, setting
+from graphformers.settings import Settings, SettingValue, setting
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import settings_for
 from graphformers.training.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings
@@ -135,7 +136,7 @@ class ComparisonSettings(Settings):
         """Neighbours per node, unless a method has its own number."""
         return int(self._model_settings().get("num_neighbors", ModelConfig.num_neighbors))
 
-    def _model_settings(self) -> dict[str, int]:
+    def _model_settings(self) -> dict[str, Any]:
         return divide_settings(settings_for("graphformers", self.given))[1]
 
     @cached_property

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from graphformers.compare.conditions import OWN_NEIGHBORS, fewer_neighbors
 from graphformers.compare.results import Results, System
-from graphformers.compare.variants import NEIGHBOR_METHODS, TITLES, ablations, variants
+from graphformers.compare.variants import NEIGHBOR_METHODS, ablations, variants_of
 from graphformers.evaluation.metrics import headline_metrics
+from graphformers.model.registry import method_class
 from graphformers.table import Table
 
 
@@ -17,7 +18,7 @@ def dataset_table(results: Results) -> Table:
 
 def overall_table(results: Results) -> Table:
     """Table 2: all methods, in the paper's order."""
-    found = [results.find(each.name) for each in variants(list(TITLES))]
+    found = [results.find(each.name) for each in variants_of("overall")]
     return system_table("Overall", [each for each in found if each is not None])
 
 
@@ -57,7 +58,8 @@ def neighbor_table(results: Results, num_neighbors: int, *, retrain: bool) -> Ta
             else:
                 row += [""] * len(metrics)
         rows.append(row)
-    names = [f"{TITLES[method]} {metric}" for method in NEIGHBOR_METHODS for metric in metrics]
+    titles = [method_class(method).title for method in NEIGHBOR_METHODS]
+    names = [f"{title} {metric}" for title in titles for metric in metrics]
     title = f"Neighbours {'in training and at test' if retrain else 'at test'}"
     return Table(["#N", *names], rows, title)
 
@@ -87,7 +89,7 @@ def efficiency_table(measured: Sequence[Mapping[str, float]], device: str) -> Ta
             key = f"{method}_{name}"
             if all(key in entry for entry in measured):
                 cells = [f"{entry[key]:.2f} {unit}" for entry in measured]
-                rows.append([f"{quantity}: {TITLES[method]}", *cells])
+                rows.append([f"{quantity}: {method_class(method).title}", *cells])
     counts = [str(entry["neighbours"]) for entry in measured]
     return Table(["#N", *counts], rows, f"Efficiency on {device}")
 

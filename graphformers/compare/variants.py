@@ -4,21 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphformers.errors import GraphFormersError, nearest
-from graphformers.model.registry import method_class
+from graphformers.model.registry import method_class, methods
+from graphformers.settings import SettingValue
 
-SettingValue = int | float | str | bool | None
-
-# the methods in the order of the paper's Table 2
-TITLES = {
-    "plm": "PLM",
-    "tnve": "TNVE",
-    "iftn": "IFTN",
-    "gat": "PLM+GAT",
-    "max": "PLM+Max",
-    "mean": "PLM+Mean",
-    "att": "PLM+Att",
-    "graphformers": "GraphFormers",
-}
+# the methods of the paper in the order of its Table 2
+PAPER_METHODS = ("plm", "tnve", "iftn", "gat", "max", "mean", "att", "graphformers")
 TABLES = ("datasets", "overall", "neighbours", "ablation", "efficiency")
 ONE_STAGE = "one-stage"
 DEFAULT = ("plm", "max", "graphformers", "plm.one-stage", "max.one-stage", "graphformers.one-stage")
@@ -85,17 +75,18 @@ def variant(name: str) -> Variant:
         'PLM+Max (one stage)'
     """
     method, dot, ablation = name.partition(".")
-    if method not in TITLES:
-        raise GraphFormersError(f"no method {method!r}; {nearest(method, TITLES)}")
+    if method not in methods():
+        raise GraphFormersError(f"no method {method!r}; {nearest(method, methods())}")
+    title = method_class(method).title
     if not dot:
-        return Variant(name, TITLES[method], method, {"two_stage": True})
+        return Variant(name, title, method, {"two_stage": True})
     known = list(ABLATIONS) if method == "graphformers" else [ONE_STAGE]
     if ablation not in known:
         expected = " or ".join([method, *(f"{method}.{each}" for each in known)])
         raise GraphFormersError(f"{name!r} given, expected {expected}")
     found = ABLATIONS[ablation]
-    title = f"{TITLES[method]} ({found.title})"
-    return Variant(name, title, method, {"two_stage": True, **found.settings})
+    settings = {"two_stage": True, **found.settings}
+    return Variant(name, f"{title} ({found.title})", method, settings)
 
 
 def variants(names: Sequence[str]) -> list[Variant]:
@@ -117,7 +108,7 @@ def with_neighbors(count: int) -> list[Variant]:
     return [
         Variant(
             f"{method}.n{count}",
-            f"{TITLES[method]} (#N = {count})",
+            f"{method_class(method).title} (#N = {count})",
             method,
             {"two_stage": True, "num_neighbors": count},
         )
@@ -139,7 +130,7 @@ def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -
     if table not in TABLES:
         raise GraphFormersError(f"no table {table!r}; {nearest(table, TABLES)}")
     if table == "overall":
-        return variants(list(TITLES))
+        return variants([*PAPER_METHODS, *methods()])
     if table == "ablation":
         return list(ablations().values())
     if table == "neighbours":

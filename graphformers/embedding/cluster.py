@@ -16,14 +16,20 @@ from typing import Any
 
 from graphformers.batching.tokens import graph_tokens
 from graphformers.data.graph import TextGraph
-from graphformers.embedding.job import Workplace, check_output, log_cost, num_nodes, tokens_of
+from graphformers.embedding.job import (
+    Workplace,
+    check_output,
+    num_nodes,
+    tokens_of,
+    work_path,
+    working,
+)
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import Plan, stay_in_memory
 from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.embedding.states import StatesKey, model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
-from graphformers.files import full_disk
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import Progress, progress
 
@@ -88,7 +94,7 @@ class Worker:
             if phases.table is None and stay_in_memory(
                 self.plan, self.settings, phases.model.device
             ):
-                phases.hold_states()
+                phases.load_states(range(len(self.plan.shards)))
             phases.read_centers([shard], task)
         return phases.splitter.num_pieces
 
@@ -123,37 +129,32 @@ def embed_on_cluster(
             f"workers of Ray do"
         )
     plan = Plan.of(model, graph, settings, cluster.device)
-    work = Workplace.beside(output, plan)
-    log_cost(model, plan)
-    try:
-        with (
-            _Actors(cluster, (model.source, graph.artifact.path, work), settings.states) as actors,
-            work.opened(force=force),
-        ):
-            work.begin(output, graph, force=force, in_memory=False)
-            # Made once, before all workers look for them.
-            tokens_of(graph, model)
-            texts, left = work.missing(in_memory=False)
-            actors.do(1, texts, "Reading texts")
-            actors.do(2, left, "Embedding")
-            work.publish(output, {"model": model.source, "graph": graph.artifact.path}, force=force)
-    except OSError as error:
-        raise full_disk(error, output) from error
+    folders = (model.source, graph.artifact.path, work_path(output))
+    with (
+        _Actors(cluster, plan, folders, settings.states) as actors,
+        working(model, graph, output, plan, force=force, in_memory=False) as work,
+    ):
+        # Made once, before all workers look for them.
+        tokens_of(graph, model)
+        texts, left = work.missing(in_memory=False)
+        actors.do(1, texts, "Reading texts")
+        actors.do(2, left, "Embedding")
     return VectorStore.load(output)
 
 
 class _Actors:
     """The workers: as many as the cluster has room for, replaced when they die."""
 
-    def __init__(self, cluster: Cluster, where: tuple[Path, Path, Workplace], states: str) -> None:
+    def __init__(
+        self, cluster: Cluster, plan: Plan, folders: tuple[Path, Path, Path], states: str
+    ) -> None:
         try:
             import ray
         except ImportError as error:
             raise MissingExtraError("ray", "embedding on a cluster", "ray") from error
         self._ray: Any = ray
-        self._cluster, self._states = cluster, states
-        model, graph, self._work = where
-        self._folders = tuple(str(path.resolve()) for path in (model, graph, self._work.path))
+        self._cluster, self._plan, self._states = cluster, plan, states
+        self._folders = tuple(str(path.resolve()) for path in folders)
         # The most pieces in which a worker read its batches.
         self._pieces = 1
         # Workers by the call that returns when they are ready.
@@ -205,13 +206,13 @@ class _Actors:
             Worker
         )
         actor = kind.remote(
-            self._folders, asdict(self._work.plan), self._states, self._cluster.device, threads
+            self._folders, asdict(self._plan), self._states, self._cluster.device, threads
         )
         self._starting[actor.ready.remote()] = actor
 
     def do(self, phase: int, shards: Sequence[int], title: str) -> None:
         """Computes shards and returns when all are done."""
-        plan, left = self._work.plan, list(reversed(shards))
+        plan, left = self._plan, list(reversed(shards))
         deaths: dict[str, int] = {}
         # Workers and their shards.
         running: dict[Any, tuple[Any, list[int]]] = {}

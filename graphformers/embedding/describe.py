@@ -49,7 +49,7 @@ class StoreDescription(Result):
     unfinished_bytes: int
     model: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All fields, for JSON."""
         return asdict(self)
 
@@ -102,10 +102,10 @@ class ModelDescription(Result):
 
     output: str
     model: str
-    facts: dict[str, Any]
+    facts: dict[str, object]
     training: dict[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The configuration, and steps, seconds and validation of the training, for JSON."""
         trained = {name: self.training.get(name) for name in ("steps", "seconds", "valid")}
         return {"output": self.output, **self._identity(), **self.facts, **trained}
@@ -128,7 +128,7 @@ class ModelDescription(Result):
             ],
         )
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, object]:
         return {"kind": "model", "model": self.model}
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ class EmbeddingForecast(Result):
     states_gb: float
     states: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All fields, for JSON."""
         return asdict(self)
 
@@ -145,7 +144,7 @@ def _seconds_of_batch(
     return seconds
 
 
-def _time(work: Callable[[], Any], model: GraphFormers) -> float:
+def _time(work: Callable[[], object], model: GraphFormers) -> float:
     """Seconds of the second of two calls."""
     for _ in range(2):
         started = time.perf_counter()

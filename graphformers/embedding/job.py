@@ -54,6 +54,17 @@ SEALED = "sealed"
 KINDS = ("folder/states", "folder/vectors", "folder/scales", "dropped/states")
 # Threads that compare checksums.
 CHECKERS = 4
+# Fields of the plan that a folder of vectors saves.
+PLAN_SETTINGS = (
+    "method",
+    "similarity",
+    "hidden_size",
+    "num_neighbors",
+    "seed",
+    "precision",
+    "shard_size",
+    "compute",
+)
 
 
 @dataclass(frozen=True)
@@ -62,10 +73,6 @@ class Workplace:
 
     path: Path
     plan: Plan
-
-    @staticmethod
-    def beside(output: Path, plan: Plan) -> "Workplace":
-        return Workplace(work_path(output), plan)
 
     @property
     def folder(self) -> Path:
@@ -122,15 +129,20 @@ class Workplace:
                 )
             return handle
 
-    def begin(self, output: Path, graph: TextGraph, *, force: bool, in_memory: bool) -> None:
-        """Prepares the folder for the first shard.
+    def check_space(self, *, in_memory: bool) -> None:
+        """Raises an error early if the disk is too small for the result.
 
         With `in_memory`, states need not be on disk between the two passes.
         """
-        # The process that had the lock may have made it.
-        check_writable(output, KIND, force=force)
-        check_space(self, in_memory=in_memory)
-        self.put_graph(graph)
+        plan = self.plan
+        is_written = plan.keep_states or not in_memory
+        kinds = [kind for kind in KINDS if is_written or not kind.endswith("states")]
+        done = sum(
+            file.stat().st_size for kind in kinds for file in (self.path / kind).glob("*.npy")
+        )
+        needed = plan.bytes_of_vectors() + plan.bytes_of_states() * is_written - done
+        advice = "; --no-keep-states needs less" if plan.keep_states and in_memory else ""
+        require_space(self.path, needed, advice)
 
     def missing(self, *, in_memory: bool) -> tuple[list[int], list[int]]:
         """The shards whose states are missing, and those whose vectors are.
@@ -146,7 +158,7 @@ class Workplace:
 
     def _check_plan(self, force: bool) -> None:
         place = self.path / MARK
-        before: dict[str, Any] | None = None
+        before: dict[str, object] | None = None
         try:
             before = read_object(place)
         except FileNotFoundError:
@@ -264,62 +276,42 @@ class Workplace:
         self.sweep()
         graph = open_artifact(self.folder / "graph", None, None)
         graph.verify()
-        plan, shards = self.plan, range(len(self.plan.shards))
-        kinds = {"vectors": self.vectors} | (
-            {"scales": self.vectors} if plan.precision == "int8" else {}
-        )
-        kinds |= {"states": self.states} if plan.keep_states else {}
-        notes = {
-            shard_name(kind, i): place.note(shard_name(kind, i)) or {}
-            for kind, place in kinds.items()
-            for i in shards
+        plan = self.plan
+        kept = {"vectors": self.vectors}
+        if plan.precision == "int8":
+            kept["scales"] = self.vectors
+        if plan.keep_states:
+            kept["states"] = self.states
+        checksums = {f"graph/{name}": entry["sha256"] for name, entry in graph.files.items()}
+        text_hashes = []
+        for kind, place in kept.items():
+            for shard in range(len(plan.shards)):
+                note = place.note(shard_name(kind, shard))
+                assert note is not None, "all shards are finished"
+                checksums[shard_name(kind, shard)] = note["sha256"]
+                if kind == "states":
+                    text_hashes.append(note["text_hash"])
+        draft = Draft(self.folder, checksums=checksums)
+        states = {"key": asdict(plan.key), "text_hashes": text_hashes}
+        draft.settings = {name: getattr(plan, name) for name in PLAN_SETTINGS} | {
+            "key": asdict(plan.key),
+            "state_shape": [plan.num_states, plan.hidden_size],
+            "states": states if plan.keep_states else None,
         }
-        known = {f"graph/{name}": entry["sha256"] for name, entry in graph.files.items()}
-        draft = Draft(
-            self.folder, checksums=known | {name: note["sha256"] for name, note in notes.items()}
-        )
-        hashes = (
-            [notes[shard_name("states", i)]["text_hash"] for i in shards]
-            if plan.keep_states
-            else []
-        )
-        draft.settings = store_settings(plan, hashes)
         draft.summary = {"nodes": plan.num_nodes}
         fingerprints = {"model": plan.key.model, "graph": plan.graph}
         draft.parents = {
-            role: {"fingerprint": fingerprints[role], "path": _relative(source, output)}
+            role: {
+                "fingerprint": fingerprints[role],
+                # Empty for one that was never saved.
+                "path": os.path.relpath(source.resolve(), output.resolve()) if source else "",
+            }
             for role, source in sources.items()
         }
         write_whole(self.path / SEALED, str(which_folder(self.folder)).encode())
         with unused(output):
             publish_artifact(draft, output, KIND, VERSION, force=force)
         remove_work(self.path)
-
-
-def store_settings(plan: Plan, text_hashes: list[str]) -> dict[str, Any]:
-    """The settings that a folder of vectors saves."""
-    names = (
-        "method",
-        "similarity",
-        "hidden_size",
-        "num_neighbors",
-        "seed",
-        "precision",
-        "shard_size",
-        "compute",
-    )
-    found = {name: getattr(plan, name) for name in names}
-    kept = {"key": asdict(plan.key), "text_hashes": text_hashes} if plan.keep_states else None
-    return found | {
-        "key": asdict(plan.key),
-        "state_shape": [plan.num_states, plan.hidden_size],
-        "states": kept,
-    }
-
-
-def _relative(source: Path | None, output: Path) -> str:
-    """The relative path from the result to a parent; empty for one that was never saved."""
-    return "" if source is None else os.path.relpath(source.resolve(), output.resolve())
 
 
 def embed(
@@ -360,25 +352,27 @@ def embed(
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     graph = loaded_graph(graph)
     plan = Plan.of(model, graph, settings)
-    work = Workplace.beside(output, plan)
-    log_cost(model, plan)
-    try:
-        with work.opened(force=force):
-            in_memory = stay_in_memory(plan, settings, model.device)
-            work.begin(output, graph, force=force, in_memory=in_memory)
-            _run(model, graph, work, settings, in_memory=in_memory)
-            sources = {
-                "model": model.source,
-                "graph": graph.artifact.path if graph.artifact else None,
-            }
-            work.publish(output, sources, force=force)
-    except OSError as error:
-        raise full_disk(error, output) from error
+    in_memory = stay_in_memory(plan, settings, model.device)
+    with working(model, graph, output, plan, force=force, in_memory=in_memory) as work:
+        _run(model, graph, work, settings, in_memory=in_memory)
     return VectorStore.load(output)
 
 
-def log_cost(model: GraphFormers, plan: Plan) -> None:
-    """Logs that a bidirectional model needs a forward pass for every neighbour."""
+@contextmanager
+def working(
+    model: GraphFormers,
+    graph: TextGraph,
+    output: Path,
+    plan: Plan,
+    *,
+    force: bool,
+    in_memory: bool,
+) -> Iterator[Workplace]:
+    """The folder of an embedding, prepared for the first shard. It is published when the `with`
+    block has computed all.
+
+    With `in_memory`, states need not be on disk between the two passes.
+    """
     if model.two_pass().is_joint:
         logger.info(
             "a bidirectional model: the states of neighbours depend on who asks and cannot be "
@@ -386,6 +380,18 @@ def log_cost(model: GraphFormers, plan: Plan) -> None:
             f"together with up to {plan.num_neighbors} neighbours: {plan.num_neighbors + 1} "
             f"forwards instead of 2"
         )
+    work = Workplace(work_path(output), plan)
+    sources = {"model": model.source, "graph": graph.artifact.path if graph.artifact else None}
+    try:
+        with work.opened(force=force):
+            # The process that had the lock may have made it.
+            check_writable(output, KIND, force=force)
+            work.check_space(in_memory=in_memory)
+            work.put_graph(graph)
+            yield work
+            work.publish(output, sources, force=force)
+    except OSError as error:
+        raise full_disk(error, output) from error
 
 
 def check_output(output: Path, *, force: bool) -> None:
@@ -425,7 +431,7 @@ def _remove_left(path: Path) -> None:
         os.close(handle)
 
 
-def unused(output: Path) -> AbstractContextManager[Any]:
+def unused(output: Path) -> AbstractContextManager[object]:
     """Locks a folder of vectors that is to be replaced.
 
     A server that accepts changes, or an update, holds the lock while it runs.
@@ -455,21 +461,6 @@ def remove_work(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def check_space(work: Workplace, *, in_memory: bool) -> None:
-    """Raises an error early if the disk is too small for the result.
-
-    With `in_memory`, states need not be on disk between the two passes.
-    """
-    plan = work.plan
-    is_written = plan.keep_states or not in_memory
-    kinds = [kind for kind in KINDS if is_written or not kind.endswith("states")]
-    done = sum(file.stat().st_size for kind in kinds for file in (work.path / kind).glob("*.npy"))
-    needed = plan.bytes_of_vectors() + plan.bytes_of_states() * is_written - done
-    require_space(
-        work.path, needed, "; --no-keep-states needs less" if plan.keep_states and in_memory else ""
-    )
-
-
 def _run(
     model: GraphFormers,
     graph: TextGraph,
@@ -478,34 +469,36 @@ def _run(
     *,
     in_memory: bool,
 ) -> None:
-    plan, device = work.plan, model.device
+    plan, on_gpu = work.plan, model.device.type == "cuda"
     texts, left = work.missing(in_memory=in_memory)
-    is_written = plan.keep_states or not in_memory
     if not left and not texts:
         return
-    on_gpu, in_memory = device.type == "cuda", in_memory and bool(left)
     if plan.compile:
         model.compile_layers()
-    workers = (
-        settings.workers
-        if settings.workers is not None
-        else min(4, (os.cpu_count() or 2) - 1)
-        if on_gpu
-        else 0
+    workers = settings.workers
+    if workers is None:
+        workers = min(4, (os.cpu_count() or 2) - 1) if on_gpu else 0
+    # Where only states are missing, nothing reads them afterwards.
+    in_memory = in_memory and bool(left)
+    phases = Phases(
+        model,
+        graph,
+        tokens_of(graph, model),
+        plan,
+        (work.states, work.vectors),
+        in_memory=in_memory,
+        workers=workers,
     )
-    tokens = tokens_of(graph, model)
-    folders = (work.states, work.vectors)
-    phases = Phases(model, graph, tokens, plan, folders, in_memory=in_memory, workers=workers)
-    if in_memory and is_written:
-        phases.load_states([shard for shard in range(len(plan.shards)) if shard not in set(texts)])
-    if texts:
-        with progress("Reading texts", plan.num_nodes, "nodes") as task:
-            task.skip(plan.num_nodes - num_nodes(plan, texts))
-            phases.read_texts(texts, task, is_written=is_written)
-    if left:
-        with progress("Embedding", plan.num_nodes, "nodes") as task:
-            task.skip(plan.num_nodes - num_nodes(plan, left))
-            phases.read_centers(left, task)
+    if in_memory and plan.keep_states:
+        phases.load_states(set(range(len(plan.shards))) - set(texts))
+    for title, shards, read in (
+        ("Reading texts", texts, phases.read_texts),
+        ("Embedding", left, phases.read_centers),
+    ):
+        if shards:
+            with progress(title, plan.num_nodes, "nodes") as task:
+                task.skip(plan.num_nodes - num_nodes(plan, shards))
+                read(shards, task)
 
 
 def tokens_of(graph: TextGraph, model: GraphFormers) -> TokenCache:

@@ -12,7 +12,7 @@ Between the phases states lie on the device, where they fit, or in their shards 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphformers.batching.packing import to_device
+from graphformers.batching.packing import PackedBatch, PackedNeighborhoods, to_device
 from graphformers.batching.prefetch import FlatBatch, Prefetcher
 from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import TokenCache
@@ -43,6 +43,9 @@ AHEAD = 2  # batches made ready while one is computed
 # threads that gather states from disk for a batch; elsewhere one: processors have enough to do
 READERS = {"cuda": 8}
 Item = TypeVar("Item")
+Centers = CenterBatch | PackedNeighborhoods
+Packed = PackedBatch | Centers
+Ready = PackedBatch | tuple[Centers, Tensor | None]  # on the device, with gathered states
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,9 @@ class Phases:
         self._rows: ShardedRows | None = None
         self._ordered: tuple[int, Array] | None = None  # the last shard that was put in order
 
-    def read_texts(self, shards: Sequence[int], task: Progress, *, is_written: bool = True) -> None:
-        """Phase 1: the states of these shards, on disk unless told otherwise, and in the table
-        where there is one.
+    def read_texts(self, shards: Sequence[int], task: Progress) -> None:
+        """Phase 1: the states of these shards, in the table where there is one, and on disk where
+        they are kept or there is none.
         """
 
         def rows_of(start: int, stop: int) -> Tensor:
@@ -98,6 +101,7 @@ class Phases:
             about = {"text_hash": self.graph.text_hash(*self.plan.shards[shard])}
             self.states.write(shard_name("states", shard), rows, about)
 
+        is_written = self.plan.keep_states or self.table is None
         self._run(1, shards, task, (rows_of, text_states, write if is_written else None))
 
     def read_centers(self, shards: Sequence[int], task: Progress) -> None:
@@ -112,10 +116,13 @@ class Phases:
                 self.vectors.write(shard_name("scales", shard), raw.scales)
             self.vectors.write(shard_name("vectors", shard), raw.numbers)
 
-        def compute(network: Network, prepared: tuple[Any, Tensor | None]) -> Tensor:
+        def compute(network: Network, prepared: tuple[Centers, Tensor | None]) -> Tensor:
             batch, states_MSD = prepared
             if states_MSD is None:
-                states_MSD = self._from_table(batch)
+                assert self.table is not None
+                states_MSD = self.table[
+                    batch.needed_M if isinstance(batch, CenterBatch) else slice(0)
+                ]
             return center_vectors(network, batch, states_MSD)
 
         self._run(2, shards, task, (rows_of, compute, write))
@@ -126,20 +133,16 @@ class Phases:
             shape, dtype=states_dtype(self.plan.key.precision), device=self.model.device
         )
 
-    def hold_states(self) -> None:
-        """Takes all states, finished by whomever, from disk to the device."""
-        self.table = self._new_rows(0, self.plan.num_nodes)
-        self.load_states(range(len(self.plan.shards)))
-
-    def load_states(self, shards: Sequence[int]) -> None:
-        """Fills the table from shards that were finished before."""
-        assert self.table is not None
+    def load_states(self, shards: Iterable[int]) -> None:
+        """Takes finished states from disk to the device."""
+        if self.table is None:
+            self.table = self._new_rows(0, self.plan.num_nodes)
         for shard in shards:
             start, stop = self.plan.shards[shard]
             found = load_array(self.states.folder / shard_name("states", shard))
             self.table[start:stop] = torch.from_numpy(np.array(found)).to(self.model.device)
 
-    def make(self, key: BatchKey) -> Any:
+    def make(self, key: BatchKey) -> Packed:
         """Packs a batch; called in worker processes where there are some."""
         nodes = self._nodes(key.phase, key.shard)[key.start : key.stop]
         if key.phase == 1:
@@ -181,7 +184,7 @@ class Phases:
         task: Progress,
         how: tuple[
             Callable[[int, int], Tensor],
-            Callable[[Any, Any], Tensor],
+            Callable[[Network, Any], Tensor],
             Callable[[int, Array], None] | None,
         ],
     ) -> None:
@@ -201,7 +204,7 @@ class Phases:
                 rows: Tensor | None = None  # of the shard that is being read
                 places: Tensor | None = None  # in them, of nodes that are read in another order
 
-                def read(batch: Any, part: slice) -> None:
+                def read(batch: Ready, part: slice) -> None:
                     assert rows is not None
                     rows[part if places is None else places[part]] = compute(network, batch).to(
                         rows.dtype
@@ -219,7 +222,7 @@ class Phases:
                     self._read(key, next(batches), prepare, read)
                     if key.is_last:
                         if write is not None:
-                            writer.put(rows, _bound(write, key.shard))
+                            writer.put(rows, partial(write, key.shard))
                         rows = None
                     task.advance(key.stop - key.start)
                 writer.finish()
@@ -233,9 +236,9 @@ class Phases:
     def _read(
         self,
         key: BatchKey,
-        ready: Any,
-        prepare: Callable[[FlatBatch[Any]], Any],
-        read: Callable[[Any, slice], None],
+        ready: Ready | None,
+        prepare: Callable[[FlatBatch[Packed]], Ready],
+        read: Callable[[Ready, slice], None],
     ) -> None:
         """Has a batch read. `ready` is the whole of it, where there was room for that; smaller
         pieces are made here.
@@ -253,7 +256,9 @@ class Phases:
 
         self.splitter.run(whole, work)
 
-    def _if_it_fits(self, prepare: Callable[[FlatBatch[Any]], Any], flat: FlatBatch[Any]) -> Any:
+    def _if_it_fits(
+        self, prepare: Callable[[FlatBatch[Packed]], Ready], flat: FlatBatch[Packed]
+    ) -> Ready | None:
         """A batch made ready ahead of time; None where memory is not enough for that, or where it
         is to be read in pieces.
         """
@@ -276,7 +281,9 @@ class Phases:
             f"smaller --shard-size"
         )
 
-    def _prepared(self, phase: int, readers: ThreadPoolExecutor) -> Callable[[FlatBatch[Any]], Any]:
+    def _prepared(
+        self, phase: int, readers: ThreadPoolExecutor
+    ) -> Callable[[FlatBatch[Any]], Ready]:
         """Turns a flat batch into the input of `compute`: on the device, states gathered."""
         device = self.model.device
         if phase == 1:
@@ -284,28 +291,24 @@ class Phases:
         if self.table is not None:
             return lambda flat: (flat.to(device), None)
 
-        def gather(flat: FlatBatch[Any]) -> tuple[Any, Tensor]:
+        def gather(flat: FlatBatch[Centers]) -> Ready:
             batch = flat.to(torch.device("cpu"))
             states_MSD = self._from_disk(batch, readers)
             return to_device(batch, device), states_MSD.to(device, non_blocking=True)
 
         return gather
 
-    def _from_table(self, batch: Any) -> Tensor:
-        assert self.table is not None
-        return self.table[batch.needed_M] if isinstance(batch, CenterBatch) else self.table[:0]
-
-    def _from_disk(self, batch: Any, readers: ThreadPoolExecutor) -> Tensor:
+    def _from_disk(self, batch: Centers, readers: ThreadPoolExecutor) -> Tensor:
         """The states that a batch needs, or none; where the device is a GPU, in memory that it
         copies from at once.
         """
-        count = len(batch.needed_M) if isinstance(batch, CenterBatch) else 0
+        nodes_M = batch.needed_M if isinstance(batch, CenterBatch) else torch.zeros(0)
         states_MSD = torch.empty(
-            (count, self.plan.num_states, self.plan.hidden_size),
+            (len(nodes_M), self.plan.num_states, self.plan.hidden_size),
             dtype=states_dtype(self.plan.key.precision),
             pin_memory=self.model.device.type == "cuda",
         )
-        if not count:
+        if not len(nodes_M):
             return states_MSD
         if self._rows is None:
             names = [
@@ -313,12 +316,8 @@ class Phases:
                 for shard in range(len(self.plan.shards))
             ]
             self._rows = ShardedRows(tuple(map(load_array, names)), self.plan.shard_size)
-        self._rows.take(batch.needed_M.numpy(), states_MSD.numpy(), readers)
+        self._rows.take(nodes_M.numpy(), states_MSD.numpy(), readers)
         return states_MSD
-
-
-def _bound(write: Callable[[int, Array], None], shard: int) -> Callable[[Array], None]:
-    return lambda rows: write(shard, rows)
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:

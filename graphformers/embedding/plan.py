@@ -1,7 +1,6 @@
 """Plan of an embedding: everything that determines the bytes of its result."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -150,11 +149,11 @@ class Plan:
             self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8")
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All fields, for JSON."""
         return asdict(self)
 
-    def differences(self, other: dict[str, Any]) -> list[str]:
+    def differences(self, other: dict[str, object]) -> list[str]:
         """The differences to another plan, as text."""
         own = _flat(self.to_json())
         # Older plans lack this field.
@@ -181,7 +180,7 @@ def fits_on_device(plan: Plan, device: torch.device) -> bool:
     return plan.bytes_of_states() < free - 0.1 * total
 
 
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
+def _flat(values: dict[str, object]) -> dict[str, object]:
     # A plan that graphformers did not write may hold anything.
     told = values.get("key")
     told = told if isinstance(told, dict) else {}
@@ -193,5 +192,5 @@ def _flat_name(name: str) -> str:
     return "states_precision" if name == "precision" else name
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value[:12]}" if isinstance(value, str) else str(value)

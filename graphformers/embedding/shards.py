@@ -11,12 +11,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -153,6 +153,14 @@ def npy_pieces(array: Array) -> tuple[bytes, memoryview]:
     return head.getvalue(), array.reshape(-1).view(np.uint8).data
 
 
+class Note(TypedDict):
+    """The note of a finished shard."""
+
+    bytes: int
+    sha256: str
+    text_hash: NotRequired[str]  # of states
+
+
 @dataclass(frozen=True)
 class ShardFolder:
     """Shards being made: `folder` holds them, `notes` says which are finished."""
@@ -160,21 +168,19 @@ class ShardFolder:
     folder: Path
     notes: Path
 
-    def write(self, name: str, array: Array, about: dict[str, Any] | None = None) -> None:
+    def write(self, name: str, array: Array, about: Mapping[str, str] | None = None) -> None:
         """Writes a shard, then its note."""
         pieces = npy_pieces(array)
-        note = {
-            "bytes": sum(map(len, pieces)),
-            "sha256": write_whole(self.folder / name, *pieces),
-        } | (about or {})
+        note: dict[str, object] = {"bytes": sum(map(len, pieces))}
+        note |= {"sha256": write_whole(self.folder / name, *pieces), **(about or {})}
         write_whole(self._note(name), json.dumps(note).encode())
 
-    def note(self, name: str) -> dict[str, Any] | None:
+    def note(self, name: str) -> Note | None:
         """What was noted of a finished shard; None where it is not finished or its size is
         wrong.
         """
         try:
-            note = dict(json.loads(self._note(name).read_text()))
+            note: Note = json.loads(self._note(name).read_text())
             return note if (self.folder / name).stat().st_size == note["bytes"] else None
         except (OSError, ValueError, KeyError, TypeError):
             return None

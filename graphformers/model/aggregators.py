@@ -69,11 +69,12 @@ class CascadedNetwork(Network):
 class PlmNetwork(CascadedNetwork):
     """PLM: the language model alone."""
 
+    title = "PLM"
     reads_neighbors = False
 
     @classmethod
     def inputs(cls, config: ModelConfig) -> NetworkInputs:
-        return NetworkInputs(reads_neighbors=False)
+        return NetworkInputs()
 
     def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
         return center_BD
@@ -90,6 +91,8 @@ class PlmNetwork(CascadedNetwork):
 @register_method("gat")
 class GatNetwork(CascadedNetwork):
     """PLM+GAT: a graph attention over the text vectors."""
+
+    title = "PLM+GAT"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -128,6 +131,8 @@ class PoolingNetwork(CascadedNetwork):
 class MaxNetwork(PoolingNetwork):
     """PLM+Max: the largest value in every dimension."""
 
+    title = "PLM+Max"
+
     def pool(self, center_BD: Tensor, neighbor_BKD: Tensor, exists_BK: Tensor) -> Tensor:
         largest_BD = neighbor_BKD.masked_fill(~exists_BK[:, :, None], -math.inf).amax(1)
         return torch.where(exists_BK.any(1, keepdim=True), largest_BD, 0.0)
@@ -136,6 +141,8 @@ class MaxNetwork(PoolingNetwork):
 @register_method("mean")
 class MeanNetwork(PoolingNetwork):
     """PLM+Mean: the average."""
+
+    title = "PLM+Mean"
 
     def pool(self, center_BD: Tensor, neighbor_BKD: Tensor, exists_BK: Tensor) -> Tensor:
         weights_BK = exists_BK.to(neighbor_BKD.dtype)
@@ -146,6 +153,8 @@ class MeanNetwork(PoolingNetwork):
 @register_method("att")
 class AttNetwork(PoolingNetwork):
     """PLM+Att: an average weighted by attention of the centre to its neighbours."""
+
+    title = "PLM+Att"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

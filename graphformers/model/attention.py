@@ -6,11 +6,10 @@ Shapes: as in network.py; A graph attentions of a network, in the order in which
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphformers.batching.packing import NeighborIndex, to_device
 from graphformers.batching.sampling import Neighborhood
@@ -74,10 +73,15 @@ def recorded_weights(network: Network) -> Iterator[list[Tensor]]:
     """A list to which every graph attention that is called adds its weights (B, H, G)."""
     recorded: list[Tensor] = []
 
-    def record(gnn: Any, arguments: tuple[Tensor, Tensor, NeighborIndex], output: object) -> None:
+    def record(
+        gnn: nn.Module, arguments: tuple[Tensor, Tensor, NeighborIndex], output: object
+    ) -> None:
+        assert isinstance(gnn, GraphAttention)
         center_BD, neighbor_MD, index = arguments
         states_ND = torch.cat([center_BD, neighbor_MD.to(center_BD.dtype)])
-        weights_BGH = gnn.weights(states_ND, index.groups(), gnn.mask(index))
+        # By the class, so that a mutual attention, too, gives the centre's weights alone.
+        query_BD, key_BGD, _ = GraphAttention.project(gnn, states_ND, index.groups())
+        weights_BGH = gnn.weights(query_BD, key_BGD, GraphAttention.mask(gnn, index))
         recorded.append(weights_BGH.transpose(1, 2))
 
     hooks = [

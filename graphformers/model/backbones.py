@@ -28,17 +28,18 @@ from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.batching.tokens import Tokenizer
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.checkpoints import (
-    check_leftovers,
     family_name,
     is_2021,
+    listed,
     read_2021,
     read_settings,
     read_weights,
 )
 from graphformers.model.config import POOLINGS, ModelConfig
 from graphformers.model.encoder import GraphFormers
-from graphformers.model.registry import Network, method_class, network_class
+from graphformers.model.registry import method_class, network_class
 from graphformers.places import read_object
+from graphformers.settings import SettingValue
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,8 @@ HUB_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
+    "1_Pooling/config.json",  # how sentence-transformers pool
 ]
-HUB_FILES += ["1_Pooling/config.json"]  # how sentence-transformers pool
 FOREIGN = (".bin", ".pt", ".pth")  # weights that `convert` alone reads
 # settings that a language model was trained with
 BACKBONE_OWN = (
@@ -66,6 +67,14 @@ BACKBONE_OWN = (
     "activation",
     "layer_norm_eps",
 )
+# settings that weights of the 2021 code do not say, and a config.json beside them may
+BESIDE_2021 = (
+    "layer_norm_eps",
+    "dropout",
+    "attention_dropout",
+    "activation",
+    "relative_distance",
+)
 
 
 def from_backbone(
@@ -74,7 +83,7 @@ def from_backbone(
     *,
     seed: int = 42,
     tokenizer: str | Path | None = None,
-    **changes: Any,
+    **changes: SettingValue,
 ) -> GraphFormers:
     """A model on the weights of a language model; what the language model does not have is new,
     drawn by `seed`.
@@ -88,10 +97,8 @@ def from_backbone(
     has_layers = method_class(method).has_transformer
     if "pooling" not in changes and has_layers and pooling_of(folder) == "mean":
         _say_pooling(str(source))
-    theirs = _read_json(folder / "config.json"), read_safetensors(folder)
-    return _on_backbone(
-        *theirs, _tokenizer_at(Path(tokenizer or folder)), seed, {"method": method} | changes
-    )
+    theirs = read_safetensors(folder)
+    return _on_backbone(folder, theirs, tokenizer, seed, {"method": method, **changes})
 
 
 def pooling_of(folder: Path) -> str | None:
@@ -120,13 +127,22 @@ def _say_pooling(source: str) -> None:
 
 
 def _on_backbone(
-    settings: dict[str, Any],
+    folder: Path,
     theirs: Mapping[str, Tensor],
-    tokenizer: Tokenizer,
+    tokenizer: str | Path | None,
     seed: int,
-    changes: dict[str, Any],
+    changes: Mapping[str, SettingValue],
 ) -> GraphFormers:
-    """A model on a language model's own settings and weights."""
+    """A model on the weights of the language model whose config.json is in a folder.
+
+    Args:
+        folder: The folder.
+        theirs: The weights, under the names of the language model.
+        tokenizer: As in `from_backbone`.
+        seed: Of the weights that the language model does not have.
+        changes: Settings of ModelConfig.
+    """
+    settings = _read_json(folder / "config.json")
     own = read_settings(settings)
     for name in set(BACKBONE_OWN) & set(own) & set(changes):
         if changes[name] != own[name]:
@@ -134,26 +150,19 @@ def _on_backbone(
                 f"{name}={changes[name]!r} given, this language model was trained with "
                 f"{own[name]!r}"
             )
-    config = make_config(own | changes)
-    weights, used = read_weights(family_name(settings), theirs, config.num_layers)
-    check_leftovers(theirs, used)
-    return assemble(config, tokenizer, network_class(config).backbone_weights(weights), seed)
+    config = make_config({**own, **changes})
+    weights = read_weights(family_name(settings), theirs, config.num_layers)
+    named = network_class(config).backbone_weights(weights)
+    return assemble(config, read_tokenizer(Path(tokenizer or folder)), named, seed)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, SettingValue]:
     if not file.is_file():
         raise GraphFormersError(f"{file}: no such file, expected the settings of a language model")
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except ValueError as error:
         raise GraphFormersError(f"{file}: not a JSON object ({error})") from error
-
-
-def _new_model(config: ModelConfig, tokenizer: Tokenizer, seed: int) -> GraphFormers:
-    """A model with new weights."""
-    with own_random_numbers():
-        torch.manual_seed(seed)
-        return GraphFormers(config, tokenizer)
 
 
 @contextmanager
@@ -172,29 +181,41 @@ def assemble(
     *,
     complete: bool = False,
 ) -> GraphFormers:
-    """A model with the given weights; parameters they do not mention are the new ones of the graph
-    part, unless `complete`.
+    """A model with the given weights.
+
+    Args:
+        config: Its configuration.
+        tokenizer: Its tokenizer.
+        weights: The weights of its network.
+        seed: Of the parameters that the weights do not hold.
+        complete: Whether the weights must hold all parameters, not only the backbone's.
     """
-    model = _new_model(config, tokenizer, seed)
-    known = model.network.state_dict()
-    for name, tensor in weights.items():
-        if name not in known or known[name].shape != tensor.shape:
-            expected = (
-                "no such tensor" if name not in known else f"shape {tuple(known[name].shape)}"
-            )
-            raise GraphFormersError(
-                f"the weights do not fit the configuration: {name} has shape "
-                f"{tuple(tensor.shape)}, expected {expected}"
-            )
-    new = [name for name in known if name not in weights]
-    misfits = [name for name in new if complete or model.network.is_pretrained(name)]
-    if misfits:
-        raise GraphFormersError(f"tensors missing from the weights: {', '.join(misfits[:8])}")
-    model.network.load_state_dict(dict(weights), strict=False)
+    with own_random_numbers():
+        torch.manual_seed(seed)
+        model = GraphFormers(config, tokenizer)
+    network = model.network
+    needed = [name for name in network.state_dict() if complete or network.is_pretrained(name)]
+    missing = [name for name in needed if name not in weights]
+    if missing:
+        raise GraphFormersError(f"tensors missing from the weights: {listed(missing)}")
+    try:
+        _, unknown = network.load_state_dict(dict(weights), strict=False)
+    except RuntimeError as error:
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        wrong = [
+            f"{name} has shape {tuple(tensor.shape)}, expected shape {shapes[name]}"
+            for name, tensor in weights.items()
+            if name in shapes and shapes[name] != tuple(tensor.shape)
+        ]
+        raise GraphFormersError(
+            f"the weights do not fit the configuration: {listed(wrong)}"
+        ) from error
+    if unknown:
+        raise GraphFormersError(f"tensors that this network does not have: {listed(unknown)}")
     return model.eval()
 
 
-def make_config(settings: dict[str, Any]) -> ModelConfig:
+def make_config(settings: Mapping[str, SettingValue]) -> ModelConfig:
     """Checks names before values: an unknown setting is an error that names the nearest known
     one.
     """
@@ -202,7 +223,8 @@ def make_config(settings: dict[str, Any]) -> ModelConfig:
     for name in settings:
         if name not in names:
             raise GraphFormersError(f"no model setting {name!r}; {nearest(name, names)}")
-    return ModelConfig(**settings)
+    values: dict[str, Any] = dict(settings)  # ModelConfig checks their types
+    return ModelConfig(**values)
 
 
 def find_backbone(source: str | Path) -> Path:
@@ -230,34 +252,26 @@ def find_backbone(source: str | Path) -> Path:
             f"{source}: no such backbone; expected a folder, {names}, or a name on the hub such as "
             f"google-bert/bert-base-uncased"
         )
-    return _fetch_from_hub(str(source))
-
-
-def _fetch_from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        return Path(snapshot_download(str(source), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's client raises whatever its network library raises
         raise GraphFormersError(
-            f"{name}: no such folder, and the model hub cannot give it ({type(error).__name__}: "
-            f"{error})"
+            f"{source}: no such folder, and the model hub cannot give it "
+            f"({type(error).__name__}: {error})"
         ) from error
 
 
 def read_safetensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, one file or many."""
-    files = (
-        [folder / "model.safetensors"]
-        if (folder / "model.safetensors").is_file()
-        else sorted(folder.glob("*.safetensors"))
-    )
+    files = sorted(folder.glob("*.safetensors"))
+    if folder / "model.safetensors" in files:
+        files = [folder / "model.safetensors"]
     if not files:
-        advice = (
-            f"; convert them first: graphformers convert {folder} -o NAME.model"
-            if _foreign_files(folder)
-            else ""
-        )
+        advice = ""
+        if _foreign_files(folder):
+            advice = f"; convert them first: graphformers convert {folder} -o NAME.model"
         raise GraphFormersError(f"{folder}: no .safetensors weights in this folder{advice}")
     tensors: dict[str, Tensor] = {}
     for file in files:
@@ -277,13 +291,18 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """tokenizer.json, or a WordPiece tokenizer of vocab.txt where there is none."""
-    if (folder / "tokenizer.json").is_file():
-        return Tokenizer.from_folder(folder)
-    if not (folder / "vocab.txt").is_file():
-        raise GraphFormersError(f"{folder}: neither tokenizer.json nor vocab.txt in this folder")
-    return wordpiece_tokenizer(folder / "vocab.txt")
+def read_tokenizer(place: Path) -> Tokenizer:
+    """The tokenizer of a folder, a tokenizer.json or a vocab.txt, which is WordPiece's."""
+    files = [place / "tokenizer.json", place / "vocab.txt"] if place.is_dir() else [place]
+    for file in files:
+        if file.is_file():
+            is_vocabulary = file.suffix != ".json"
+            return wordpiece_tokenizer(file) if is_vocabulary else Tokenizer.from_file(file)
+    if place.is_dir():
+        raise GraphFormersError(f"{place}: neither tokenizer.json nor vocab.txt in this folder")
+    raise GraphFormersError(
+        f"{place}: no tokenizer there, expected a folder, a tokenizer.json or a vocab.txt"
+    )
 
 
 def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
@@ -305,12 +324,13 @@ def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
             f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's "
             f"has"
         )
+    accents = told.get("strip_accents")  # None: as lowercase
     made = tokenizers.Tokenizer(
         models.WordPiece(words, unk_token="[UNK]", max_input_chars_per_word=100)
     )
     made.normalizer = normalizers.BertNormalizer(
         lowercase=bool(told.get("do_lower_case", True)),
-        strip_accents=told.get("strip_accents"),
+        strip_accents=None if accents is None else bool(accents),
         handle_chinese_chars=bool(told.get("tokenize_chinese_chars", True)),
     )
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -341,7 +361,7 @@ def save_pretrained(
     *,
     force: bool = False,
     weights: Mapping[str, Tensor] | None = None,
-    training: Mapping[str, Any] | None = None,
+    training: Mapping[str, object] | None = None,
 ) -> None:
     """Writes a model folder: config.json, model.safetensors, tokenizer.json; and training.json, how
     it was made.
@@ -378,25 +398,14 @@ def from_pretrained(path: str | Path) -> GraphFormers:
         raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
     config = make_config(read_object(artifact.file("config.json")))
-    artifact.file("tokenizer.json")
-    model = _new_model(config, Tokenizer.from_folder(artifact.path), seed=0)
-    tensors = load_file(artifact.file("model.safetensors"))
+    tokenizer = Tokenizer.from_file(artifact.file("tokenizer.json"))
+    weights = load_file(artifact.file("model.safetensors"))
     try:
-        model.network.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise GraphFormersError(
-            f"{path}: the weights do not fit config.json: {_misfits(model.network, tensors)}"
-        ) from error
+        model = assemble(config, tokenizer, weights, seed=0, complete=True)
+    except GraphFormersError as error:
+        raise GraphFormersError(f"{path}: {error}") from error
     model.source = artifact.path
-    return model.eval()
-
-
-def _misfits(network: Network, tensors: Mapping[str, Tensor]) -> str:
-    """The first tensors that are missing, superfluous or of another shape."""
-    known = network.state_dict()
-    wrong = sorted(set(known) ^ set(tensors))
-    wrong = wrong or [name for name in known if known[name].shape != tensors[name].shape]
-    return ", ".join(wrong[:8])
+    return model
 
 
 def backbone_of(path: str | Path) -> str | None:
@@ -420,7 +429,7 @@ def convert(
     source: str | Path,
     tokenizer: str | Path | None = None,
     method: str = "graphformers",
-    **changes: Any,
+    **changes: SettingValue,
 ) -> GraphFormers:
     """A model from foreign weights: a .bin or .pt file or a folder with one, of a backbone or of
     the 2021 code.
@@ -430,51 +439,31 @@ def convert(
     a vocab.txt; by default what lies beside the weights.
     """
     if (Path(source) / MANIFEST).is_file():
-        open_artifact(source, "model", None)  # anything else of ours says what it is
+        open_artifact(source, KIND, None)  # anything else of ours says what it is
         raise GraphFormersError(f"{source}: a model folder already")
-    if _is_backbone(source):
-        pooling = pooling_of(find_backbone(source))
-        as_made = {"pooling": pooling} if method == "plm" and pooling in POOLINGS else {}
-        return from_backbone(source, method, tokenizer=tokenizer, **as_made | changes)
-    source = Path(source)
-    file = _foreign_file(source)
-    theirs = _read_foreign(file)
-    reader = _tokenizer_at(Path(tokenizer) if tokenizer else file.parent)
-    if is_2021(theirs):
-        if method != "graphformers":
-            raise GraphFormersError(
-                f"{file}: a GraphFormers of the 2021 code, method={method!r} was asked for"
-            )
-        settings, weights = read_2021(theirs)
-        config = make_config(_settings_beside(file) | settings | changes)
-        return assemble(config, reader, weights, seed=42, complete=True)
-    config_file = file.parent / "config.json"
-    if not config_file.is_file():
-        raise GraphFormersError(
-            f"{file.parent}: no config.json beside {file.name}, which a backbone's weights need"
-        )
-    return _on_backbone(_read_json(config_file), theirs, reader, 42, {"method": method} | changes)
-
-
-def _is_backbone(source: str | Path) -> bool:
-    """Whether weights are safetensors, or known by a name."""
     place = Path(source)
-    if place.is_dir():
-        return any(place.glob("*.safetensors"))
-    return not place.exists() and place.suffix not in FOREIGN
-
-
-def _settings_beside(file: Path) -> dict[str, Any]:
-    """What the weights of the 2021 code do not say and a config.json beside them may: the epsilon
-    of the norms, dropout.
-    """
-    place = file.parent / "config.json"
-    if not place.is_file():
-        return {}
-    wanted = ("layer_norm_eps", "dropout", "attention_dropout", "activation", "relative_distance")
-    return {
-        name: value for name, value in read_settings(_read_json(place)).items() if name in wanted
-    }
+    is_name = not place.exists() and place.suffix not in FOREIGN
+    if is_name or any(place.glob("*.safetensors")):
+        pooling = pooling_of(find_backbone(source))
+        if method == "plm" and pooling in POOLINGS:
+            changes = {"pooling": pooling, **changes}
+        return from_backbone(source, method, seed=42, tokenizer=tokenizer, **changes)
+    file = _foreign_file(place)
+    theirs = _read_foreign(file)
+    if not is_2021(theirs):
+        return _on_backbone(file.parent, theirs, tokenizer, 42, {"method": method, **changes})
+    if method != "graphformers":
+        raise GraphFormersError(
+            f"{file}: a GraphFormers of the 2021 code, method={method!r} was asked for"
+        )
+    settings, weights = read_2021(theirs)
+    beside = file.parent / "config.json"
+    if beside.is_file():
+        found = read_settings(_read_json(beside))
+        settings = {name: found[name] for name in BESIDE_2021 if name in found} | settings
+    config = make_config({**settings, **changes})
+    words = read_tokenizer(Path(tokenizer or file.parent))
+    return assemble(config, words, weights, seed=42, complete=True)
 
 
 def _foreign_files(folder: Path) -> list[Path]:
@@ -503,7 +492,7 @@ def _read_foreign(file: Path) -> dict[str, Tensor]:
         raise GraphFormersError(
             f"{file}: not a file of plain tensors, so it is not read ({reason})"
         ) from error
-    state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+    state = loaded if isinstance(loaded, dict) else {}
     state = state.get("model_state_dict") or state.get("state_dict") or state
     tensors = {
         name.removeprefix("module."): value
@@ -513,15 +502,3 @@ def _read_foreign(file: Path) -> dict[str, Tensor]:
     if not tensors:
         raise GraphFormersError(f"{file}: no tensors in this file, expected a state dict")
     return tensors
-
-
-def _tokenizer_at(place: Path) -> Tokenizer:
-    if place.is_dir():
-        return read_tokenizer(place)
-    if place.suffix == ".json" and place.is_file():
-        return Tokenizer.from_file(place)
-    if place.is_file():
-        return wordpiece_tokenizer(place)
-    raise GraphFormersError(
-        f"{place}: no tokenizer there, expected a folder, a tokenizer.json or a vocab.txt"
-    )

@@ -7,13 +7,14 @@ the file is something else than it claims to be.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields
 
 import torch
 from torch import Tensor
 
 from graphformers.errors import GraphFormersError
+from graphformers.model.config import ModelConfig
+from graphformers.settings import SettingValue
 
 BERT_LAYER = {
     "attention.query": ("attention.self.query",),
@@ -63,7 +64,7 @@ class Family:
     config: Mapping[str, str] = field(default_factory=lambda: BERT_CONFIG)
     relative: str | None = None  # the name of its relative position bias
     first_position: int = 0  # its positions start behind the padding's, at pad + 1
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, SettingValue] = field(default_factory=dict)
 
 
 FAMILIES = {
@@ -113,7 +114,7 @@ HEADS = (
 CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
-def family_name(settings: Mapping[str, Any]) -> str:
+def family_name(settings: Mapping[str, SettingValue]) -> str:
     """The family that a config.json belongs to."""
     if settings.get("rel_pos_bins"):
         return "unilm"
@@ -126,28 +127,27 @@ def family_name(settings: Mapping[str, Any]) -> str:
     return name
 
 
-def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Our settings of a backbone from its config.json."""
     name = family_name(settings)
     family = FAMILIES[name]
-    needed = (
-        "vocab_size",
-        "hidden_size",
-        "num_layers",
-        "num_heads",
-        "intermediate_size",
-        "max_positions",
-    )
+    needed = [entry.name for entry in fields(ModelConfig) if entry.default is MISSING]
     missing = [family.config[ours] for ours in needed if family.config[ours] not in settings]
     if missing:
         raise GraphFormersError(
             f"config.json of the family {name} has no {missing[0]!r}; is it the right file?"
         )
-    found = dict(family.defaults) | {
+    found = dict(family.defaults)
+    found |= {
         ours: settings[theirs] for ours, theirs in family.config.items() if theirs in settings
     }
     found["pad_token"] = settings.get("pad_token_id") or 0
-    found["max_positions"] = found["max_positions"] - family.first_position
+    positions = found["max_positions"]
+    if not isinstance(positions, int):
+        raise GraphFormersError(
+            f"{family.config['max_positions']} {positions!r} in config.json, expected a number"
+        )
+    found["max_positions"] = positions - family.first_position
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise GraphFormersError(
             f"position_embedding_type {settings['position_embedding_type']!r} in config.json, "
@@ -163,41 +163,44 @@ def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_weights(
-    name: str, theirs: Mapping[str, Tensor], num_layers: int
-) -> tuple[dict[str, Tensor], set[str]]:
-    """Our tensors of the text encoder, float32, and the names of theirs that were used.
+def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> dict[str, Tensor]:
+    """Our tensors of the text encoder, float32, from those of a family.
 
-    A tensor that is missing is an error that lists all missing ones.
+    Raises:
+        GraphFormersError: Tensors are missing, or some are left that are no heads or constants.
     """
-    reader = _Reader(FAMILIES[name], theirs)
+    family = FAMILIES[name]
+    reader = _Reader(family, theirs)
     ours: dict[str, Tensor] = {
         "embedding.words.weight": reader.take("embeddings.word_embeddings.weight")
     }
-    positions = reader.take("embeddings.position_embeddings.weight")[
-        FAMILIES[name].first_position :
-    ]
+    positions = reader.take("embeddings.position_embeddings.weight")[family.first_position :]
     if reader.has("embeddings.token_type_embeddings.weight"):
         positions = positions + reader.take("embeddings.token_type_embeddings.weight")[0]
     ours["embedding.positions.weight"] = positions
     for part in ("weight", "bias"):
         ours[f"embedding.norm.{part}"] = reader.take(f"embeddings.LayerNorm.{part}")
     for i in range(num_layers):
-        for target, names in FAMILIES[name].layer.items():
+        for target, names in family.layer.items():
             for part in ("weight", "bias"):
-                ours[f"layers.{i}.{target}.{part}"] = reader.join(
-                    f"{FAMILIES[name].layers}.{i}.", names, part
-                )
-    if FAMILIES[name].relative:
-        relative = reader.take(str(FAMILIES[name].relative))
+                # Several of theirs are one of ours.
+                found = [reader.projection(f"{family.layers}.{i}.", each, part) for each in names]
+                ours[f"layers.{i}.{target}.{part}"] = torch.cat(found)
+    if family.relative is not None:
+        relative = reader.take(family.relative)
         ours["relative_bias.tokens.weight"] = (
             relative.T.contiguous() if name == "unilm" else relative
         )
     if reader.missing:
         raise GraphFormersError(
-            f"tensors missing from this {name} checkpoint: {_listed(reader.missing)}"
+            f"tensors missing from this {name} checkpoint: {listed(reader.missing)}"
         )
-    return ours, reader.used
+    left = [name for name in theirs if name not in reader.used and not _is_head(name)]
+    if left:
+        raise GraphFormersError(
+            f"tensors in this checkpoint that have no place in the network: {listed(left)}"
+        )
+    return ours
 
 
 class _Reader:
@@ -223,11 +226,8 @@ class _Reader:
         self.used.add(original)
         return self._tensors[original].float()
 
-    def join(self, place: str, names: tuple[str, ...], part: str) -> Tensor:
-        """One of our tensors, of which the parts have these names in a layer of theirs."""
-        return torch.cat([self._part(place, name, part) for name in names])
-
-    def _part(self, place: str, name: str, part: str) -> Tensor:
+    def projection(self, place: str, name: str, part: str) -> Tensor:
+        """The weight or the bias of a projection of a layer."""
         fused = f"{place}attention.self.qkv_linear.weight"
         projection = name.removeprefix("attention.self.")
         if projection == name or not self.has(fused):
@@ -238,15 +238,6 @@ class _Reader:
         if projection == "key":
             return torch.zeros(self.take(f"{place}attention.self.v_bias").numel())
         return self.take(f"{place}attention.self.{projection[0]}_bias").flatten()
-
-
-def check_leftovers(theirs: Mapping[str, Tensor], used: set[str]) -> None:
-    """Whatever was not used must be a head or a constant."""
-    left = [name for name in theirs if name not in used and not _is_head(name)]
-    if left:
-        raise GraphFormersError(
-            f"tensors in this checkpoint that have no place in the network: {_listed(left)}"
-        )
 
 
 def _is_head(name: str) -> bool:
@@ -263,14 +254,15 @@ def _modern(name: str) -> str:
     return name.replace(".gamma", ".weight").replace(".beta", ".bias")
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 GRAPH_2021 = "encoder.graph_attention."
 
 
-def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, SettingValue], dict[str, Tensor]]:
     """Settings and weights from a checkpoint of the 2021 reference code.
 
     Its relative position table has two columns more than there are buckets: token to graph token,
@@ -286,7 +278,7 @@ def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, T
         int(name.split(".")[2]) for name in bare if name.startswith("encoder.layer.")
     )
     table = bare.get("rel_pos_bias.weight")
-    settings: dict[str, Any] = {
+    settings: dict[str, SettingValue] = {
         "vocab_size": words.shape[0],
         "hidden_size": words.shape[1],
         "num_layers": num_layers,
@@ -299,8 +291,7 @@ def read_2021(theirs: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, T
     encoder = {name: tensor for name, tensor in bare.items() if not name.startswith(GRAPH_2021)}
     if table is not None:
         encoder["rel_pos_bias.weight"] = table[:, :-2]
-    weights, used = read_weights("bert" if table is None else "unilm", encoder, num_layers)
-    check_leftovers(encoder, used)
+    weights = read_weights("bert" if table is None else "unilm", encoder, num_layers)
     ours = {f"text.{name}": tensor for name, tensor in weights.items()}
     for kind in ("weight", "bias"):
         for part in ("query", "key", "value"):

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from graphformers.model.registry import check_method, check_part
+from graphformers.model.registry import layer_part, method_class
 from graphformers.settings import Settings, require, setting
 
 DIRECTIONS = ("unidirectional", "bidirectional")
@@ -68,9 +68,10 @@ class ModelConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_method(self.method)
-        check_part("norm", self.norm)
-        check_part("mlp", self.mlp)
+        # These raise an error for a name that is not registered.
+        method_class(self.method)
+        layer_part("norm", self.norm)
+        layer_part("mlp", self.mlp)
         require(
             self,
             self.relative_buckets == 0 or self.relative_buckets >= 4,

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +25,9 @@ from graphformers.memory import BatchSplitter, SuppressOutOfMemory
 from graphformers.model import fast
 from graphformers.model.compute import Compute, choose_device
 from graphformers.model.config import ModelConfig
-from graphformers.model.registry import Network, make_network, network_inputs
+from graphformers.model.registry import Network, network_class
 from graphformers.progress import progress
+from graphformers.settings import SettingValue
 
 # held for the moment in which a model changes between training and inference
 _MODES = threading.Lock()
@@ -76,7 +76,7 @@ class GraphFormers(nn.Module):
         self.tokenizer = tokenizer
         self.source: Path | None = None
         self.limits: BatchLimits | None = None
-        self.network: Network = fast.install(make_network(config))
+        self.network: Network = fast.install(network_class(config)(config))
         self._is_compiled = False
         self._inference_copy: Network | None = None
         self._num_encoding = 0
@@ -89,7 +89,7 @@ class GraphFormers(nn.Module):
         *,
         seed: int = 42,
         device: str | None = None,
-        **changes: Any,
+        **changes: SettingValue,
     ) -> "GraphFormers":
         """A new model on a language model's weights.
 
@@ -112,7 +112,8 @@ class GraphFormers(nn.Module):
         # backbones makes models, so it imports this module
         from graphformers.model.backbones import from_backbone
 
-        return from_backbone(source, method, seed=seed, **changes).to(choose_device(device))
+        model = from_backbone(source, method, seed=seed, tokenizer=None, **changes)
+        return model.to(choose_device(device))
 
     @staticmethod
     def from_pretrained(path: str | Path, *, device: str | None = None) -> "GraphFormers":
@@ -194,13 +195,12 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: The model's `max_tokens` is too small.
         """
-        inputs = network_inputs(self.config)
         return Packer(
             self.config.max_tokens,
             self.config.pad_token,
-            inputs,
+            self.network.inputs(self.config),
             row_multiple=row_multiple,
-            width_multiple=max(width_multiple, 1) if inputs.reads_neighbors else 1,
+            width_multiple=max(width_multiple, 1) if self.network.reads_neighbors else 1,
         )
 
     def two_pass(
@@ -271,26 +271,22 @@ class GraphFormers(nn.Module):
         Example:
             >>> vectors = model.encode(["one text", "another"], neighbors=[["a neighbour"], []])
         """
-        if isinstance(texts, str):
-            around: Any = neighbors
-            if neighbors is not None and all(isinstance(text, str) for text in neighbors):
-                around = [neighbors]
-            vector: Array = self.encode([texts], around, normalize=normalize)[0]
-            return vector
-        texts, neighbors = _checked_texts(texts, neighbors)
+        given, lists = _checked_texts(texts, neighbors)
         places: dict[str, int] = {}
-        flat = [places.setdefault(text, len(places)) for around in neighbors for text in around]
-        if not all(map(is_unicode, chain(places, texts))):
+        flat = [places.setdefault(text, len(places)) for around in lists for text in around]
+        if not all(map(is_unicode, chain(places, given))):
             raise GraphFormersError(
                 "a text given that is no Unicode: it holds half of a character (a lone surrogate)"
             )
-        tokens = tokenize([*places, *texts], self.tokenizer)
-        counts = np.array([len(around) for around in neighbors], dtype=np.int64)
+        tokens = tokenize([*places, *given], self.tokenizer)
+        counts = np.array([len(around) for around in lists], dtype=np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        centers = np.arange(len(texts)) + len(places)
+        centers = np.arange(len(given)) + len(places)
         neighborhood = Neighborhood(centers, indptr, np.array(flat, dtype=np.int64))
         vectors = self._encode(tokens, neighborhood)
-        return unit_rows(vectors) if normalize else vectors
+        if normalize:
+            vectors = unit_rows(vectors)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def similarity(self, one: Array, other: Array) -> Array:
         """Scores of every pair of vectors, as this model compares them.
@@ -470,26 +466,32 @@ class GraphFormers(nn.Module):
 
 
 def _checked_texts(
-    texts: Iterable[str], neighbors: Sequence[Any] | None
+    texts: object, neighbors: Sequence[object] | None
 ) -> tuple[list[str], list[list[str]]]:
-    """Texts and their neighbours as lists.
+    """The arguments of `encode` as lists, those for one text included.
 
     Raises:
         GraphFormersError: Something else than texts is given, or not a list for each text.
     """
+    if isinstance(texts, str):
+        texts = [texts]
+        if neighbors is not None and all(isinstance(text, str) for text in neighbors):
+            neighbors = [neighbors]
     if not isinstance(texts, Iterable):
         raise GraphFormersError(
             f"a {type(texts).__name__} given, expected a text or a list of texts"
         )
-    texts = list(texts)
-    for around in neighbors or ():
+    texts, lists = list(texts), []
+    for around in () if neighbors is None else neighbors:
         if not isinstance(around, list | tuple | np.ndarray):
             given = "a single text" if isinstance(around, str) else f"a {type(around).__name__}"
             raise GraphFormersError(
                 f"neighbors takes a list of texts for each text, {given} was given: "
                 "neighbors=[[text]]"
             )
-    lists = [list(around) for around in neighbors] if neighbors is not None else [[] for _ in texts]
+        lists.append(list(around))
+    if neighbors is None:
+        lists = [[] for _ in texts]
     if len(lists) != len(texts):
         raise GraphFormersError(
             f"{len(lists)} lists of neighbours for {len(texts)} texts, expected one each"

@@ -28,6 +28,11 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or in its own type where that is more precise."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 class Embedding(nn.Module):
     """Word and position embeddings.
 

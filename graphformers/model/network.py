@@ -1,9 +1,12 @@
 """GraphFormers: a graph attention nested in every layer of a Transformer but the first.
 
 Read beside Algorithm 1 of the paper (https://arxiv.org/abs/2105.02605, section 3), whose equation
-numbers stand at the blocks. Several texts share a row of tokens; a text in the first B places of a
-batch is a centre. A centre has one place more than tokens, in front of its [CLS]: there the graph
-token is written before each layer, so that keys and values are made of [graph token; H].
+numbers stand at the blocks. Eqs. 3 and 4, the Transformer layer, are in layers.py.
+
+A batch holds N texts, the B centres first, packed into rows of tokens (batching/packing.py). In
+front of the [CLS] of a centre is one place more, for its graph token. It is written before each
+layer, so that keys and values are made of [graph token; H]. The layer computes a state for this
+place, too, which no text has in the paper: nothing reads it, and the next graph token replaces it.
 
 Shapes, one letter each:
     R rows of tokens, W tokens of a row
@@ -25,12 +28,23 @@ from graphformers.batching.packing import (
     PackedNeighborhoods,
 )
 from graphformers.model.config import ModelConfig
-from graphformers.model.layers import TextEncoder, dot_product_attention, mask_graph_tokens
+from graphformers.model.layers import (
+    TextEncoder,
+    at_least_float32,
+    dot_product_attention,
+    mask_graph_tokens,
+)
 from graphformers.model.registry import Network, register_method
 
 
 class GraphAttention(nn.Module):
-    """Eq. 1: multi-head attention over the states of a centre and of its neighbours."""
+    """Eq. 1: multi-head attention of centres over their own states and those of their neighbours.
+
+    The states of all nodes are `states_ND`. Row b of `group_BG` says which of them are the group of
+    centre b: its own, b, and those of its neighbours (`NeighborIndex.groups`).
+    """
+
+    bias: Tensor
 
     def __init__(self, config: ModelConfig, initial_scale: float = 1.0) -> None:
         super().__init__()
@@ -40,105 +54,99 @@ class GraphAttention(nn.Module):
         self.query = nn.Linear(size, size)
         self.key = nn.Linear(size, size)
         self.value = nn.Linear(size, size)
-        # centre-centre, centre-neighbour in both directions, neighbour-neighbour
-        self.bias = nn.Parameter(torch.zeros(3, self.num_heads)) if config.position_bias else None
-        self.start_as_average(initial_scale)
-
-    def start_as_average(self, scale: float) -> None:
-        """Initial weights: the message is about `scale` times the mean state of the group.
-
-        V is the identity, Q and K are small. Pretrained layers can read such a state at once.
-        """
-        size = self.query.in_features
+        # B of eq. 1: centre-centre, centre-neighbour in both directions, neighbour-neighbour
+        bias_3H = torch.zeros(3, self.num_heads)
+        if config.position_bias:
+            self.bias = nn.Parameter(bias_3H)
+        else:
+            self.register_buffer("bias", bias_3H, persistent=False)
+        # Q and K are small and V is the identity, so that the message starts as about
+        # `initial_scale` times the mean state of the group: pretrained layers can read that.
+        for projection in (self.query, self.key, self.value):
+            nn.init.normal_(projection.weight, std=0.02)
+            nn.init.zeros_(projection.bias)
         with torch.no_grad():
-            query_key_value = torch.empty(3 * size, size).normal_(std=0.02)
-            self.query.weight.copy_(query_key_value[:size])
-            self.key.weight.copy_(query_key_value[size : 2 * size])
-            nn.init.eye_(self.value.weight).mul_(scale)
-            for projection in (self.query, self.key, self.value):
-                projection.bias.zero_()
+            nn.init.eye_(self.value.weight).mul_(initial_scale)
 
     def forward(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
-        """(B, D): the message to each centre."""
+        """(B, D): the message to each centre, ẑ_x."""
+        # Cached states may be stored in another precision.
         states_ND = torch.cat([center_BD, neighbor_MD.to(center_BD.dtype)])
         return self.attend(states_ND, index.groups(), self.mask(index))
 
     def attend(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, D): the same, given the states of all nodes, the groups as rows of them, the mask."""
-        weights_BGH = self.weights(states_ND, group_BG, mask_BHG)
-        return self.mix(weights_BGH, self.value(states_ND)[group_BG])
-
-    def weights(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, G, H), float32 at least: how much each centre attends to the nodes of its group."""
-        query_BD, key_BGD = self.query(states_ND[: len(group_BG)]), self.key(states_ND)[group_BG]
-        return self.weigh(query_BD, key_BGD, mask_BHG)
-
-    def weigh(self, query_BD: Tensor, key_BGD: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, G, H): the softmax of eq. 1, over the nodes of each group."""
-        query_B1Hd, key_BGHd = self.split_heads(query_BD[:, None]), self.split_heads(key_BGD)
-        scores_BGH = (query_B1Hd * key_BGHd).sum(-1) / math.sqrt(query_B1Hd.shape[-1])
-        return (scores_BGH + mask_BHG.transpose(1, 2)).softmax(1)
-
-    def mix(self, weights_BGH: Tensor, value_BGD: Tensor) -> Tensor:
-        """(B, D): the values of each group, weighted."""
+        """(B, D): the messages. The mask is the same in all layers, so it is computed before."""
+        query_BD, key_BGD, value_BGD = self.project(states_ND, group_BG)
+        weights_BGH = self.weights(query_BD, key_BGD, mask_BHG)
         weights_BGH = F.dropout(weights_BGH, self.dropout, self.training)
-        message_BHd = (weights_BGH[..., None] * self.split_heads(value_BGD)).sum(1)
+        message_BHd = (weights_BGH[..., None] * split_heads(value_BGD, self.num_heads)).sum(1)
         return message_BHd.flatten(1).to(value_BGD.dtype)
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        """(..., H, d), float32 at least: sums over many neighbours need the precision."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        return x.view(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads)
+    def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Q (B, D) of the centres; K and V (B, G, D) of their groups."""
+        query_BD = self.query(states_ND[: len(group_BG)])
+        return query_BD, self.key(states_ND)[group_BG], self.value(states_ND)[group_BG]
+
+    def weights(self, query_BD: Tensor, key_BGD: Tensor, mask_BHG: Tensor) -> Tensor:
+        """(B, G, H), float32 at least: the softmax of eq. 1, over the nodes of each group."""
+        query_BHd, key_BGHd = (split_heads(x, self.num_heads) for x in (query_BD, key_BGD))
+        # Written out, since attention kernels compute blocks of 64 queries, and here is one.
+        scores_BGH = (query_BHd[:, None] * key_BGHd).sum(-1) / math.sqrt(query_BHd.shape[-1])
+        return (scores_BGH + mask_BHG.transpose(1, 2)).softmax(1)
 
     def mask(self, index: NeighborIndex) -> Tensor:
-        """(B, H, G): added to a centre's scores. The position bias; -inf for no neighbour."""
-        return self._mask(index, relation_to_center=0)[:, :, 0]
-
-    def _mask(self, index: NeighborIndex, relation_to_center: int) -> Tensor:
-        """(B, H, 1, G): `mask` for a query that is the centre (0) or one of its neighbours (1)."""
-        weight = self.query.weight
-        zeros_3H = weight.new_zeros(3, self.num_heads)
-        bias_3H = zeros_3H if self.bias is None else self.bias.to(weight.dtype)
-        center, neighbor = bias_3H[relation_to_center], bias_3H[relation_to_center + 1]
-        center_BH11 = center[:, None, None].expand(len(index.exists_BK), -1, 1, 1)
-        exists_B11K = index.exists_BK[:, None, None]
-        neighbor_BH1K = torch.where(exists_B11K, neighbor[:, None, None], -math.inf)
-        return torch.cat([center_BH11, neighbor_BH1K], -1)
+        """(B, H, G), added to the scores: the bias; -inf where a centre has fewer neighbours."""
+        return mask_missing(self.bias[0], self.bias[1], index.exists_BK)[:, :, 0]
 
 
 class MutualGraphAttention(GraphAttention):
     """Eq. 1 for every node of a group: neighbours attend to their centre and to each other, too."""
 
-    def forward(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
-        """(B, G, D): the message to each node of a group."""
-        states_ND = torch.cat([center_BD, neighbor_MD])
-        return self.messages(states_ND, index.groups(), self.mutual_mask(index))
-
-    def messages(self, states_ND: Tensor, group_BG: Tensor, mask_BHGG: Tensor) -> Tensor:
-        """(B, G, D): the same, given the states of all nodes, the groups as rows, the mask."""
-        query_BGD, key_BGD, value_BGD = (
-            projection(states_ND)[group_BG] for projection in (self.query, self.key, self.value)
-        )
-        return self.mix_all(query_BGD, key_BGD, value_BGD, mask_BHGG)
-
-    def mix_all(
-        self, query_BGD: Tensor, key_BGD: Tensor, value_BGD: Tensor, mask_BHGG: Tensor
-    ) -> Tensor:
-        """(B, G, D): the values of each group, weighted for each of its nodes."""
+    def attend(self, states_ND: Tensor, group_BG: Tensor, mask_BHGG: Tensor) -> Tensor:
+        """(B, G, D): the message to each node of a group, ẑ_g."""
+        # Every node is a query here, which fills an attention kernel; kernels sum in float32, too.
+        # Written out, the products of queries and keys would take G times the memory.
+        projected = self.project(states_ND, group_BG)
         dropout = self.dropout if self.training else 0.0
-        return dot_product_attention(
-            query_BGD, key_BGD, value_BGD, mask_BHGG, self.num_heads, dropout
-        )
+        return dot_product_attention(*projected, mask_BHGG, self.num_heads, dropout)
 
-    def mutual_mask(self, index: NeighborIndex) -> Tensor:
-        """(B, H, G, G): `mask` with a row for every node of the group."""
-        num_neighbors = index.exists_BK.shape[1]
-        center_BH1G, neighbor_BH1G = self._mask(index, 0), self._mask(index, 1)
-        return torch.cat([center_BH1G, neighbor_BH1G.expand(-1, -1, num_neighbors, -1)], 2)
+    def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V, each (B, G, D)."""
+        query_ND, key_ND, value_ND = (x(states_ND) for x in (self.query, self.key, self.value))
+        return query_ND[group_BG], key_ND[group_BG], value_ND[group_BG]
+
+    def mask(self, index: NeighborIndex) -> Tensor:
+        """(B, H, G, G): a row for every node of the group, the centre's first."""
+        exists_BK = index.exists_BK
+        center_BH1G = mask_missing(self.bias[0], self.bias[1], exists_BK)
+        neighbor_BH1G = mask_missing(self.bias[1], self.bias[2], exists_BK)
+        neighbor_BHKG = neighbor_BH1G.expand(-1, -1, exists_BK.shape[1], -1)
+        return torch.cat([center_BH1G, neighbor_BHKG], 2)
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(..., H, d), float32 at least: sums over many neighbours need the precision."""
+    return at_least_float32(x).view(*x.shape[:-1], num_heads, -1)
+
+
+def mask_missing(center_H: Tensor, neighbor_H: Tensor, exists_BK: Tensor) -> Tensor:
+    """(B, H, 1, G): the biases of a centre and of its neighbours; -inf where there is none."""
+    center_BH11 = center_H[:, None, None].expand(len(exists_BK), -1, 1, 1)
+    neighbor_BH1K = torch.where(exists_BK[:, None, None], neighbor_H[:, None, None], -math.inf)
+    return torch.cat([center_BH11, neighbor_BH1K], -1)
+
+
+def each_node(message_BGD: Tensor, first_use_M: Tensor) -> Tensor:
+    """(N, D): the messages to the nodes of groups; `first_use_M` are neighbours' among B * K."""
+    neighbor_MD = message_BGD[:, 1:].flatten(0, 1)[first_use_M]
+    return torch.cat([message_BGD[:, 0], neighbor_MD])
 
 
 def write_graph_tokens(hidden_RWD: Tensor, graph_BD: Tensor, cls_N: Tensor) -> Tensor:
-    """Eq. 2: [graph token; H] of the first B nodes, the token in front of the node's [CLS]."""
+    """Eq. 2: [graph token; H] of the first B nodes, the token in front of the node's [CLS].
+
+    `cls_N` says where the [CLS] of nodes are among the R * W tokens.
+    """
     graph_BD = graph_BD.to(hidden_RWD.dtype)
     flat_TD = hidden_RWD.flatten(0, 1).index_copy(0, cls_N[: len(graph_BD)] - 1, graph_BD)
     return flat_TD.view_as(hidden_RWD)
@@ -146,8 +154,12 @@ def write_graph_tokens(hidden_RWD: Tensor, graph_BD: Tensor, cls_N: Tensor) -> T
 
 @register_method("graphformers")
 class GraphFormersNetwork(Network):
-    """GraphFormers as in eq. 5: neighbours are read alone, so that their states can be cached."""
+    """GraphFormers as in eq. 5: neighbours are read alone, so that their states can be cached.
 
+    `forward` (in `Network`) computes both: the states of the neighbours, then the centres' vectors.
+    """
+
+    title = "GraphFormers"
     attention: type[GraphAttention] = GraphAttention
 
     def __init__(self, config: ModelConfig) -> None:
@@ -168,6 +180,8 @@ class GraphFormersNetwork(Network):
 
     def neighbor_states(self, texts: PackedBatch) -> list[Tensor]:
         """z^1 … z^(L-1), each (N, D). Eq. 5, g in N_x: neighbours are read alone."""
+        # The last graph attention stands before layer L-1 and reads z^(L-1), the output of the
+        # layer before. So neighbours never go through the last layer.
         return self.text.states(texts, self.config.num_layers - 1)
 
     def center_vectors(
@@ -175,9 +189,10 @@ class GraphFormersNetwork(Network):
     ) -> Tensor:
         """h_x, (B, D) float32. Eq. 5, g = x: centres read their neighbours' states."""
         hidden_RWD, mask_RHWW = self.text.embed(centers), self.text.mask(centers)
+        # Layer 0 gets no graph token: before it, the state of [CLS] is the same for all texts.
         hidden_RWD = self.text.layers[0](hidden_RWD, mask_graph_tokens(mask_RHWW, centers))
         for layer, gnn, neighbor_MD in zip(self.text.layers[1:], self.gnns(), states, strict=True):
-            center_BD = self.text.pool(hidden_RWD, centers)  # z_x
+            center_BD = self.text.pool(hidden_RWD, centers)  # z_x: [CLS], or the mean of tokens
             graph_BD = gnn(center_BD, neighbor_MD, index)  # ẑ_x, eq. 1
             hidden_RWD = write_graph_tokens(hidden_RWD, graph_BD, centers.cls_N)  # eq. 2
             hidden_RWD = layer(hidden_RWD, mask_RHWW)  # eqs. 3 and 4
@@ -212,6 +227,7 @@ class BidirectionalNetwork(GraphFormersNetwork):
         for layer, gnn in zip(self.text.layers[1:], self.gnns(), strict=True):
             states_ND = self.text.pool(hidden_RWD, nodes)
             graph_BGD = gnn(states_ND[:count], states_ND[count:], batch.index)
-            hidden_RWD = write_graph_tokens(hidden_RWD, batch.each_node(graph_BGD), nodes.cls_N)
+            graph_ND = each_node(graph_BGD, batch.first_use_M)
+            hidden_RWD = write_graph_tokens(hidden_RWD, graph_ND, nodes.cls_N)
             hidden_RWD = layer(hidden_RWD, mask_RHWW)
         return self.text.pool(hidden_RWD, nodes)[:count].float()

@@ -18,7 +18,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from graphformers.batching.packing import (
 )
 from graphformers.data.arrays import Array
 from graphformers.model.config import ModelConfig
-from graphformers.model.layers import token_owners, working_dtype
+from graphformers.model.layers import at_least_float32, token_owners, working_dtype
 from graphformers.model.registry import Network, register_method
 from graphformers.settings import Settings, setting
 
@@ -94,7 +93,9 @@ class NodeVectors(nn.Module):
         projected_ND: Tensor = self.project(vectors_NS)
         return projected_ND
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Tensor], prefix: str, *rest: object
+    ) -> None:
         """Takes the size of the table that is loaded."""
         hashes = state_dict.get(f"{prefix}hashes_T")
         if hashes is not None and len(hashes) != len(self.hashes_T):
@@ -172,9 +173,9 @@ class NodeIdNetwork(Network):
     # serves all methods.
     learning_rate_factor = 10.0
 
-    def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.settings = settings or NodeIdSettings()
+        self.settings = NodeIdSettings()
         self.text = nn.Module()
         self.text.words = nn.Embedding(config.vocab_size, config.hidden_size)
         self.features = WordFeatures(config, self.settings.width)
@@ -182,7 +183,7 @@ class NodeIdNetwork(Network):
 
     @classmethod
     def inputs(cls, config: ModelConfig) -> NetworkInputs:
-        return NetworkInputs(reads_neighbors=False, node_ids=True)
+        return NetworkInputs(node_ids=True)
 
     @property
     def words(self) -> nn.Embedding:
@@ -239,8 +240,10 @@ class TnveNetwork(NodeIdNetwork):
     both concatenated.
     """
 
-    def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
-        super().__init__(config, settings)
+    title = "TNVE"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
         size = config.hidden_size
         self.mean = nn.Linear(size, size)
         self.log_variance = nn.Linear(size, size)
@@ -330,8 +333,10 @@ class IftnNetwork(NodeIdNetwork):
     neighbours are not mixed into its own.
     """
 
-    def __init__(self, config: ModelConfig, settings: NodeIdSettings | None = None) -> None:
-        super().__init__(config, settings)
+    title = "IFTN"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
         size = config.hidden_size
         self.gates = nn.Linear(2 * size, 2 * size)
         self.inform = nn.Linear(size, size, bias=False)
@@ -347,11 +352,6 @@ class IftnNetwork(NodeIdNetwork):
         gated_N2D: Tensor = self.gates(both_N2D).sigmoid() * both_N2D
         text_ND, node_ND = gated_N2D.chunk(2, -1)
         return text_ND.float() + node_ND.float()
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or in its own type where that is more precise."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def divergence(mean_ND: Tensor, log_variance_ND: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ class Network(nn.Module):
     D hidden size.
     """
 
+    title: ClassVar[str]
+    """How tables name the method; by default as it is registered."""
     reads_neighbors: ClassVar[bool] = True
     """Whether the texts of neighbours change a vector."""
     has_transformer: ClassVar[bool] = True
@@ -114,6 +116,9 @@ def register_method(name: str) -> Callable[[AnyNetwork], AnyNetwork]:
     """Class decorator: makes a network available as `method=name`."""
 
     def decorate(network: AnyNetwork) -> AnyNetwork:
+        # not inherited: two methods must not have the same title
+        if "title" not in vars(network):
+            network.title = name
         _METHODS[name] = network
         return network
 
@@ -146,7 +151,8 @@ def method_class(name: str) -> type[Network]:
     Raises:
         GraphFormersError: There is no such method.
     """
-    check_method(name)
+    if name not in _METHODS:
+        raise GraphFormersError(f"method={name!r} given, expected one of {', '.join(_METHODS)}")
     return _METHODS[name]
 
 
@@ -155,29 +161,12 @@ def network_class(config: "ModelConfig") -> type[Network]:
     return method_class(config.method).variant(config)
 
 
-def network_inputs(config: "ModelConfig") -> NetworkInputs:
-    """What batches must hold for the network of a configuration."""
-    return network_class(config).inputs(config)
-
-
-def make_network(config: "ModelConfig") -> Network:
-    """The network of a configuration, with new weights."""
-    return network_class(config)(config)
-
-
 def layer_part(kind: str, name: str) -> Callable[..., nn.Module]:
-    """The constructor of a registered layer part."""
-    check_part(kind, name)
-    return _PARTS[kind][name]
+    """The constructor of a registered layer part.
 
-
-def check_method(name: str) -> None:
-    """Raises an error that lists the methods unless `name` is one."""
-    if name not in _METHODS:
-        raise GraphFormersError(f"method={name!r} given, expected one of {', '.join(_METHODS)}")
-
-
-def check_part(kind: str, name: str) -> None:
-    """Raises an error that names the nearest part unless `name` is one."""
+    Raises:
+        GraphFormersError: There is no such part.
+    """
     if name not in _PARTS[kind]:
         raise GraphFormersError(f"{kind}={name!r} given; {nearest(name, _PARTS[kind])}")
+    return _PARTS[kind][name]

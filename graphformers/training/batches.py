@@ -22,7 +22,6 @@ from graphformers.batching.packing import (
     PackedBatch,
     PackedNeighborhoods,
     Packer,
-    ragged_index,
 )
 from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.batching.tokens import TokenCache, graph_tokens
@@ -265,13 +264,12 @@ class BatchMaker:
         graph_tokens = self.packer.inputs.graph_tokens
         chunks: list[PackedNeighborhoods | CenterChunk] = []
         for entry in neighborhoods:
-            needed, index = np.unique(
+            needed, rows = np.unique(
                 np.searchsorted(distinct, entry.neighbors), return_inverse=True
             )
-            rectangle = ragged_index(entry.indptr, index, self.packer.width_multiple)
             centers = self.packer.pack(tokens, entry.centers, graph_tokens=graph_tokens)
-            links = NeighborIndex.from_numpy(*rectangle)
-            chunks.append(CenterChunk(centers, torch.from_numpy(needed), links))
+            index = NeighborIndex.from_lists(entry.indptr, rows, self.packer.width_multiple)
+            chunks.append(CenterChunk(centers, torch.from_numpy(needed), index))
         return chunks, [self.packer.pack(tokens, part) for part in parts]
 
     def _false_negatives(self, pairs: Array, own: Array, first: int) -> "tuple[Tensor, Tensor]":

@@ -30,10 +30,13 @@ from graphformers.files import held
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import refuse_links_out, shown
+from graphformers.settings import SettingValue
 from graphformers.training.batches import BatchCounts
 
 KIND = "checkpoint"
 VERSION = 2
+# a line of history.jsonl
+LogEntry = dict[str, Any]
 
 
 @dataclass
@@ -223,7 +226,7 @@ class RunFolder:
         state: TrainState,
         model: GraphFormers,
         optimizer: torch.optim.Optimizer,
-        settings: dict[str, Any],
+        settings: Mapping[str, SettingValue],
     ) -> None:
         """Writes a checkpoint and removes models that are no longer the best."""
         with write_artifact(self.path / "checkpoint", KIND, VERSION, force=True) as draft:
@@ -232,7 +235,7 @@ class RunFolder:
                 draft.path("optimizer.safetensors"),
                 dict(_optimizer_tensors(model.network, optimizer)),
             )
-            draft.settings = settings
+            draft.settings = dict(settings)
             draft.summary = asdict(state)
         self.finish(keep=self.best(state))
 
@@ -252,7 +255,7 @@ class RunFolder:
         return own
 
     def load(
-        self, model: GraphFormers, settings: dict[str, Any]
+        self, model: GraphFormers, settings: Mapping[str, SettingValue]
     ) -> tuple[TrainState, dict[str, Tensor]]:
         """Loads a checkpoint; its weights go into the model.
 
@@ -281,7 +284,7 @@ class RunFolder:
         """The weights of the best model."""
         return dict(from_pretrained(self.best(state)).network.state_dict())
 
-    def read_history(self, state: TrainState) -> list[dict[str, Any]]:
+    def read_history(self, state: TrainState) -> list[LogEntry]:
         """The entries of the log up to a state; a line that was written in part ends the log."""
         if not self.history.exists():
             return []
@@ -340,7 +343,9 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _refuse_changes(folder: Path, found: dict[str, Any], given: dict[str, Any]) -> None:
+def _refuse_changes(
+    folder: Path, found: Mapping[str, SettingValue], given: Mapping[str, SettingValue]
+) -> None:
     changed = [
         name for name in sorted(found.keys() | given.keys()) if found.get(name) != given.get(name)
     ]
@@ -356,5 +361,5 @@ def _refuse_changes(folder: Path, found: dict[str, Any], given: dict[str, Any]) 
         )
 
 
-def _short(value: Any) -> str:
+def _short(value: SettingValue) -> str:
     return str(value)[:12] if isinstance(value, str) else json.dumps(value)

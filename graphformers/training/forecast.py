@@ -59,7 +59,7 @@ class Forecast(Result):
     checkpoint_gib: float
     settings: dict[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The forecast, for JSON."""
         return asdict(self)
 

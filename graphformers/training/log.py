@@ -3,9 +3,9 @@
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graphformers.training.checkpoint import RunFolder, TrainState
+from graphformers.training.checkpoint import LogEntry, RunFolder, TrainState
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -84,7 +84,7 @@ class TrainingLog:
         **more: list[str],
     ) -> None:
         step, stage, epoch = place
-        entry: dict[str, Any] = {"kind": kind, "step": step, "stage": stage, "epoch": epoch}
+        entry: LogEntry = {"kind": kind, "step": step, "stage": stage, "epoch": epoch}
         entry |= {**numbers, **more}
         self.entries.append(entry)
         if self._file is not None:

@@ -7,11 +7,10 @@ method alone; on the command line they are written max.learning_rate=1e-4.
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.registry import methods
-from graphformers.settings import has_type
+from graphformers.settings import SettingValue, has_type
 from graphformers.training.settings import known_settings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -25,7 +24,7 @@ def find_recipe(given: Path) -> Path:
     return included
 
 
-def read_recipe(given: Path) -> dict[str, Any]:
+def read_recipe(given: Path) -> dict[str, SettingValue]:
     """The settings of a recipe.
 
     Args:
@@ -45,7 +44,7 @@ def read_recipe(given: Path) -> dict[str, Any]:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
-    settings: dict[str, Any] = {}
+    settings: dict[str, SettingValue] = {}
     for name, value in found.items():
         if not isinstance(value, dict):
             settings[name] = _checked(name, value, str(path))
@@ -55,7 +54,7 @@ def read_recipe(given: Path) -> dict[str, Any]:
     return settings
 
 
-def parse_settings(words: list[str]) -> dict[str, Any]:
+def parse_settings(words: list[str]) -> dict[str, SettingValue]:
     """NAME=VALUE or METHOD.NAME=VALUE as typed after --set.
 
     Values are TOML, but names such as linear need no quotes.
@@ -77,7 +76,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def _checked(name: str, value: Any, where: str) -> Any:
+def _checked(name: str, value: SettingValue, where: str) -> SettingValue:
     """The value in its setting's type.
 
     Raises:
@@ -94,13 +93,15 @@ def _checked(name: str, value: Any, where: str) -> Any:
     return float(value) if "float" in known[own] and isinstance(value, int) else value
 
 
-def merge_settings(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(
+    recipe: Mapping[str, SettingValue], given: Mapping[str, SettingValue]
+) -> dict[str, SettingValue]:
     """A recipe and single settings, which override it, also what it says for one method alone."""
     kept = {name: value for name, value in recipe.items() if name.rpartition(".")[2] not in given}
     return kept | dict(given)
 
 
-def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def settings_for(method: str, settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """The settings of one method: those for all, overridden by those for it alone."""
     prefix = f"{method}."
     own = {

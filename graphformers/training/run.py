@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from graphformers.files import require_space
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.fast import compile_network
 from graphformers.progress import clock, progress
+from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit
 from graphformers.training.batches import BatchMaker, TrainBatch
 from graphformers.training.checkpoint import (
@@ -114,7 +114,7 @@ class TrainingRun:
         self.stop = StopSignal()
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
-        self.definition: dict[str, Any] = {}
+        self.definition: dict[str, SettingValue] = {}
         self.log = TrainingLog(None, self.state)
         self._batches: Iterator[TrainBatch] | None = None
         self._unread: deque[UnreadStep] = deque()
@@ -174,7 +174,7 @@ class TrainingRun:
             require_space(self.folder.path, bytes_of_run(size))
         self._saved_at = time.monotonic()
 
-    def _define(self, folder: RunFolder) -> dict[str, Any]:
+    def _define(self, folder: RunFolder) -> dict[str, SettingValue]:
         """All that the result of the run depends on."""
         settings = {
             name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from graphformers.model.config import ModelConfig
-from graphformers.settings import setting, type_name
+from graphformers.settings import SettingValue, setting, type_name
 from graphformers.training.objective import ObjectiveSettings
 
 # Settings of ModelConfig that a run may choose; the others are the backbone's own.
@@ -136,8 +136,12 @@ def known_settings() -> dict[str, str]:
     return {entry.name: type_name(entry.type) for entry in (*fields(TrainConfig), *model)}
 
 
-def divide_settings(settings: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
+def divide_settings(
+    settings: Mapping[str, SettingValue],
+) -> tuple[TrainConfig, dict[str, Any]]:
     """The settings of the training, and those of the model."""
     model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
-    training = {name: value for name, value in settings.items() if name not in MODEL_SETTINGS}
+    training: dict[str, Any] = {
+        name: value for name, value in settings.items() if name not in MODEL_SETTINGS
+    }
     return TrainConfig(**training), model

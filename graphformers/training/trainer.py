@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,9 +17,10 @@ from graphformers.errors import GraphFormersError
 from graphformers.model.backbones import backbone_of, own_random_numbers, save_pretrained
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import clock
+from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit, loaded_split
 from graphformers.table import Result, Table
-from graphformers.training.checkpoint import RunFolder
+from graphformers.training.checkpoint import LogEntry, RunFolder
 from graphformers.training.distributed import joined, own_device
 from graphformers.training.recipes import settings_for
 from graphformers.training.run import ADVICE, TrainingRun
@@ -45,7 +45,7 @@ class TrainResult(Result):
     valid: float
     steps: int
     seconds: float
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[LogEntry] = field(repr=False)
     start: float | None = None
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class TrainResult(Result):
         took = f"{self.steps:,} steps in {clock(self.seconds)}"
         return f"the model of the best validation, P@1 {self.valid:.4f}{before}; {took}"
 
-    def validations(self) -> list[dict[str, Any]]:
+    def validations(self) -> list[LogEntry]:
         """The validations, each with the training since the one before."""
         names = ("stage", "epoch", "step", "loss", "P@1", "NDCG", "MRR", "pairs_per_second")
         return [
@@ -62,7 +62,7 @@ class TrainResult(Result):
             if entry["kind"] == "validation"
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The result with its validations, for JSON."""
         return {
             "valid_P@1": self.valid,
@@ -222,7 +222,7 @@ def make_trainer(
     source: str,
     output: Path | None = None,
     method: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, SettingValue] | None = None,
     device: str | None = None,
 ) -> Trainer:
     """A trainer as the command line makes it, from a recipe's settings.

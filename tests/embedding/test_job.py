@@ -419,14 +419,14 @@ def test_work_is_not_removed_from_under_another_process(
             embed(model, some_graph(3), place, **EXACT)
         refused.append(1)
 
-    begin, rmtree = job.Workplace.begin, shutil.rmtree
+    check_space, rmtree = job.Workplace.check_space, shutil.rmtree
 
-    def begin_later(*given: Any, **named: Any) -> None:
+    def check_later(*given: Any, **named: Any) -> None:
         meanwhile()
-        begin(*given, **named)
+        check_space(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job.Workplace, "begin", begin_later)
+        patch.setattr(job.Workplace, "check_space", check_later)
         embed(model, some_graph(1), place, force=True, **EXACT)
 
     def remove_later(path: Path, *given: Any, **named: Any) -> None:
@@ -532,7 +532,7 @@ def test_something_else_does_not_continue_it(
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
-    work = job.Workplace.beside(out, job.Plan.of(model, graph, EmbedSettings(**EXACT)))
+    work = job.Workplace(job.work_path(out), job.Plan.of(model, graph, EmbedSettings(**EXACT)))
     with (
         work.opened(force=False),
         pytest.raises(GraphFormersError, match="another process is embedding here"),

@@ -43,10 +43,11 @@ def test_weighted_values_are_what_graph_attention_computes() -> None:
     index = NeighborIndex(rows, exists)
     groups = index.groups()
     assert groups.tolist() == [[0, 3, 4, 5, 6], [1, 7, 1, 1, 1], [2, 2, 2, 2, 2]]
-    weights = attention.weights(states, groups, attention.mask(index))
+    query, key, value = attention.project(states, groups)
+    weights = attention.weights(query, key, attention.mask(index))
     assert (weights[1, 2:] == 0).all(), "no attention where there is no neighbour"
     assert weights.std() > 0.05, "the weights differ, or the comparison below would mean nothing"
-    values = attention.value(states)[groups].unflatten(-1, (3, 8))
+    values = value.unflatten(-1, (3, 8))
     mixed = torch.einsum("bgh,bghd->bhd", weights, values).flatten(1)
     found = attention(states[:3], states[3:], index)
     torch.testing.assert_close(mixed, found, atol=1e-5, rtol=1e-5)

@@ -18,7 +18,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.network import GraphAttention, GraphFormersNetwork
-from graphformers.model.registry import method_class, methods, network_inputs
+from graphformers.model.registry import method_class, methods
 from tests.conftest import make_graph
 from tests.model import naive
 from tests.model.conftest import make_model, make_texts, sequences
@@ -129,7 +129,7 @@ def test_packing_never_changes_a_vector(
     tokens = tokenize([*(texts[i] for i in order), *flat], model.tokenizer)
     indptr = np.concatenate([[0], np.cumsum([len(neighbors[i]) for i in order])]).astype(np.int64)
     neighborhood = Neighborhood(np.arange(len(texts)), indptr, np.arange(len(flat)) + len(texts))
-    inputs = network_inputs(model.config)
+    inputs = model.network.inputs(model.config)
     packer = Packer(12, 0, inputs, row_width, slots, row_multiple, width)
     with torch.inference_mode():
         packed = model.network(packer.pack_neighborhoods(tokens, neighborhood)).numpy()

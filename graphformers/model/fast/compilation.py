@@ -19,9 +19,12 @@ from graphformers.model.network import GraphAttention
 
 COMPILED = (AttentionMasks, NestedLayer, GraphStep, TransformerLayer, GraphAttention)
 RECOMPILE_LIMIT = 32
+Call = Callable[..., object]
 
 
-def compile_layers(network: nn.Module, backend: Any = "inductor", *, trains: bool = False) -> None:
+def compile_layers(
+    network: nn.Module, backend: str | Callable[..., object] = "inductor", *, trains: bool = False
+) -> None:
     """Compiles the layers of a network, in place.
 
     Args:
@@ -53,14 +56,14 @@ def compile_layers(network: nn.Module, backend: Any = "inductor", *, trains: boo
             module._compiled_call_impl = _with_dynamic_rows(call, cut)
 
 
-def _with_dynamic_rows(call: Any, cut: Any) -> Callable[..., Any]:
+def _with_dynamic_rows(call: Call, cut: Call) -> Call:
     """The call, with the first dimension of all tensors declared dynamic.
 
     Otherwise torch.compile would compile once more for another size. `cut` is called instead where
     the last argument chooses tokens: then the number of tokens is a sum.
     """
 
-    def call_with_dynamic_rows(*arguments: Any) -> Any:
+    def call_with_dynamic_rows(*arguments: object) -> object:
         _mark_dynamic(arguments)
         last = arguments[-1]
         is_cut = isinstance(last, Tensor) and not last.is_floating_point()
@@ -69,7 +72,7 @@ def _with_dynamic_rows(call: Any, cut: Any) -> Callable[..., Any]:
     return call_with_dynamic_rows
 
 
-def _mark_dynamic(value: Any) -> None:
+def _mark_dynamic(value: object) -> None:
     if isinstance(value, Tensor):
         # Most tensors were marked for the layer before.
         if not hasattr(value, "_dynamo_weak_dynamic_indices"):

@@ -9,7 +9,7 @@ Shapes: as in network.py, and C slots of a row, T tokens in one line.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,28 +29,29 @@ from graphformers.model.network import (
     GraphAttention,
     GraphFormersNetwork,
     MutualGraphAttention,
+    each_node,
+    write_graph_tokens,
 )
 
 
 class FastGraphAttention(GraphAttention):
     """A graph attention in few products, which reads cached states without projecting them."""
 
-    def attend(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
+    def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not are_plain(self.query, self.key, self.value):
-            return super().attend(states_ND, group_BG, mask_BHG)
-        query_ND, key_value_ND = project(self, states_ND)
-        key_BGD, value_BGD = key_value_ND[group_BG].chunk(2, -1)
-        weights_BGH = self.weigh(query_ND[group_BG[:, 0]], key_BGD, mask_BHG)
-        return self.mix(weights_BGH, value_BGD)
+            return super().project(states_ND, group_BG)
+        query_ND, key_BGD, value_BGD = project_once(self, states_ND, group_BG)
+        return query_ND[group_BG[:, 0]], key_BGD, value_BGD
 
     def attend_cached(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, D): the same as `attend` without dropout, for states that few centres read.
+        """(B, D): the same as `attend`, for states that few centres read.
 
         q (W z) is (q W) z, and a sum of W z is W times the sum of z. So projections are paid for
         centres, not for neighbours. The keys' bias adds the same to all scores and is left out.
+        Without dropout only.
         """
-        if not are_plain(self.query, self.key, self.value):
-            return super().attend(states_ND, group_BG, mask_BHG)
+        if self.training or not are_plain(self.query, self.key, self.value):
+            return self.attend(states_ND, group_BG, mask_BHG)
         (count, _), size, states_BGD = group_BG.shape, states_ND.shape[1], states_ND[group_BG]
         heads = (self.num_heads, size // self.num_heads)
         query_BHd = self.query(states_BGD[:, 0]).view(count, *heads) / math.sqrt(heads[1])
@@ -64,19 +65,21 @@ class FastGraphAttention(GraphAttention):
 class FastMutualGraphAttention(MutualGraphAttention):
     """A mutual graph attention in few products."""
 
-    def messages(self, states_ND: Tensor, group_BG: Tensor, mask_BHGG: Tensor) -> Tensor:
+    def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not are_plain(self.query, self.key, self.value):
-            return super().messages(states_ND, group_BG, mask_BHGG)
-        query_ND, key_value_ND = project(self, states_ND)
-        key_BGD, value_BGD = key_value_ND[group_BG].chunk(2, -1)
-        return self.mix_all(query_ND[group_BG], key_BGD, value_BGD, mask_BHGG)
+            return super().project(states_ND, group_BG)
+        query_ND, key_BGD, value_BGD = project_once(self, states_ND, group_BG)
+        return query_ND[group_BG], key_BGD, value_BGD
 
 
-def project(gnn: GraphAttention, states_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries (N, D), and keys and values (N, 2 D), as one matrix product."""
+def project_once(
+    gnn: GraphAttention, states_ND: Tensor, group_BG: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (N, D), and keys and values (B, G, D) of groups: one product, one gather of both."""
     size = states_ND.shape[-1]
     projected_ND = fused_linear(states_ND, gnn.query, gnn.key, gnn.value)
-    return projected_ND[:, :size], projected_ND[:, size:]
+    key_BGD, value_BGD = projected_ND[:, size:][group_BG].chunk(2, -1)
+    return projected_ND[:, :size], key_BGD, value_BGD
 
 
 class Links(NamedTuple):
@@ -112,13 +115,7 @@ class AttentionMasks(nn.Module):
 
         (A number would be compiled in.)
         """
-        graph = [
-            attention.mutual_mask(index)
-            if isinstance(attention, MutualGraphAttention)
-            else attention.mask(index)
-            for attention in gnn
-            if isinstance(attention, GraphAttention)
-        ]
+        graph = [each.mask(index) for each in gnn if isinstance(each, GraphAttention)]
         tokens, num_centers = text.mask(nodes), len(index.rows_BK)
         num_center_slots = len(center_tokens_RW) * nodes.num_slots
         behind_M = nodes.slot_N[num_centers:] - num_center_slots + center_tokens_RW.numel()
@@ -134,7 +131,7 @@ class GraphStep(nn.Module):
 
     def forward(
         self,
-        gnn: GraphAttention,
+        gnn: FastGraphAttention | FastMutualGraphAttention,
         hidden_RWD: Tensor,
         own_ND: Tensor,
         cached_MD: Tensor | None,
@@ -142,21 +139,16 @@ class GraphStep(nn.Module):
         links: Links,
     ) -> Tensor:
         """`own_ND` are states of this batch, `cached_MD` of neighbours that are not part of it."""
-        if isinstance(gnn, MutualGraphAttention):
-            graph_BGD = gnn.messages(own_ND, links.group_BG, mask)
-            graph_ND = graph_BGD[:, 0]
-            if links.first_use_M is not None:
-                neighbor_MD = graph_BGD[:, 1:].flatten(0, 1)[links.first_use_M]
-                graph_ND = torch.cat([graph_ND, neighbor_MD])
+        if isinstance(gnn, FastMutualGraphAttention):
+            graph_BGD = gnn.attend(own_ND, links.group_BG, mask)
+            first_use_M = links.first_use_M
+            graph_ND = graph_BGD[:, 0] if first_use_M is None else each_node(graph_BGD, first_use_M)
         elif cached_MD is None:
             graph_ND = gnn.attend(own_ND, links.group_BG, mask)
         else:
             states_ND = torch.cat([own_ND, cached_MD.to(own_ND.dtype)])
-            if isinstance(gnn, FastGraphAttention) and not gnn.training:
-                graph_ND = gnn.attend_cached(states_ND, links.group_BG, mask)
-            else:
-                graph_ND = gnn.attend(states_ND, links.group_BG, mask)
-        return write_tokens(hidden_RWD, graph_ND, links.cls_N[: len(graph_ND)] - 1)
+            graph_ND = gnn.attend_cached(states_ND, links.group_BG, mask)
+        return write_tokens(hidden_RWD, graph_ND, links.cls_N)
 
 
 class NestedLayer(nn.Module):
@@ -168,7 +160,7 @@ class NestedLayer(nn.Module):
 
     def forward(
         self,
-        gnn: GraphAttention,
+        gnn: FastGraphAttention | FastMutualGraphAttention,
         layer: nn.Module,
         hidden_RWD: Tensor,
         cached_MD: Tensor | None,
@@ -184,15 +176,13 @@ class NestedLayer(nn.Module):
         return result
 
 
-def write_tokens(hidden_RWD: Tensor, tokens_ND: Tensor, row_N: Tensor) -> Tensor:
-    """`hidden_RWD` with tokens written at these of its R * W rows; in place without gradients.
-
-    In place by row and column: through a flat view, torch.compile would make two copies.
-    """
-    width, tokens_ND = hidden_RWD.shape[1], tokens_ND.to(hidden_RWD.dtype)
+def write_tokens(hidden_RWD: Tensor, graph_ND: Tensor, cls_N: Tensor) -> Tensor:
+    """`write_graph_tokens`, in place without gradients."""
     if torch.is_grad_enabled():
-        return hidden_RWD.flatten(0, 1).index_copy(0, row_N, tokens_ND).view_as(hidden_RWD)
-    return hidden_RWD.index_put_((row_N // width, row_N % width), tokens_ND)
+        return write_graph_tokens(hidden_RWD, graph_ND, cls_N)
+    # By row and column: through a flat view, torch.compile would make two copies.
+    row_N, width = cls_N[: len(graph_ND)] - 1, hidden_RWD.shape[1]
+    return hidden_RWD.index_put_((row_N // width, row_N % width), graph_ND.to(hidden_RWD.dtype))
 
 
 class FastGraphFormers(GraphFormersNetwork):
@@ -212,7 +202,8 @@ class FastGraphFormers(GraphFormersNetwork):
     def center_vectors(
         self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
     ) -> Tensor:
-        alone = PackedNeighborhoods(centers, centers.num_nodes, len(centers.tokens_RW), index)
+        rows, none_M = len(centers.tokens_RW), centers.slot_N[:0]
+        alone = PackedNeighborhoods(centers, centers.num_nodes, rows, index, none_M)
         return self.read(alone, states)
 
     def read(
@@ -277,7 +268,7 @@ class FastGraphFormers(GraphFormersNetwork):
 
     def _graph_kernel(
         self, batch: PackedNeighborhoods, group_BG: Tensor
-    ) -> Callable[[Any, Tensor, Tensor, Tensor], None] | None:
+    ) -> Callable[[nn.Module, Tensor, Tensor, Tensor], None] | None:
         """One kernel for a whole graph step, where there is one for this batch.
 
         It serves [CLS] states in bfloat16 on a GPU without gradients. It projects a neighbour once
@@ -296,7 +287,7 @@ class FastGraphFormers(GraphFormersNetwork):
             return None
         target_B = batch.nodes.cls_N[:count] - 1
 
-        def write(gnn: GraphAttention, hidden: Tensor, row_N: Tensor, mask_BHG: Tensor) -> None:
+        def write(gnn: nn.Module, hidden: Tensor, row_N: Tensor, mask_BHG: Tensor) -> None:
             line_TD = hidden.view(-1, hidden.shape[-1])
             module.write_messages(gnn, line_TD, row_N[group_BG], target_B, mask_BHG)
 
