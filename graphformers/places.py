@@ -1,6 +1,6 @@
-"""What a folder may say of files: names of its own, below it. A folder may come from somebody else.
+"""Which file names a folder may contain: paths below it. A folder may come from somebody else.
 
-All that reads or continues a folder of ours asks here, so that there is one rule:
+Everything that reads or continues one of our folders uses these checks:
 
 - `check_inner_name` for names that are read from a file and joined to the folder,
 - `refuse_links_out` for the folder itself, before anything in it is read or written.
@@ -15,7 +15,7 @@ from graphformers.errors import ArtifactError
 
 # the values are checked by whoever reads them
 JsonObject = dict[str, Any]
-# letters of a name or a value in a message
+# the most characters of a name or a value in a message
 SHOWN = 80
 # what to do with a folder that we cannot have written
 ELSEWHERE = "do not use this folder, get it again from whom you trust"
@@ -30,7 +30,7 @@ def check_inner_name(source: Path, name: object) -> None:
 
 
 def is_inner_name(name: object) -> bool:
-    """Whether a name is a plain relative path: no way up, no drive, nothing that cannot be seen."""
+    """Whether a name is a plain relative path: no "..", no drive, all of it printable."""
     if not isinstance(name, str) or not name.isprintable() or "\\" in name:
         return False
     # C:x is relative for us, but not everywhere the folder may be taken
@@ -42,7 +42,7 @@ def is_inner_name(name: object) -> bool:
 def refuse_links_out(folder: Path) -> None:
     """Refuses a folder in which a link, however deep, leads out of it or back to it.
 
-    The folder may itself be reached through a link. One that leads back would be walked for ever.
+    The folder may itself be reached through a link. Following one that leads back has no end.
     """
     root = os.path.realpath(folder)
     for place, folders, files in os.walk(folder, onerror=_raise_unless_gone):
@@ -57,7 +57,7 @@ def refuse_links_out(folder: Path) -> None:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Of a folder that cannot be listed: links in it could still be followed by name."""
+    # links in a folder that cannot be listed could still be followed by name
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 

@@ -185,11 +185,10 @@ def _check_type(settings: Settings, name: str, expected: str) -> None:
     value = getattr(settings, name)
     if not set(expected.split(" | ")) <= set(_TYPES):
         return
-    if not has_type(value, expected):
-        raise GraphFormersError(f"{name}={value!r} given, expected {expected}")
+    require(settings, has_type(value, expected), name, expected)
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
         # numpy's numbers cannot be written as JSON
         value = value.item()
         object.__setattr__(settings, name, value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise GraphFormersError(f"{name}={value!r} given, expected a finite number")
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    require(settings, is_finite, name, "a finite number")

@@ -1,5 +1,4 @@
-"""NeighborSampler: up to k neighbours of each node, drawn so that nothing but the draw itself
-matters.
+"""NeighborSampler: up to k neighbours of each node, drawn by hashes of ids.
 
 Every (node, neighbour) gets a 64-bit hash of (seed, epoch, node's id, neighbour's id); the
 neighbours with the k smallest hashes are taken, in the order of their hashes. That is a uniform

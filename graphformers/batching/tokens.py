@@ -29,7 +29,7 @@ from graphformers.progress import progress
 
 KIND = "tokens"
 VERSION = 1
-MANY_CUT = 0.05  # share of texts from which on it is told that they are cut
+MANY_CUT = 0.05  # the share of texts that are cut from which on there is a warning
 MOST_TOKENS = 512
 BATCH = 16_384
 USUAL_NAMES = (
@@ -173,7 +173,7 @@ class TokenCache:
 
 
 def cut_words(tokens: TokenCache, max_tokens: int) -> str | None:
-    """What to say where many texts are longer than a model reads; None where few are."""
+    """A warning if many texts are longer than a model reads; None if few are."""
     share = tokens.cut_share(max_tokens)
     return (
         f"{share:.0%} of the texts are longer than max_tokens={max_tokens} and cut there"

@@ -26,7 +26,21 @@ from graphformers.batching.packing import (
 from graphformers.model.config import ModelConfig
 from graphformers.model.layers import TextEncoder
 from graphformers.model.network import GraphAttention
-from graphformers.model.registry import Network, register_method
+from graphformers.model.registry import Network, TextNetwork, register_method
+
+
+@register_method("plm")
+class PlmNetwork(TextNetwork):
+    """PLM: the language model alone."""
+
+    title = "PLM"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.text = TextEncoder(config)
+
+    def vectors(self, texts: PackedBatch) -> Tensor:
+        return self.text.encode(texts).float()
 
 
 class CascadedNetwork(Network):
@@ -63,29 +77,6 @@ class CascadedNetwork(Network):
         text_ND = self.text.encode(batch.nodes)
         center_BD, neighbor_MD = text_ND[: batch.num_centers], text_ND[batch.num_centers :]
         return self.vectors_from_states(center_BD, [neighbor_MD], batch.index)
-
-
-@register_method("plm")
-class PlmNetwork(CascadedNetwork):
-    """PLM: the language model alone."""
-
-    title = "PLM"
-    reads_neighbors = False
-
-    @classmethod
-    def inputs(cls, config: ModelConfig) -> NetworkInputs:
-        return NetworkInputs()
-
-    def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
-        return center_BD
-
-    def center_vectors(
-        self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
-    ) -> Tensor:
-        return self.text.encode(centers).float()
-
-    def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        return self.text.encode(batch.centers).float()
 
 
 @register_method("gat")

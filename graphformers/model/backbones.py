@@ -1,8 +1,7 @@
-"""Models in and out: from a bare language model, from and to our own folders, and the one
-conversion of foreign files.
+"""Reading and writing models: language models, our model folders, and files of other kinds.
 
-Weights are safetensors; `convert` alone reads .bin and .pt files, with `weights_only=True`, so that
-nothing is ever unpickled.
+Weights are safetensors. Only `convert` reads .bin and .pt files, with `weights_only=True`, so that
+nothing is unpickled.
 """
 
 import errno
@@ -56,7 +55,7 @@ HUB_FILES = [
     "vocab.txt",
     "1_Pooling/config.json",  # how sentence-transformers pool
 ]
-FOREIGN = (".bin", ".pt", ".pth")  # weights that `convert` alone reads
+FOREIGN = (".bin", ".pt", ".pth")  # weights that only `convert` reads
 # settings that a language model was trained with
 BACKBONE_OWN = (
     "vocab_size",
@@ -85,13 +84,15 @@ def from_backbone(
     tokenizer: str | Path | None = None,
     **changes: SettingValue,
 ) -> GraphFormers:
-    """A model on the weights of a language model; what the language model does not have is new,
-    drawn by `seed`.
+    """A model on the weights of a language model.
 
-    `source` is a folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the
-    name of a model on the hub. `method` is "graphformers" or one of the baselines; `changes` are
-    settings of ModelConfig. `tokenizer` is one that lies elsewhere: a folder, a tokenizer.json or a
-    vocab.txt.
+    Args:
+        source: A folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the
+            name of a model on the hub.
+        method: "graphformers" or one of the baselines.
+        seed: Of the weights that the language model does not have.
+        tokenizer: A folder, a tokenizer.json or a vocab.txt; by default that of the source.
+        changes: Settings of ModelConfig.
     """
     folder = find_backbone(source)
     has_layers = method_class(method).has_transformer
@@ -102,9 +103,7 @@ def from_backbone(
 
 
 def pooling_of(folder: Path) -> str | None:
-    """How a sentence-transformers folder says that its tokens are pooled: cls, mean, max_tokens …;
-    None where it does not say.
-    """
+    """The pooling that a sentence-transformers folder names: cls, mean, max_tokens …; or None."""
     file = folder / "1_Pooling" / "config.json"
     told = _read_json(file) if file.is_file() else {}
     found = next(
@@ -117,7 +116,7 @@ def pooling_of(folder: Path) -> str | None:
 
 @cache
 def _say_pooling(source: str) -> None:
-    """Once for each backbone."""
+    """Logs the advice once for each backbone."""
     logger.info(
         f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in "
         f"the paper. "
@@ -167,7 +166,7 @@ def _read_json(file: Path) -> dict[str, SettingValue]:
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """The random numbers that others draw are not disturbed."""
+    """A context that leaves the state of torch's random number generators as it was."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -216,9 +215,7 @@ def assemble(
 
 
 def make_config(settings: Mapping[str, SettingValue]) -> ModelConfig:
-    """Checks names before values: an unknown setting is an error that names the nearest known
-    one.
-    """
+    """The configuration with these settings; an unknown one is an error that names the nearest."""
     names = [entry.name for entry in fields(ModelConfig)]
     for name in settings:
         if name not in names:
@@ -292,7 +289,7 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_tokenizer(place: Path) -> Tokenizer:
-    """The tokenizer of a folder, a tokenizer.json or a vocab.txt, which is WordPiece's."""
+    """The tokenizer of a folder, a tokenizer.json or a vocab.txt (WordPiece)."""
     files = [place / "tokenizer.json", place / "vocab.txt"] if place.is_dir() else [place]
     for file in files:
         if file.is_file():
@@ -343,7 +340,7 @@ def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a .safetensors file; a disk that is full is an OSError, as everywhere."""
+    """Writes a .safetensors file; a full disk is an OSError, as for other files."""
     try:
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path
@@ -363,10 +360,14 @@ def save_pretrained(
     weights: Mapping[str, Tensor] | None = None,
     training: Mapping[str, object] | None = None,
 ) -> None:
-    """Writes a model folder: config.json, model.safetensors, tokenizer.json; and training.json, how
-    it was made.
+    """Writes a model folder: config.json, model.safetensors and tokenizer.json.
 
-    `weights` are written instead of the model's own.
+    Args:
+        model: The model.
+        path: The folder.
+        force: Replace a model folder that exists.
+        weights: Written instead of the model's own.
+        training: How it was trained, written as training.json.
     """
     with write_artifact(path, KIND, VERSION, force=force) as draft:
         if training is not None:
@@ -409,9 +410,7 @@ def from_pretrained(path: str | Path) -> GraphFormers:
 
 
 def backbone_of(path: str | Path) -> str | None:
-    """The backbone that a model folder was trained from, if it says so and it can still be
-    found.
-    """
+    """The backbone that a model folder was trained from, if it is known and can be found."""
     name = training_of(path).get("backbone")
     try:
         return str(name) if name and find_backbone(name) else None
@@ -431,12 +430,15 @@ def convert(
     method: str = "graphformers",
     **changes: SettingValue,
 ) -> GraphFormers:
-    """A model from foreign weights: a .bin or .pt file or a folder with one, of a backbone or of
-    the 2021 code.
+    """A model from weights of another kind than ours.
 
-    Or whatever `from_backbone` takes, which with method="plm" is pooled as it was made to be; of a
-    folder with weights of both kinds the .safetensors. `tokenizer` is a folder, a tokenizer.json or
-    a vocab.txt; by default what lies beside the weights.
+    Args:
+        source: A .bin or .pt file, or a folder with one, of a language model or of the 2021 code;
+            or whatever `from_backbone` takes. In a folder with both, .safetensors are read.
+        tokenizer: A folder, a tokenizer.json or a vocab.txt; by default that beside the weights.
+        method: "graphformers" or one of the baselines. With "plm", the pooling that a
+            sentence-transformers folder names is the default.
+        changes: Settings of ModelConfig.
     """
     if (Path(source) / MANIFEST).is_file():
         open_artifact(source, KIND, None)  # anything else of ours says what it is

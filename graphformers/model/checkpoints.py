@@ -1,9 +1,8 @@
-"""Anybody's BERT-family weights under our names: one table per family, nothing guessed, nothing
-left over.
+"""Weights and settings of BERT-like language models under our names.
 
 A family's table says, for each of our tensors, which of theirs it is made of; several are joined
-(query, key and value are one matrix here). What no table mentions must be a known head, otherwise
-the file is something else than it claims to be.
+(keys and values are one matrix here). A tensor that is in no table must belong to a known head;
+any other is an error.
 """
 
 from collections.abc import Mapping
@@ -58,12 +57,12 @@ BERT_CONFIG = {
 class Family:
     """Where one family of language models keeps its weights and settings."""
 
-    prefix: str  # that some of its files put before every name
+    prefix: str  # in front of every name, in some of its files
     layers: str = "encoder.layer"
     layer: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: BERT_LAYER)
     config: Mapping[str, str] = field(default_factory=lambda: BERT_CONFIG)
     relative: str | None = None  # the name of its relative position bias
-    first_position: int = 0  # its positions start behind the padding's, at pad + 1
+    first_position: int = 0  # of a text: pad + 1 in families that number padding, too
     defaults: Mapping[str, SettingValue] = field(default_factory=dict)
 
 
@@ -97,8 +96,7 @@ FAMILIES = {
     "unilm": Family("bert.", relative="rel_pos_bias.weight"),
 }
 
-# Parts of a checkpoint that are no part of the encoder: poolers, language-model and other heads,
-# tables that are constants.
+# parts of a checkpoint that the encoder does not have: poolers, heads, and constant tables
 HEADS = (
     "pooler",
     "cls",
@@ -204,7 +202,7 @@ def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> di
 
 
 class _Reader:
-    """Takes tensors by name and notes which were used and which were missing."""
+    """Takes tensors by name; records which were used and which are missing."""
 
     def __init__(self, family: Family, theirs: Mapping[str, Tensor]) -> None:
         self._theirs = {_modern(name): name for name in theirs}

@@ -1,6 +1,5 @@
 """ModelConfig: everything that defines a network except its weights."""
 
-import math
 from dataclasses import dataclass
 
 from graphformers.model.registry import layer_part, method_class
@@ -90,4 +89,3 @@ class ModelConfig(Settings):
             "max_tokens",
             f"3 to {self.max_positions}, the backbone's limit",
         )
-        require(self, math.isfinite(self.graph_token_scale), "graph_token_scale", "a finite number")

@@ -85,6 +85,11 @@ def distance_buckets(distances: Tensor, num_buckets: int, max_distance: int) -> 
     return torch.where(size < exact, size, far) + half * (distances > 0)
 
 
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(..., H, d)."""
+    return x.view(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)
+
+
 def dot_product_attention(
     query_RQD: Tensor,
     key_RSD: Tensor,
@@ -94,10 +99,7 @@ def dot_product_attention(
     dropout: float,
 ) -> Tensor:
     """(R, Q, D): multi-head scaled dot-product attention; the mask is added to the scores."""
-    q, k, v = (
-        x.view(*x.shape[:-1], num_heads, x.shape[-1] // num_heads).transpose(1, 2)
-        for x in (query_RQD, key_RSD, value_RSD)
-    )
+    q, k, v = (split_heads(x, num_heads).transpose(1, 2) for x in (query_RQD, key_RSD, value_RSD))
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_RHQS, dropout_p=dropout)
     return attended.transpose(1, 2).flatten(2)
 

@@ -33,6 +33,7 @@ from graphformers.model.layers import (
     at_least_float32,
     dot_product_attention,
     mask_graph_tokens,
+    split_heads,
 )
 from graphformers.model.registry import Network, register_method
 
@@ -79,7 +80,8 @@ class GraphAttention(nn.Module):
         query_BD, key_BGD, value_BGD = self.project(states_ND, group_BG)
         weights_BGH = self.weights(query_BD, key_BGD, mask_BHG)
         weights_BGH = F.dropout(weights_BGH, self.dropout, self.training)
-        message_BHd = (weights_BGH[..., None] * split_heads(value_BGD, self.num_heads)).sum(1)
+        value_BGHd = split_heads(at_least_float32(value_BGD), self.num_heads)
+        message_BHd = (weights_BGH[..., None] * value_BGHd).sum(1)
         return message_BHd.flatten(1).to(value_BGD.dtype)
 
     def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,8 +90,11 @@ class GraphAttention(nn.Module):
         return query_BD, self.key(states_ND)[group_BG], self.value(states_ND)[group_BG]
 
     def weights(self, query_BD: Tensor, key_BGD: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, G, H), float32 at least: the softmax of eq. 1, over the nodes of each group."""
-        query_BHd, key_BGHd = (split_heads(x, self.num_heads) for x in (query_BD, key_BGD))
+        """(B, G, H): the softmax of eq. 1, over the nodes of each group."""
+        # Sums over many neighbours need float32.
+        query_BHd, key_BGHd = (
+            split_heads(at_least_float32(x), self.num_heads) for x in (query_BD, key_BGD)
+        )
         # Written out, since attention kernels compute blocks of 64 queries, and here is one.
         scores_BGH = (query_BHd[:, None] * key_BGHd).sum(-1) / math.sqrt(query_BHd.shape[-1])
         return (scores_BGH + mask_BHG.transpose(1, 2)).softmax(1)
@@ -122,11 +127,6 @@ class MutualGraphAttention(GraphAttention):
         neighbor_BH1G = mask_missing(self.bias[1], self.bias[2], exists_BK)
         neighbor_BHKG = neighbor_BH1G.expand(-1, -1, exists_BK.shape[1], -1)
         return torch.cat([center_BH1G, neighbor_BHKG], 2)
-
-
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """(..., H, d), float32 at least: sums over many neighbours need the precision."""
-    return at_least_float32(x).view(*x.shape[:-1], num_heads, -1)
 
 
 def mask_missing(center_H: Tensor, neighbor_H: Tensor, exists_BK: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ S size of a node-id vector, T nodes seen in training, V tokens of the vocabulary
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,7 +24,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphformers.batching.packing import (
-    NeighborIndex,
     NetworkInputs,
     PackedBatch,
     PackedNeighborhoods,
@@ -33,7 +31,7 @@ from graphformers.batching.packing import (
 from graphformers.data.arrays import Array
 from graphformers.model.config import ModelConfig
 from graphformers.model.layers import at_least_float32, token_owners, working_dtype
-from graphformers.model.registry import Network, register_method
+from graphformers.model.registry import TextNetwork, register_method
 from graphformers.settings import Settings, setting
 
 
@@ -164,10 +162,9 @@ def spread(vectors_ND: Tensor, texts: PackedBatch) -> Tensor:
     return filled.view(*texts.cls_RC.shape, vectors_ND.shape[-1])
 
 
-class NodeIdNetwork(Network):
+class NodeIdNetwork(TextNetwork):
     """What TNVE and IFTN share: words, a text encoder over them, and node-id vectors."""
 
-    reads_neighbors = False
     has_transformer = False
     # Tables of words and nodes need larger steps than Transformer layers, so that one recipe
     # serves all methods.
@@ -191,21 +188,6 @@ class NodeIdNetwork(Network):
         words = self.text.words
         assert isinstance(words, nn.Embedding)
         return words
-
-    @abstractmethod
-    def vectors(self, texts: PackedBatch) -> Tensor:
-        """(N, D) float32: vectors of nodes."""
-
-    def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        return self.vectors(batch.centers)
-
-    def center_vectors(
-        self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
-    ) -> Tensor:
-        return self.vectors(centers)
-
-    def neighbor_states(self, texts: PackedBatch) -> list[Tensor]:
-        return [self.vectors(texts)]
 
     def add_nodes(self, id_hashes: Array, seed: int) -> None:
         self.nodes.add(id_hashes, seed)

@@ -106,6 +106,31 @@ class Network(nn.Module):
         return not self.is_pretrained(name)
 
 
+class TextNetwork(Network):
+    """A network that reads no neighbours; subclasses define `vectors`."""
+
+    reads_neighbors = False
+
+    @classmethod
+    def inputs(cls, config: "ModelConfig") -> NetworkInputs:
+        return NetworkInputs()
+
+    @abstractmethod
+    def vectors(self, texts: PackedBatch) -> Tensor:
+        """(N, D) float32: vectors of nodes."""
+
+    def neighbor_states(self, texts: PackedBatch) -> list[Tensor]:
+        return []
+
+    def center_vectors(
+        self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
+    ) -> Tensor:
+        return self.vectors(centers)
+
+    def forward(self, batch: PackedNeighborhoods) -> Tensor:
+        return self.vectors(batch.centers)
+
+
 AnyNetwork = TypeVar("AnyNetwork", bound=type[Network])
 AnyPart = TypeVar("AnyPart", bound=Callable[..., nn.Module])
 _METHODS: dict[str, type[Network]] = {}

@@ -284,17 +284,17 @@ def test_when_memory_runs_out_chunks_get_smaller(
     model = make_model()
     expected = run(model)
     memory = _SmallMemory(model.network, most=40, backward=backward)
-    read = model.network.read
+    forward = model.network.forward
 
     def limited_forward(batch: Any, near: Any = None) -> torch.Tensor:
         if not backward:
             memory.check(batch.nodes.num_nodes)
-        result: torch.Tensor = read(batch, near)
+        result: torch.Tensor = forward(batch, near)
         if backward:
             memory.check(batch.nodes.num_nodes, result)
         return result
 
-    monkeypatch.setattr(model.network, "read", limited_forward)
+    monkeypatch.setattr(model.network, "forward", limited_forward)
     step, maker = make_step(model)
     loss = step.run(maker.make(BatchKey(0, 0, False)), 3)
     assert memory.refused >= 1
@@ -325,7 +325,7 @@ def test_larger_chunks_are_tried_again(others: int, monkeypatch: pytest.MonkeyPa
 
         return tried
 
-    monkeypatch.setattr(model.network, "read", limited(model.network.read))
+    monkeypatch.setattr(model.network, "forward", limited(model.network.forward))
     for _ in range(100):
         loss = step.run(maker.make(BatchKey(0, 0, False, chunks.current)), 3)
         used.append(chunks.used)
@@ -345,16 +345,16 @@ def test_the_small_rest_of_an_epoch_proves_nothing(monkeypatch: pytest.MonkeyPat
     """
     model = make_model()
     step, maker = make_step(model, retry_steps=3)
-    read, refused = model.network.read, []
+    forward, refused = model.network.forward, []
 
     def limited(batch: Any, near: Any = None) -> torch.Tensor:
         if batch.nodes.num_nodes > most:
             refused.append(number)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        result: torch.Tensor = read(batch, near)
+        result: torch.Tensor = forward(batch, near)
         return result
 
-    monkeypatch.setattr(model.network, "read", limited)
+    monkeypatch.setattr(model.network, "forward", limited)
     rest = maker.num_batches - 1
     most = maker.make(BatchKey(0, rest, False)).chunks[0].nodes.num_nodes  # type: ignore[union-attr]
     assert len(maker.pairs(0, rest)) < 24
@@ -371,7 +371,7 @@ def test_memory_too_small_for_anything_is_said(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(model.network, "read", refuse)
+    monkeypatch.setattr(model.network, "forward", refuse)
     step, maker = make_step(model)
     with pytest.raises(GraphFormersError, match="too small even for one pair at a time"):
         step.run(maker.make(BatchKey(0, 0, False)), 3)

@@ -336,7 +336,7 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
         SPLIT,
         quick(two_stage=False, max_steps=40, workers=2, validate_start=False, chunk_retry_steps=6),
     )
-    forward = model.network.read
+    forward = model.network.forward
 
     def limited(batch: Any, near: Any = None) -> Tensor:
         if torch.is_grad_enabled():
@@ -346,7 +346,7 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
         result: Tensor = forward(batch, near)
         return result
 
-    monkeypatch.setattr(model.network, "read", limited)
+    monkeypatch.setattr(model.network, "forward", limited)
     trainer.train()
     told = [message for message in caplog.messages if "memory" in message]
     assert [line.partition(":")[0] for line in told] == [

@@ -196,38 +196,29 @@ class FastGraphFormers(GraphFormersNetwork):
         """Adds the modules without weights that are compiled as a whole."""
         self.masks, self.nested = AttentionMasks(), NestedLayer()
 
-    def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        return self.read(batch)
-
     def center_vectors(
         self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
     ) -> Tensor:
         rows, none_M = len(centers.tokens_RW), centers.slot_N[:0]
         alone = PackedNeighborhoods(centers, centers.num_nodes, rows, index, none_M)
-        return self.read(alone, states)
+        return self.forward(alone, states)
 
-    def read(
-        self,
-        batch: PackedNeighborhoods,
-        cached: Sequence[Tensor] | None = None,
-        *,
-        mutual: bool = False,
-    ) -> Tensor:
+    def forward(self, batch: PackedNeighborhoods, cached: Sequence[Tensor] | None = None) -> Tensor:
         """(B, D) float32: vectors of the centres of a batch.
 
         Args:
             batch: Centres, and the neighbours that are read from scratch.
             cached: States (M, D) of the neighbours before each graph step, if they are known; then
                 the batch holds centres only.
-            mutual: Whether neighbours get graph tokens, too.
         """
+        is_mutual = issubclass(self.attention, MutualGraphAttention)
         nodes, rows, width = batch.nodes, batch.center_rows, batch.nodes.tokens_RW.shape[1]
         layers, gnns, pooling = self.text.layers, self.gnns(), self.text.pooling(nodes)
         masks: Masks = self.masks(self.text, self.gnn, nodes, batch.index, nodes.tokens_RW[:rows])
         graph_masks = masks.graph * len(gnns) if len(masks.graph) == 1 else masks.graph
-        links = Links(masks.group_BG, nodes.cls_N, batch.first_use_M if mutual else None)
+        links = Links(masks.group_BG, nodes.cls_N, batch.first_use_M if is_mutual else None)
         known: Sequence[Tensor | None] = cached or [None] * len(gnns)
-        write = None if mutual or cached else self._graph_kernel(batch, masks.group_BG)
+        write = None if is_mutual or cached else self._graph_kernel(batch, masks.group_BG)
         # Of neighbours' rows only [CLS] is read after their last layer, unless states are means.
         is_cut = pooling.own_RCW is None and rows < len(nodes.tokens_RW)
         row_N = masks.line_N if is_cut else nodes.cls_N
@@ -296,6 +287,3 @@ class FastGraphFormers(GraphFormersNetwork):
 
 class FastBidirectional(FastGraphFormers, BidirectionalNetwork):
     """Bidirectional GraphFormers, everything in as few launches as possible."""
-
-    def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        return self.read(batch, mutual=True)
