@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import is_unicode, one_chunk
+from graphformers.data.arrays import Array, is_unicode, one_chunk
 from graphformers.data.batches import EdgeBatch
 from graphformers.data.builder import MOST_TYPES, NODE, GraphBuilder, node_table
 from graphformers.data.columns import as_strings, python_values, table_in_memory
@@ -106,12 +106,11 @@ def lost_ends(
     links: Sequence[Link], live: LiveGraph, given: set[str], removed: set[str]
 ) -> list[tuple[int, str]]:
     """The ends of links that will be no nodes: the number of the link, and the id."""
-    ends = [end for link in links for end in link[:2]]
-    numbers = live.find(ends).tolist()
     return [
-        (i // 2, end)
-        for i, end in enumerate(ends)
-        if end in removed or (numbers[i] < 0 and end not in given)
+        (i, end)
+        for i, (link, nodes) in enumerate(zip(links, live.find_ends(links).tolist(), strict=True))
+        for end, node in zip(link[:2], nodes, strict=True)
+        if end in removed or (node < 0 and end not in given)
     ]
 
 
@@ -167,7 +166,9 @@ def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
     return nodes.filter(pa.array(~bad)).combine_chunks() if bad.any() else nodes
 
 
-def _cast(column: Any, kind: pa.DataType) -> Any:
+def _cast(
+    column: pa.Array | pa.ChunkedArray, kind: pa.DataType
+) -> pa.Array | pa.ChunkedArray | None:
     """An array as another kind of values; None where one of them is none."""
     try:
         return column.cast(kind)
@@ -359,9 +360,11 @@ def gather_changes(
         dropped = how.not_taken(table, Path(str(nodes)), live)
         table = table.drop_columns(dropped)
     if live and how.settings.skip_bad and where:
-        links, where = _known_links(
-            links, where, live, {*table["id"].to_pylist()}, set(removed), problems
-        )
+        lost = {i for i, _ in lost_ends(links, live, {*table["id"].to_pylist()}, set(removed))}
+        if lost:
+            problems.counts["edge to an unknown node"] += len(lost)
+        kept = [i for i in range(len(links)) if i not in lost]
+        links, where = [links[i] for i in kept], [where[i] for i in kept]
     return Changes(
         table,
         tuple(links),
@@ -372,22 +375,6 @@ def gather_changes(
         dict(problems.counts),
         tuple(dropped),
     )
-
-
-def _known_links(
-    links: list[Link],
-    where: list[Place],
-    live: LiveGraph,
-    new: set[str],
-    removed: set[str],
-    problems: Problems,
-) -> tuple[list[Link], list[Place]]:
-    """Those of a file whose ends will be there; the others are counted."""
-    lost = {i for i, _ in lost_ends(links, live, new, removed)}
-    if lost:
-        problems.counts["edge to an unknown node"] += len(lost)
-    kept = [i for i in range(len(links)) if i not in lost]
-    return [links[i] for i in kept], [where[i] for i in kept]
 
 
 def _nodes(
@@ -494,11 +481,11 @@ def _links_of_table(
     return _Links(collector.links, collector.where, unread, kind is not None)
 
 
-def _link(entry: Any, untyped: str | None) -> Link:
+def _link(entry: object, untyped: str | None) -> Link:
     """A pair of ids, or one with a type."""
     link = (
         entry
-        if isinstance(entry, str | Mapping) or not hasattr(entry, "__len__")
+        if isinstance(entry, str | Mapping) or not isinstance(entry, Iterable)
         else plain_ids(entry)
     )
     if not isinstance(link, list) or len(link) not in (2, 3):
@@ -591,8 +578,8 @@ class Effect:
     linked: list[Link]
     unlinked: "Unlinked"
     removed: list[str]
-    reread: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose text is new
-    touched: "np.ndarray[Any, Any]"  # sorted numbers of nodes whose neighbourhood may have changed
+    reread: Array  # sorted numbers of nodes whose text is new
+    touched: Array  # sorted numbers of nodes whose neighbourhood may have changed
 
     @property
     def is_nothing(self) -> bool:
@@ -628,8 +615,8 @@ def work_out(changes: Changes, before: LiveGraph) -> Effect:
     unlinked = _unlink(live, changes.unlinked, touched)
     linked = []
     links = list(dict.fromkeys(changes.links))
-    ends = _pairs(live, links)
-    for (one, other), link, is_there in zip(ends, links, live.have(links, ends), strict=True):
+    ends = live.find_ends(links).tolist()
+    for (one, other), link, is_there in zip(ends, links, live.have(links), strict=True):
         is_linked = live.is_linked(one, other)
         # without a type it says nothing more
         if is_there or one == other or (is_linked and link[2] is None):
@@ -670,7 +657,7 @@ def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlink
     """Removes links from a graph; `touched` gets the nodes that lose a neighbour."""
     found, by_pair = Unlinked(), dict[tuple[int, int], list[Link]]()
     asked = list(dict.fromkeys(asked))
-    for link, (one, other) in zip(asked, _pairs(live, asked), strict=True):
+    for link, (one, other) in zip(asked, live.find_ends(asked).tolist(), strict=True):
         if min(one, other) >= 0 and live.is_linked(one, other):
             by_pair.setdefault((min(one, other), max(one, other)), []).append(link)
     have = live.links_between(list(by_pair))
@@ -716,10 +703,3 @@ def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.
             place = nodes.column_names.index(name)
             nodes = nodes.set_column(place, name, pc.coalesce(nodes[name].cast(own.type), own))
     return nodes
-
-
-def _pairs(live: LiveGraph, pairs: Sequence[Sequence[str | None]]) -> list[list[int]]:
-    found: list[list[int]] = (
-        live.find([str(end) for pair in pairs for end in pair[:2]]).reshape(-1, 2).tolist()
-    )
-    return found

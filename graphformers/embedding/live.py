@@ -7,9 +7,7 @@ so that a change can be tried and dropped.
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +38,6 @@ class LiveGraph:
         self.base = base
         self._numbers: dict[str, int] = {}  # of added ids
         self._ids: list[str] = []  # of added nodes, in order
-        self._hashes: list[int] = []
         self._gone: set[int] = set()
         # where the id, text and columns of new and changed nodes stand
         self._records: dict[int, tuple[pa.Table, int]] = {}
@@ -56,24 +53,14 @@ class LiveGraph:
     def fork(self) -> "LiveGraph":
         """A copy that can be changed without changing this one."""
         other = copy.copy(self)
-        for name in (
-            "_numbers",
-            "_ids",
-            "_hashes",
-            "_gone",
-            "_records",
-            "_rows",
-            "_links",
-            "_links_of",
-            "_cut",
-            "_cut_types",
-        ):
-            setattr(other, name, copy.copy(getattr(self, name)))
+        for name, value in vars(self).items():
+            if name != "base":
+                setattr(other, name, copy.copy(value))
         return other
 
     @property
     def num_nodes(self) -> int:
-        return self.base.num_nodes + len(self._ids) - len(self._gone)
+        return self.num_numbers - len(self._gone)
 
     @property
     def is_changed(self) -> bool:
@@ -83,12 +70,11 @@ class LiveGraph:
 
     def nodes(self) -> Array:
         """The numbers of all nodes there are, in order."""
-        everyone = np.arange(self.base.num_nodes + len(self._ids))
-        return np.delete(everyone, np.fromiter(self._gone, dtype=np.int64, count=len(self._gone)))
+        return np.delete(np.arange(self.num_numbers), self.removed())
 
     def removed(self) -> Array:
         """The numbers of nodes that were taken out, sorted."""
-        return np.sort(np.fromiter(self._gone, dtype=np.int64, count=len(self._gone)))
+        return np.array(sorted(self._gone), dtype=np.int64)
 
     @property
     def num_numbers(self) -> int:
@@ -108,6 +94,10 @@ class LiveGraph:
             found[i] = -1 if number in self._gone else number
         return found
 
+    def find_ends(self, links: Iterable[Sequence[str | None]]) -> Array:
+        """(len(links), 2) the numbers of the nodes that links join, -1 where there is none."""
+        return self.find([str(end) for link in links for end in link[:2]]).reshape(-1, 2)
+
     def id(self, node: int) -> str:
         base = self.base.num_nodes
         return str(self.base.ids[node].as_py()) if node < base else self._ids[node - base]
@@ -120,24 +110,15 @@ class LiveGraph:
 
     def texts_of(self, nodes: Array) -> list[str]:
         """The texts of many nodes."""
-        return self._told(
-            nodes, self.base.texts_of, lambda table, row: str(table["text"][row].as_py())
-        )
+        return [str(text) for text in self._values(nodes, "text")]
 
-    def _told(
-        self,
-        nodes: Array,
-        base: Callable[[Array], list[Any]],
-        record: Callable[[pa.Table, int], Any],
-    ) -> list[Any]:
-        """What the base tells of many nodes at once, and of each that is new or changed its
-        record.
-        """
-        plain = np.array([node not in self._records for node in nodes.tolist()], dtype=bool)
-        old = iter(base(nodes[plain]))
+    def _values(self, nodes: Array, name: str) -> list[object]:
+        """Of each node the value of a column, fit for JSON; None where it has none."""
+        is_plain = [node not in self._records for node in nodes.tolist()]
+        old = iter(_json_values(self.base.nodes, name, nodes[np.array(is_plain, dtype=bool)]))
         return [
-            next(old) if is_plain else record(*self._records[node])
-            for node, is_plain in zip(nodes.tolist(), plain, strict=True)
+            next(old) if plain else _json_value(*self._records[node], name)
+            for node, plain in zip(nodes.tolist(), is_plain, strict=True)
         ]
 
     def record(self, node: int) -> tuple[pa.Table, int]:
@@ -149,14 +130,9 @@ class LiveGraph:
         table, row = self.record(node)
         return {name: python_values(table[name].slice(row, 1))[0] for name in table.column_names}
 
-    def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, object]]:
         """Of each node the values of some of its columns, fit for JSON; None where it has none."""
-        found = {
-            name: self._told(
-                nodes, partial(_base_values, self.base, name), partial(_record_value, name)
-            )
-            for name in dict.fromkeys(columns)
-        }
+        found = {name: self._values(nodes, name) for name in columns}
         return [{name: values[i] for name, values in found.items()} for i in range(len(nodes))]
 
     def column_names(self) -> list[str]:
@@ -180,7 +156,7 @@ class LiveGraph:
         """A column of all numbered nodes, those that were removed included; null where a node does
         not have it.
         """
-        base, total = self.base.nodes, self.base.num_nodes + len(self._ids)
+        base, total = self.base.nodes, self.num_numbers
         changed = sorted(self._records)
         records = [self._records[node] for node in changed]
         found = [
@@ -235,13 +211,11 @@ class LiveGraph:
         """Adds or changes nodes, with the columns id, text and whatever else; their numbers."""
         ids = table["id"].to_pylist()
         found = self.find(ids).tolist()
-        hashes = hash_strings(ids)
         for i, id in enumerate(ids):
             if found[i] < 0:
-                found[i] = self.base.num_nodes + len(self._ids)
+                found[i] = self.num_numbers
                 self._numbers[id] = found[i]
                 self._ids.append(id)
-                self._hashes.append(int(hashes[i]))
                 self._rows[found[i]] = np.zeros(0, dtype=np.int64)
             self._records[found[i]] = (table, i)
         return [int(node) for node in found]
@@ -259,19 +233,16 @@ class LiveGraph:
         self._numbers.pop(id, None)
         return around
 
-    def have(self, links: Sequence[Link], ends: list[list[int]]) -> list[bool]:
-        """Whether there are these links, with direction and type; `ends` are the numbers of their
-        nodes. No type: False.
-        """
-        typed = [
-            (one, other)
-            for (one, other), link in zip(ends, links, strict=True)
-            if link[2] is not None
+    def have(self, links: Sequence[Link]) -> list[bool]:
+        """Whether there are these links between nodes, with direction and type. No type: False."""
+        ends: list[tuple[int, int]] = [
+            (one, other) for one, other in self.find_ends(links).tolist()
         ]
+        typed = [pair for pair, link in zip(ends, links, strict=True) if link[2] is not None]
         old = self._base_links(typed)
         return [
-            link[2] is not None and (link in self._links or link in old[_pair(one, other)])
-            for (one, other), link in zip(ends, links, strict=True)
+            link[2] is not None and (link in self._links or link in old[_pair(*pair)])
+            for pair, link in zip(ends, links, strict=True)
         ]
 
     def _is_cut(self, one: int, other: int, kind: str) -> bool:
@@ -366,10 +337,10 @@ class LiveGraph:
 
     def hashes_of(self, nodes: Array) -> Array:
         """(len(nodes),) uint64: the hashes of their ids."""
-        base = self.base.num_nodes
+        is_added = nodes >= self.base.num_nodes
         hashes = np.empty(len(nodes), dtype=np.uint64)
-        hashes[nodes < base] = self.base.id_hashes[nodes[nodes < base]]
-        hashes[nodes >= base] = np.array(self._hashes, dtype=np.uint64)[nodes[nodes >= base] - base]
+        hashes[~is_added] = self.base.id_hashes[nodes[~is_added]]
+        hashes[is_added] = hash_strings(self.ids_of(nodes[is_added]))
         return hashes
 
     def freeze(self) -> TextGraph:
@@ -377,7 +348,7 @@ class LiveGraph:
         if not self.is_changed:
             return self.base
         nodes = self.nodes()
-        places = np.full(self.base.num_nodes + len(self._ids), -1, dtype=np.int32)
+        places = np.full(self.num_numbers, -1, dtype=np.int32)
         places[nodes] = np.arange(len(nodes), dtype=np.int32)
         indptr, indices = compressed_rows(len(nodes), self._keys(nodes, places))
         edges, types, names, times = self._edges(places, indptr, indices)
@@ -425,7 +396,7 @@ class LiveGraph:
         if self._cut or self._cut_types:
             old[:, self._is_gone(types)] = -1
         names = {name: code for code, name in enumerate(self.base.type_names)}
-        ends = self.find([end for link in self._links for end in link[:2]]).reshape(-1, 2).T
+        ends = self.find_ends(self._links).T
         added = np.where(ends >= 0, places[ends], -1).astype(np.int32)
         codes = [
             -1 if kind is None else names.setdefault(kind, len(names)) for _, _, kind in self._links
@@ -461,7 +432,7 @@ class LiveGraph:
 
     def _table(self, nodes: Array) -> pa.Table:
         """Ids, texts and columns of all nodes; a column that only some have is null elsewhere."""
-        is_plain = np.ones(self.base.num_nodes + len(self._ids), dtype=bool)
+        is_plain = np.ones(self.num_numbers, dtype=bool)
         is_plain[np.fromiter(self._records, dtype=np.int64, count=len(self._records))] = False
         order = [nodes[is_plain[nodes]]]
         pieces = [self.base.nodes.take(pa.array(order[0]))]
@@ -501,7 +472,18 @@ def _without(row: Array, node: int) -> Array:
     return np.asarray(row[row != node], dtype=np.int64)
 
 
-def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def _json_values(table: pa.Table, name: str, rows: Array) -> list[object]:
+    """Values of a column; None where the table does not have it."""
+    if name not in table.column_names:
+        return [None] * len(rows)
+    return plain_values(one_chunk(table[name]).take(pa.array(rows)))
+
+
+def _json_value(table: pa.Table, row: int, name: str) -> object:
+    return _json_values(table, name, np.array([row]))[0]
+
+
+def plain_values(column: pa.Array) -> list[object]:
     """A column's values as JSON has them: times as text (Python has none of nanoseconds), what is
     no number as None.
     """
@@ -513,15 +495,3 @@ def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_floating(column.type):
         return [value if value is not None and math.isfinite(value) else None for value in values]
     return list(values)
-
-
-def _base_values(graph: TextGraph, name: str, nodes: Array) -> list[Any]:
-    return (
-        plain_values(graph.nodes[name].take(pa.array(nodes)))
-        if name in graph.nodes.column_names
-        else [None] * len(nodes)
-    )
-
-
-def _record_value(name: str, table: pa.Table, row: int) -> Any:
-    return plain_values(table[name].slice(row, 1))[0] if name in table.column_names else None

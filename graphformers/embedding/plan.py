@@ -155,9 +155,7 @@ class Plan:
 
     def differences(self, other: dict[str, object]) -> list[str]:
         """The differences to another plan, as text."""
-        own = _flat(self.to_json())
-        # Older plans lack this field.
-        theirs = {"compile": False} | _flat(other)
+        own, theirs = _flat(self.to_json()), _flat(other)
         return [
             f"{name} {_short(theirs.get(name))}, now {_short(own[name])}"
             for name in own
@@ -184,12 +182,10 @@ def _flat(values: dict[str, object]) -> dict[str, object]:
     # A plan that graphformers did not write may hold anything.
     told = values.get("key")
     told = told if isinstance(told, dict) else {}
-    key = {_flat_name(name): value for name, value in told.items()}
+    key = {
+        "states_precision" if name == "precision" else name: value for name, value in told.items()
+    }
     return {name: value for name, value in values.items() if name != "key"} | key
-
-
-def _flat_name(name: str) -> str:
-    return "states_precision" if name == "precision" else name
 
 
 def _short(value: object) -> str:

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from graphformers.data.arrays import Array, unit_rows
 from graphformers.data.graph import TextGraph
 from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
-from graphformers.embedding.shards import load_rows, locked_handle, which_folder
+from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 
@@ -79,6 +79,37 @@ def to_precision(vectors: Array, precision: str) -> Raw:
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
+@dataclass
+class Rows:
+    """Rows by node: those of the base, and those that the log has added or put in their place."""
+
+    base: ShardedRows
+    shape: tuple[int, ...]  # of a row
+    dtype: str
+    # The array and the row in it by node.
+    logged: dict[int, tuple[Array, int]] = field(default_factory=dict)
+
+    def take(self, nodes: Array) -> Array:
+        """(len(nodes), *shape) the rows of nodes."""
+        listed = nodes.tolist()
+        is_logged = np.array([node in self.logged for node in listed], dtype=bool)
+        result = np.empty((len(nodes), *self.shape), dtype=self.dtype)
+        if not is_logged.all():
+            result[~is_logged] = self.base.take(nodes[~is_logged])
+        for place in np.flatnonzero(is_logged).tolist():
+            found, row = self.logged[listed[place]]
+            result[place] = found[row]
+        return result
+
+    def put(self, nodes: Array, rows: Array) -> None:
+        """Puts rows in the place of those of nodes."""
+        self.logged |= {node: (rows, row) for row, node in enumerate(nodes.tolist())}
+
+    def fork(self) -> "Rows":
+        """A copy, which later rows do not change."""
+        return replace(self, logged=self.logged.copy())
+
+
 class VectorStore:
     """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`, `numpy.asarray(store)`.
 
@@ -107,17 +138,20 @@ class VectorStore:
         self.settings: dict[str, Any] = artifact.settings
         self.live = LiveGraph(TextGraph.load(artifact.path / "graph"))
         size = self.settings["shard_size"]
-        self._vectors = load_rows(artifact, "vectors", size)
-        if len(self._vectors) != self.live.base.num_nodes:
+        vectors = load_rows(artifact, "vectors", size)
+        if len(vectors) != self.live.base.num_nodes:
             raise ArtifactError(
-                f"{artifact.path}: {len(self._vectors):,} vectors, but "
+                f"{artifact.path}: {len(vectors):,} vectors, but "
                 f"{self.live.base.num_nodes:,} nodes; embed the graph again"
             )
-        self._scales = load_rows(artifact, "scales", size) if self.precision == "int8" else None
         self.states = LayerStates.load(artifact)
-        # Place of the logged vector of a node.
-        self._new_vectors: dict[int, tuple[Raw, int]] = {}
-        self._new_states: dict[int, tuple[Array, int]] = {}
+        # By their names in a record of the log.
+        self._rows = {"vectors": Rows(vectors, (self.size,), self.precision)}
+        if self.precision == "int8":
+            self._rows["scales"] = Rows(load_rows(artifact, "scales", size), (), "float32")
+        if self.states is not None:
+            shape = tuple(self.settings["state_shape"])
+            self._rows["states"] = Rows(self.states.rows, shape, self.states.key.precision)
         # End of the log when changes were last counted, and the changes.
         self._seen: tuple[int, Array, Array] | None = None
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
@@ -234,14 +268,29 @@ class VectorStore:
         Raises:
             UnknownIdError: A node is missing.
         """
+        return self.raw(self.nodes(ids, "vector")).floats()
+
+    def nodes(self, ids: Sequence[str], sought: str = "node") -> Array:
+        """The row numbers of some ids.
+
+        Args:
+            ids: The ids.
+            sought: What they stand for, for the message.
+
+        Returns:
+            (len(ids),) int64.
+
+        Raises:
+            UnknownIdError: A node is missing.
+        """
         nodes = self.live.find(ids)
         unknown = np.flatnonzero(nodes < 0)
         if len(unknown):
             raise UnknownIdError(
-                f"no vector with the id {ids[int(unknown[0])]!r} among the {len(self):,} of "
+                f"no {sought} with the id {ids[int(unknown[0])]!r} among the {len(self):,} of "
                 f"{self.path}"
             )
-        return self.raw(nodes).floats()
+        return nodes
 
     def text(self, id: str) -> str:
         """The text of a node.
@@ -255,12 +304,7 @@ class VectorStore:
         Raises:
             UnknownIdError: There is no such node.
         """
-        nodes = self.live.find([id])
-        if nodes[0] < 0:
-            raise UnknownIdError(
-                f"no node with the id {id!r} among the {len(self):,} of {self.path}"
-            )
-        return self.live.texts_of(nodes)[0]
+        return self.live.texts_of(self.nodes([id]))[0]
 
     def blocks(self) -> Iterator[tuple[list[str], Array]]:
         """All ids and vectors, block by block.
@@ -269,8 +313,9 @@ class VectorStore:
             Ids, and their vectors (n, D) float32.
         """
         nodes = self.live.nodes()
-        for start in range(0, len(nodes), self._vectors.size):
-            part = nodes[start : start + self._vectors.size]
+        size = self._rows["vectors"].base.size
+        for start in range(0, len(nodes), size):
+            part = nodes[start : start + size]
             yield self.live.ids_of(part), self.raw(part).floats()
 
     def raw(self, nodes: Array) -> Raw:
@@ -282,18 +327,10 @@ class VectorStore:
         Returns:
             Numbers and, for int8, the scale of each row.
         """
-        places, own = _divide(nodes, self._new_vectors)
-        numbers = np.empty((len(nodes), self.size), dtype=self.precision)
-        scales = np.empty(len(nodes), dtype=np.float32) if self.precision == "int8" else None
-        if len(own):
-            numbers[own] = self._vectors.take(nodes[own])
-            if scales is not None and self._scales is not None:
-                scales[own] = self._scales.take(nodes[own])
-        for place, (found, row) in places:
-            numbers[place] = found.numbers[row]
-            if scales is not None and found.scales is not None:
-                scales[place] = found.scales[row]
-        return Raw(numbers, scales)
+        scales = self._rows.get("scales")
+        return Raw(
+            self._rows["vectors"].take(nodes), None if scales is None else scales.take(nodes)
+        )
 
     @property
     def num_base(self) -> int:
@@ -309,8 +346,9 @@ class VectorStore:
         Returns:
             (len(nodes), D) float32.
         """
-        scales = self._scales.take(nodes) if self._scales is not None else None
-        return Raw(self._vectors.take(nodes), scales).floats()
+        scales = self._rows.get("scales")
+        numbers = self._rows["vectors"].base.take(nodes)
+        return Raw(numbers, None if scales is None else scales.base.take(nodes)).floats()
 
     def changed_nodes(self) -> Array:
         """The nodes whose vectors are in the log.
@@ -331,9 +369,7 @@ class VectorStore:
     def _changes(self) -> tuple[Array, Array]:
         if self._seen is None or self._seen[0] != self.log.end:
             gone = self.live.removed()
-            logged = np.sort(
-                np.fromiter(self._new_vectors, dtype=np.int64, count=len(self._new_vectors))
-            )
+            logged = np.array(sorted(self._rows["vectors"].logged), dtype=np.int64)
             overtaken = np.union1d(logged, gone)
             self._seen = (
                 self.log.end,
@@ -363,16 +399,7 @@ class VectorStore:
         Returns:
             (len(nodes), S, D).
         """
-        assert self.states is not None, "states were kept"
-        places, own = _divide(nodes, self._new_states)
-        result = np.empty(
-            (len(nodes), *self.settings["state_shape"]), dtype=self.states.key.precision
-        )
-        if len(own):
-            result[own] = self.states.take(nodes[own])
-        for place, (found, row) in places:
-            result[place] = found[row]
-        return result
+        return self._rows["states"].take(nodes)
 
     def absorb(self, record: Record, live: LiveGraph) -> None:
         """Applies a record of the log.
@@ -384,11 +411,10 @@ class VectorStore:
         if live is self.live:
             replay(record, live)
         self.live = live
-        raw = Raw(record.arrays["vectors"], record.arrays.get("scales"))
-        for row, node in enumerate(live.find(record.content["vectors"]).tolist()):
-            self._new_vectors[node] = (raw, row)
-        for row, node in enumerate(live.find(record.content["states"]).tolist()):
-            self._new_states[node] = (record.arrays["states"], row)
+        for name, rows in self._rows.items():
+            ids = record.content["states" if name == "states" else "vectors"]
+            if ids:
+                rows.put(live.find(ids), record.arrays[name])
 
     def fork(self) -> "VectorStore":
         """A copy of this state, which later changes do not affect. Base and arrays are shared.
@@ -397,7 +423,7 @@ class VectorStore:
             The copy.
         """
         other = copy.copy(self)
-        other._new_vectors, other._new_states = self._new_vectors.copy(), self._new_states.copy()
+        other._rows = {name: rows.fork() for name, rows in self._rows.items()}
         other.log = copy.copy(self.log)
         return other
 
@@ -411,7 +437,7 @@ class VectorStore:
         Returns:
             (len(nodes),) bool.
         """
-        mine, theirs = self._new_vectors, other._new_vectors
+        mine, theirs = self._rows["vectors"].logged, other._rows["vectors"].logged
         return np.array(
             [node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool
         )
@@ -451,14 +477,14 @@ def replay(record: Record, live: LiveGraph) -> None:
         live.remove(node)
     if "nodes" in record.arrays:
         live.put(table_from(record.arrays["nodes"]))
-    ends = live.find([end for link in content["unlinked"] for end in link[:2]]).reshape(-1, 2)
-    for (one, other), link in zip(ends.tolist(), content["unlinked"], strict=True):
+    ends = live.find_ends(content["unlinked"]).tolist()
+    for (one, other), link in zip(ends, content["unlinked"], strict=True):
         if len(link) == 2:
             live.unlink(one, other)
         else:
             live.cut_type(one, other, link[2])
-    ends = live.find([end for link in content["linked"] for end in link[:2]]).reshape(-1, 2)
-    for (one, other), link in zip(ends.tolist(), content["linked"], strict=True):
+    ends = live.find_ends(content["linked"]).tolist()
+    for (one, other), link in zip(ends, content["linked"], strict=True):
         live.link(one, other, (link[0], link[1], link[2]))
 
 
@@ -472,17 +498,6 @@ def table_bytes(table: pa.Table) -> Array:
 
 def table_from(data: Array) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all().combine_chunks()
-
-
-def _divide(nodes: Array, changed: dict[int, Any]) -> tuple[list[tuple[int, Any]], Array]:
-    """Where in `nodes` the logged ones are, with their logged values; and where the others are."""
-    if not changed:
-        return [], np.arange(len(nodes))
-    listed = nodes.tolist()
-    places = [(i, changed[node]) for i, node in enumerate(listed) if node in changed]
-    return places, np.array(
-        [i for i, node in enumerate(listed) if node not in changed], dtype=np.int64
-    )
 
 
 class FolderLock:

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,9 +40,9 @@ class Match:
     id: str
     score: float
     text: str
-    columns: dict[str, Any] = field(default_factory=dict, hash=False)
+    columns: dict[str, object] = field(default_factory=dict, hash=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The match, for JSON.
 
         Returns:
@@ -56,7 +55,7 @@ class Match:
 class Matches(list[Match], Result):
     """The matches of a search, best first."""
 
-    def to_dict(self) -> list[dict[str, Any]]:
+    def to_dict(self) -> list[dict[str, object]]:
         """The matches, for JSON."""
         return [match.to_dict() for match in self]
 
@@ -228,14 +227,7 @@ class Searcher:
 
     def _nodes(self, ids: Sequence[str]) -> Array:
         # A single id is not a list of its letters.
-        ids = [ids] if isinstance(ids, str) else ids
-        nodes = self.store.live.find(ids)
-        for id, node in zip(ids, nodes.tolist(), strict=True):
-            if node < 0:
-                raise GraphFormersError(
-                    f"no node with the id {id!r} among the {len(self.store):,} of {self.store.path}"
-                )
-        return nodes
+        return self.store.nodes([ids] if isinstance(ids, str) else ids)
 
     def _matches(self, nodes: Array, scores: Array) -> Matches:
         is_there = nodes >= 0

@@ -9,7 +9,6 @@ waits for the next group.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -82,7 +81,7 @@ class DeleteNode:
 
 
 Write = PutNode | AddEdges | RemoveEdge | DeleteNode
-Answer = dict[str, Any]
+Answer = dict[str, object]
 
 
 class Group:
@@ -214,10 +213,8 @@ class Group:
         """Which of all the links asked for are there; looked up together, since each look reads all
         links of the graph.
         """
-        links = [link for link in self._asked if link[0] in self._known and link[1] in self._known]
-        found = self._live.have(
-            links, [[self._known[link[0]], self._known[link[1]]] for link in links]
-        )
+        links = [link for link in self._asked if self._known.keys() >= set(link[:2])]
+        found = self._live.have(links)
         return {link for link, is_there in zip(links, found, strict=True) if is_there}
 
     def _require(self, ids: Iterable[str]) -> None:
