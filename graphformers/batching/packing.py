@@ -311,10 +311,11 @@ class Packer:
         tokens: TokenCache,
         nodes: Array,
         *,
-        graph_tokens: bool = False,
+        are_centers: bool = False,
         row_shape: tuple[int, int] | None = None,
     ) -> PackedBatch:
         """The texts of some nodes, in rows of the given shape or of the best one."""
+        graph_tokens = self.inputs.graph_tokens and (are_centers or self.inputs.joint)
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
         width, slots = row_shape or self.row_shape(np.diff(indptr) + int(graph_tokens))
         packed = pack_texts(
@@ -343,15 +344,10 @@ class Packer:
             )
         index = NeighborIndex.from_lists(neighborhood.indptr, rows, self.width_multiple)
         everyone = np.concatenate([neighborhood.centers, neighbors])
-        graph_tokens = self.inputs.graph_tokens
-        lengths = tokens.lengths(everyone, self.max_tokens) + int(graph_tokens)
+        lengths = tokens.lengths(everyone, self.max_tokens) + int(self.inputs.graph_tokens)
         shape = self.row_shape(lengths)
-        centers = self.pack(
-            tokens, neighborhood.centers, graph_tokens=graph_tokens, row_shape=shape
-        )
-        others = self.pack(
-            tokens, neighbors, graph_tokens=graph_tokens and self.inputs.joint, row_shape=shape
-        )
+        centers = self.pack(tokens, neighborhood.centers, are_centers=True, row_shape=shape)
+        others = self.pack(tokens, neighbors, row_shape=shape)
         return PackedNeighborhoods(
             _stack(centers, others),
             len(neighborhood),

@@ -126,9 +126,7 @@ class TwoPass:
         if inputs.centers_from_states:
             needed = np.concatenate([near, neighborhood.centers])
         else:
-            centers = self.packer.pack(
-                tokens, neighborhood.centers, graph_tokens=inputs.graph_tokens
-            )
+            centers = self.packer.pack(tokens, neighborhood.centers, are_centers=True)
         needed = needed.astype(np.int64)
         if known is not None:
             needed = np.searchsorted(known, needed)

@@ -42,7 +42,8 @@ class GraphAttention(nn.Module):
     """Eq. 1: multi-head attention of centres over their own states and those of their neighbours.
 
     The states of all nodes are `states_ND`. Row b of `group_BG` says which of them are the group of
-    centre b: its own, b, and those of its neighbours (`NeighborIndex.groups`).
+    centre b: its own, b, and those of its neighbours (`NeighborIndex.groups`). There is no
+    projection after the attention, as in eq. 1.
     """
 
     bias: Tensor
@@ -62,7 +63,8 @@ class GraphAttention(nn.Module):
         else:
             self.register_buffer("bias", bias_3H, persistent=False)
         # Q and K are small and V is the identity, so that the message starts as about
-        # `initial_scale` times the mean state of the group: pretrained layers can read that.
+        # `initial_scale` times the mean state of the group: pretrained layers can read that. V is
+        # drawn, too, so that a seed gives the parameters behind it the same weights as ever.
         for projection in (self.query, self.key, self.value):
             nn.init.normal_(projection.weight, std=0.02)
             nn.init.zeros_(projection.bias)
@@ -76,7 +78,7 @@ class GraphAttention(nn.Module):
         return self.attend(states_ND, index.groups(), self.mask(index))
 
     def attend(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, D): the messages. The mask is the same in all layers, so it is computed before."""
+        """(B, D): the messages. The mask is an argument because it is the same in all layers."""
         query_BD, key_BGD, value_BGD = self.project(states_ND, group_BG)
         weights_BGH = self.weights(query_BD, key_BGD, mask_BHG)
         weights_BGH = F.dropout(weights_BGH, self.dropout, self.training)

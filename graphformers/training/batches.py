@@ -261,13 +261,12 @@ class BatchMaker:
             return [self.packer.pack_neighborhoods(tokens, entry) for entry in neighborhoods], []
         distinct = np.unique(np.concatenate([entry.neighbors for entry in neighborhoods]))
         parts = np.array_split(distinct, len(neighborhoods))
-        graph_tokens = self.packer.inputs.graph_tokens
         chunks: list[PackedNeighborhoods | CenterChunk] = []
         for entry in neighborhoods:
             needed, rows = np.unique(
                 np.searchsorted(distinct, entry.neighbors), return_inverse=True
             )
-            centers = self.packer.pack(tokens, entry.centers, graph_tokens=graph_tokens)
+            centers = self.packer.pack(tokens, entry.centers, are_centers=True)
             index = NeighborIndex.from_lists(entry.indptr, rows, self.packer.width_multiple)
             chunks.append(CenterChunk(centers, torch.from_numpy(needed), index))
         return chunks, [self.packer.pack(tokens, part) for part in parts]

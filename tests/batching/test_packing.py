@@ -39,7 +39,7 @@ def test_every_text_is_there_once_in_one_piece(
 ) -> None:
     cache = made(lengths)
     batch = Packer(max_tokens, 0, NetworkInputs(graph_tokens=nested)).pack(
-        cache, np.arange(len(lengths)), graph_tokens=nested
+        cache, np.arange(len(lengths)), are_centers=True
     )
     expected = [
         [1, *cache.tokens[a : min(b, a + max_tokens - 2)].tolist(), 2]
