@@ -4,6 +4,7 @@ Two items are linked if at least `min_count` users viewed both within the window
 default). Each user counts once.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -42,17 +43,25 @@ def read(
             f"--column user=NAME and so on"
         )
     read_nodes(items, builder, settings)
-    users, times, items_viewed = _read_logs(logs, builder, settings)
-    order = _without_robots(users, times, builder, settings)
-    builder.add_resolved_edges(
-        *_co_views(users[order], times[order], items_viewed[order], settings)
-    )
+    views = _without_robots(_read_logs(logs, builder, settings), builder, settings)
+    builder.add_resolved_edges(*_co_views(views, settings))
 
 
-def _read_logs(
-    paths: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> tuple[Array, Array, Array]:
-    """(V,) user codes, times in seconds and item nodes of all views of known items."""
+@dataclass(frozen=True)
+class Views:
+    """Views of items: (V,) codes of users, times in seconds, and nodes of items."""
+
+    users: Array
+    times: Array
+    items: Array
+
+    def take(self, rows: Array) -> "Views":
+        """Some of the views, by their numbers or by a mask."""
+        return Views(self.users[rows], self.times[rows], self.items[rows])
+
+
+def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSettings) -> Views:
+    """All views of known items."""
     users: list[pa.Array] = []
     times: list[Array] = []
     items: list[Array] = []
@@ -76,12 +85,11 @@ def _read_logs(
     if waiting:
         items.append(builder.lookup(waiting))
     if not items:
-        return np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32)
+        return Views(np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32))
     joined = one_chunk(pa.chunked_array(users).unify_dictionaries())
     codes = np.asarray(pc.fill_null(joined.indices, -1))
-    all_times, all_items = np.concatenate(times), np.concatenate(items)
-    kept = (codes >= 0) & np.isfinite(all_times) & (all_items >= 0)
-    return codes[kept], all_times[kept], all_items[kept]
+    views = Views(codes, np.concatenate(times), np.concatenate(items))
+    return views.take((codes >= 0) & np.isfinite(views.times) & (views.items >= 0))
 
 
 def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Array:
@@ -98,34 +106,32 @@ def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Arr
     return users.dictionary_encode()
 
 
-def _without_robots(
-    users: Array, times: Array, builder: GraphBuilder, settings: ImportSettings
-) -> Array:
+def _without_robots(views: Views, builder: GraphBuilder, settings: ImportSettings) -> Views:
     """The views in the order of user and time, without users with more than `max_views` views in
     one window.
     """
-    order = np.lexsort((times, users))
-    if not len(order):
-        return order
-    span = times.max() - times.min() + 2 * settings.window * 60
+    views = views.take(np.lexsort((views.times, views.users)))
+    if not len(views.users):
+        return views
+    earliest, window = views.times.min(), settings.window * 60
+    span = views.times.max() - earliest + 2 * window
     # one axis on which users do not overlap
-    moments = users[order] * span + (times[order] - times.min())
-    last = np.searchsorted(moments, moments + settings.window * 60, "right")
-    within = last - np.arange(len(order))
-    robots = np.unique(users[order][within > settings.max_views])
-    kept = ~np.isin(users[order], robots)
+    moments = views.users * span + (views.times - earliest)
+    last = np.searchsorted(moments, moments + window, "right")
+    within = last - np.arange(len(moments))
+    robots = np.unique(views.users[within > settings.max_views])
+    kept = ~np.isin(views.users, robots)
     if len(robots):
         reason = f"views by users with more than {settings.max_views} in one window"
         builder.problems.normal[reason] += int((~kept).sum())
-    return order[kept]
+    return views.take(kept)
 
 
-def _co_views(
-    users: Array, times: Array, items: Array, settings: ImportSettings
-) -> tuple[Array, Array]:
+def _co_views(views: Views, settings: ImportSettings) -> tuple[Array, Array]:
     """(sources, targets) of the item pairs that at least `min_count` users viewed within the
-    window; views come in order.
+    window. Views are in the order of user and time.
     """
+    users, times, items = views.users, views.times, views.items
     window = settings.window * 60
     found: list[tuple[Array, Array]] = []
     held, limit = 0, MOST_PAIRS
