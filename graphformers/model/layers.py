@@ -105,7 +105,7 @@ def dot_product_attention(
 
 
 class Attention(nn.Module):
-    """Multi-head attention of some tokens over others: eq. 3."""
+    """Multi-head attention of some tokens over others: eq. 4."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -1,16 +1,22 @@
 """GraphFormers: a graph attention nested in every layer of a Transformer but the first.
 
 Read beside Algorithm 1 of the paper (https://arxiv.org/abs/2105.02605, section 3), whose equation
-numbers stand at the blocks. Eqs. 3 and 4, the Transformer layer, are in layers.py.
+numbers stand at the blocks: `BidirectionalNetwork.forward` is the algorithm as printed,
+`GraphFormersNetwork`, the default, its simplification, eq. 5. The Transformer layer, eqs. 3 and 4,
+is in layers.py.
 
-A batch holds N texts, the B centres first, packed into rows of tokens (batching/packing.py). In
-front of the [CLS] of a centre is one place more, for its graph token. It is written before each
-layer, so that keys and values are made of [graph token; H]. The layer computes a state for this
-place, too, which no text has in the paper: nothing reads it, and the next graph token replaces it.
+Texts are packed into rows of tokens, those of centres first (batching/packing.py). In front of the
+[CLS] of a centre, and in the bidirectional network of a neighbour, is one place more, for its graph
+token: the message that the graph attention computes for it. It is written before each layer but the
+first, so that keys and values are made of it and of the text's tokens. In the paper it is no query
+(asymmetric attention, eq. 4). Here the layer computes a state for its place, too, but nothing reads
+that state, and the next graph token replaces it.
 
 Shapes, one letter each:
-    R rows of tokens, W tokens of a row
-    B centres, K neighbours of a centre at most, M neighbours in all, N = B + M nodes
+    R rows of tokens, W tokens of a row, T = R * W
+    B centres, K neighbours of a centre at most
+    M neighbours in all: a shared one counts once, in the bidirectional network once for each centre
+    N nodes of a batch: B + M, or B or M where it holds centres or neighbours alone
     G = 1 + K nodes of a group: a centre, then its neighbours
     L layers, D hidden size, H attention heads, d = D / H
 """
@@ -72,13 +78,13 @@ class GraphAttention(nn.Module):
             nn.init.eye_(self.value.weight).mul_(initial_scale)
 
     def forward(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
-        """(B, D): the message to each centre, ẑ_x."""
+        """(B, D): the message to each centre, ẑ_x. In `MutualGraphAttention` (B, G, D)."""
         # Cached states may be stored in another precision.
         states_ND = torch.cat([center_BD, neighbor_MD.to(center_BD.dtype)])
         return self.attend(states_ND, index.groups(), self.mask(index))
 
     def attend(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, D): the messages. The mask is an argument because it is the same in all layers."""
+        """(B, D): the messages. Faster networks (fast/) call this with masks computed before."""
         query_BD, key_BGD, value_BGD = self.project(states_ND, group_BG)
         weights_BGH = self.weights(query_BD, key_BGD, mask_BHG)
         weights_BGH = F.dropout(weights_BGH, self.dropout, self.training)
@@ -93,7 +99,7 @@ class GraphAttention(nn.Module):
 
     def weights(self, query_BD: Tensor, key_BGD: Tensor, mask_BHG: Tensor) -> Tensor:
         """(B, G, H): the softmax of eq. 1, over the nodes of each group."""
-        # Sums over many neighbours need float32.
+        # The sums over many neighbours, in the softmax and after it, need float32.
         query_BHd, key_BGHd = (
             split_heads(at_least_float32(x), self.num_heads) for x in (query_BD, key_BGD)
         )
@@ -132,26 +138,29 @@ class MutualGraphAttention(GraphAttention):
 
 
 def mask_missing(center_H: Tensor, neighbor_H: Tensor, exists_BK: Tensor) -> Tensor:
-    """(B, H, 1, G): the biases of a centre and of its neighbours; -inf where there is none."""
+    """(B, H, 1, G): the biases towards a centre and its neighbours; -inf where there is none."""
     center_BH11 = center_H[:, None, None].expand(len(exists_BK), -1, 1, 1)
     neighbor_BH1K = torch.where(exists_BK[:, None, None], neighbor_H[:, None, None], -math.inf)
     return torch.cat([center_BH11, neighbor_BH1K], -1)
 
 
 def each_node(message_BGD: Tensor, first_use_M: Tensor) -> Tensor:
-    """(N, D): the messages to the nodes of groups; `first_use_M` are neighbours' among B * K."""
+    """(N, D): the message to each node, those to the centres first.
+
+    `first_use_M` says where each neighbour is among the B * K places of neighbours. Groups share no
+    neighbour here, so that its first use is its only one.
+    """
     neighbor_MD = message_BGD[:, 1:].flatten(0, 1)[first_use_M]
     return torch.cat([message_BGD[:, 0], neighbor_MD])
 
 
-def write_graph_tokens(hidden_RWD: Tensor, graph_BD: Tensor, cls_N: Tensor) -> Tensor:
-    """Eq. 2: [graph token; H] of the first B nodes, the token in front of the node's [CLS].
+def write_graph_tokens(hidden_RWD: Tensor, graph_ND: Tensor, cls_N: Tensor) -> Tensor:
+    """Eq. 2: puts the graph token of each node into the place in front of its [CLS].
 
-    `cls_N` says where the [CLS] of nodes are among the R * W tokens.
+    `cls_N` says where the [CLS] of nodes are among the T tokens.
     """
-    graph_BD = graph_BD.to(hidden_RWD.dtype)
-    flat_TD = hidden_RWD.flatten(0, 1).index_copy(0, cls_N[: len(graph_BD)] - 1, graph_BD)
-    return flat_TD.view_as(hidden_RWD)
+    flat_TD = hidden_RWD.flatten(0, 1)
+    return flat_TD.index_copy(0, cls_N - 1, graph_ND.to(flat_TD.dtype)).view_as(hidden_RWD)
 
 
 @register_method("graphformers")
@@ -191,7 +200,7 @@ class GraphFormersNetwork(Network):
     ) -> Tensor:
         """h_x, (B, D) float32. Eq. 5, g = x: centres read their neighbours' states."""
         hidden_RWD, mask_RHWW = self.text.embed(centers), self.text.mask(centers)
-        # Layer 0 gets no graph token: before it, the state of [CLS] is the same for all texts.
+        # TRM^0 gets no graph token: before it, the state of [CLS] is the same for all texts.
         hidden_RWD = self.text.layers[0](hidden_RWD, mask_graph_tokens(mask_RHWW, centers))
         for layer, gnn, neighbor_MD in zip(self.text.layers[1:], self.gnns(), states, strict=True):
             center_BD = self.text.pool(hidden_RWD, centers)  # z_x: [CLS], or the mean of tokens
@@ -206,10 +215,10 @@ class GraphFormersNetwork(Network):
 
 
 class BidirectionalNetwork(GraphFormersNetwork):
-    """GraphFormers before the simplification (`-Simplified`): neighbours get messages, too.
+    """GraphFormers before the simplification ("- Simplified" in the paper's ablation studies).
 
-    A neighbour's states depend on the centre that asks, so they cannot be cached. A batch holds one
-    copy of a neighbour for each group it belongs to.
+    Neighbours get messages, too. A neighbour's states depend on the centre that asks, so they
+    cannot be cached. A batch holds one copy of a neighbour for each group it belongs to.
     """
 
     attention = MutualGraphAttention
@@ -227,9 +236,9 @@ class BidirectionalNetwork(GraphFormersNetwork):
         hidden_RWD, mask_RHWW = self.text.embed(nodes), self.text.mask(nodes)
         hidden_RWD = self.text.layers[0](hidden_RWD, mask_graph_tokens(mask_RHWW, nodes))
         for layer, gnn in zip(self.text.layers[1:], self.gnns(), strict=True):
-            states_ND = self.text.pool(hidden_RWD, nodes)
-            graph_BGD = gnn(states_ND[:count], states_ND[count:], batch.index)
+            states_ND = self.text.pool(hidden_RWD, nodes)  # Z_G
+            graph_BGD = gnn(states_ND[:count], states_ND[count:], batch.index)  # Ẑ_G, eq. 1
             graph_ND = each_node(graph_BGD, batch.first_use_M)
-            hidden_RWD = write_graph_tokens(hidden_RWD, graph_ND, nodes.cls_N)
-            hidden_RWD = layer(hidden_RWD, mask_RHWW)
+            hidden_RWD = write_graph_tokens(hidden_RWD, graph_ND, nodes.cls_N)  # eq. 2
+            hidden_RWD = layer(hidden_RWD, mask_RHWW)  # eqs. 3 and 4
         return self.text.pool(hidden_RWD, nodes)[:count].float()

@@ -178,10 +178,12 @@ class NestedLayer(nn.Module):
 
 def write_tokens(hidden_RWD: Tensor, graph_ND: Tensor, cls_N: Tensor) -> Tensor:
     """`write_graph_tokens`, in place without gradients."""
+    # those of the centres, where neighbours have none
+    cls_N = cls_N[: len(graph_ND)]
     if torch.is_grad_enabled():
         return write_graph_tokens(hidden_RWD, graph_ND, cls_N)
     # By row and column: through a flat view, torch.compile would make two copies.
-    row_N, width = cls_N[: len(graph_ND)] - 1, hidden_RWD.shape[1]
+    row_N, width = cls_N - 1, hidden_RWD.shape[1]
     return hidden_RWD.index_put_((row_N // width, row_N % width), graph_ND.to(hidden_RWD.dtype))
 
 
