@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -174,9 +173,7 @@ class Engine:
 
     def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
         """Responses as JSON; questions of the same kind are one search."""
-        view = self.view
-        search = _Search(view, questions)
-        return search.answers()
+        return _Search(self.view, questions).answers()
 
     def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
         if self._updater is None:
@@ -218,23 +215,16 @@ class Engine:
             except (GraphFormersError, OSError) as error:
                 # Such as a full disk; nothing was changed.
                 if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
-                    return [*self._one_by_one(writes, taken, answers), *later]
+                    # One by one, so that only the wrong one fails.
+                    again = [i for one in taken for i in self._write_group(writes, [one], answers)]
+                    return again + later
                 for i in taken:
                     answers[i] = error
                 return later
-            self._show(self._updater.store)
+            with self._swapping:
+                state = self._updater.store.fork()
+                self.view = View(state, self.view.index.on(state))
         return later
-
-    def _one_by_one(
-        self, writes: list[Write], taken: list[int], answers: list[Answer | Exception | None]
-    ) -> list[int]:
-        """Applies the changes of a failed group one by one, so that only the wrong one fails."""
-        return [i for one in taken for i in self._write_group(writes, [one], answers)]
-
-    def _show(self, store: VectorStore) -> None:
-        with self._swapping:
-            state = store.fork()
-            self.view = View(state, self.view.index.on(state))
 
     def _compact_if_due(self) -> None:
         """Writes base and log as a new base if it is due. Reads continue, writes wait.
@@ -246,7 +236,7 @@ class Engine:
         if (
             updater is None
             or self._lock is None
-            or self._is_indexing()
+            or (self._indexing is not None and self._indexing.is_alive())
             or updater.store.log.end < self._patient
             or not compaction.is_due(updater.store, self.settings.compaction)
         ):
@@ -273,9 +263,6 @@ class Engine:
             self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
             self._indexing.start()
 
-    def _is_indexing(self) -> bool:
-        return self._indexing is not None and self._indexing.is_alive()
-
     def _index_anew(self) -> None:
         try:
             index = open_index(self.view.store)
@@ -296,7 +283,7 @@ class Engine:
         """Number of tokens of a text that the model reads."""
         return min(len(self.model.tokenizer.encode([text])[0]), self.model.config.max_tokens)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, object]:
         """Numbers that describe the store and the server."""
         view = self.view
         store, facts = view.store, view.index.facts
@@ -323,14 +310,12 @@ class Engine:
 def open_index(store: VectorStore) -> Index:
     """The index of a store, searched in worker processes unless every search is exact."""
     index = Index.open(store)
-    if index.is_exact:
-        return index
-    # An index that was just built is in memory.
-    if index.file is None:
+    # An index that was just built is in memory, where processes cannot map it.
+    if not index.is_exact and index.file is None:
         index = load_index(store) or index
-    if index.file is None or index.facts is None:
+    if index.file is None or index.graph is None:
         return index
-    return index.through(Walker(index.file, index._graph, num_processes=SEARCHERS))
+    return index.through(Walker(index.file, index.graph, SEARCHERS))
 
 
 class _Search:
@@ -449,23 +434,22 @@ class _Search:
 
     def _matches(
         self, question: Question, nodes: Array, scores: Array, told: list[tuple[str, str]]
-    ) -> list[dict[str, Any]]:
-        matches: list[dict[str, Any]] = [
-            {"id": id, "score": score, "text": text}
-            for (id, text), score in zip(told, scores.tolist(), strict=True)
-        ]
-        if question.columns:
-            for match, values in zip(
-                matches, self.view.store.live.values_of(nodes, question.columns), strict=True
-            ):
+    ) -> list[dict[str, object]]:
+        columns = self.view.store.live.values_of(nodes, question.columns)
+        matches: list[dict[str, object]] = []
+        for (id, text), score, node, values in zip(
+            told, scores.tolist(), nodes.tolist(), columns, strict=True
+        ):
+            match: dict[str, object] = {"id": id, "score": score, "text": text}
+            if question.columns:
                 match["columns"] = values
-        if question.num_neighbors:
-            for match, node in zip(matches, nodes.tolist(), strict=True):
+            if question.num_neighbors:
                 match |= neighbors_of(self.view, node, question.num_neighbors)
+            matches.append(match)
         return matches
 
 
-def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, Any]:
+def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, object]:
     """Some neighbours of a node with their texts, and their total number."""
     live = view.store.live
     row = live.row(node)
