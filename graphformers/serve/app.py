@@ -126,10 +126,6 @@ class State:
         self._engine = engine
 
     @property
-    def is_ready(self) -> bool:
-        return self._engine is not None
-
-    @property
     def engine(self) -> Engine:
         if self._engine is None:
             raise NotReadyError
