@@ -216,6 +216,8 @@ class _Collector:
 class _Reading:
     """How files of changes are read: as the graph's own were, unless told otherwise."""
 
+    live: LiveGraph
+    problems: Problems
     settings: ImportSettings  # with the columns that were asked for
     remembered: Mapping[str, str]  # role -> column of the graph's own files
     # columns of a file that become new ones of the graph; None for all
@@ -223,25 +225,29 @@ class _Reading:
 
     @staticmethod
     def of(
-        given: ImportSettings | None, live: LiveGraph | None, changes: dict[str, Any]
+        live: LiveGraph, given: ImportSettings | None, changes: Mapping[str, object]
     ) -> "_Reading":
         strange = next((name for name in changes if name not in READING), None)
         if strange is not None:
             raise GraphFormersError(
                 f"no setting {strange!r} of an update; there are: {', '.join(READING)}"
             )
+        remembered: Mapping[str, str] = {}
+        taken = None
         if given is not None:
-            return _Reading(replace(given, **changes), {})
-        summary = live.base.summary if live else {}
-        usual = dict(summary.get("read_as", {})) | (
-            {"keep_empty": True} if summary.get("empty_texts") else {}
-        )
-        remembered, kept = usual.pop("columns", {}), usual.pop("keep", None)
-        settings = ImportSettings(**usual | changes)
-        # what the import left out stays out
-        taken = settings.keep if settings.keep is not None or kept is None else ()
-        # all are read: the graph's own are known later
-        return _Reading(replace(settings, keep=None), remembered, taken)
+            settings = replace(given, **changes)  # type: ignore[arg-type]
+        else:
+            summary = live.base.summary
+            usual = dict(summary.get("read_as", {}))
+            if summary.get("empty_texts"):
+                usual["keep_empty"] = True
+            remembered, kept = usual.pop("columns", {}), usual.pop("keep", None)
+            settings = ImportSettings(**{**usual, **changes})
+            # what the import left out stays out
+            taken = settings.keep if settings.keep is not None or kept is None else ()
+            # all are read: the graph's own are known later
+            settings = replace(settings, keep=None)
+        return _Reading(live, Problems(strict=not settings.skip_bad), settings, remembered, taken)
 
     def for_file(self, path: Path) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
@@ -253,18 +259,18 @@ class _Reading:
         }
         return replace(self.settings, columns=own | asked)
 
-    def no_texts(self, live: LiveGraph) -> set[str]:
+    def no_texts(self) -> set[str]:
         """Columns that are not to be taken for texts: the graph has them beside its texts, or its
         texts are made of several.
         """
-        columns = live.column_names()
+        columns = self.live.column_names()
         return {
             *columns,
             *_parts("text", self.remembered.get("text", "")),
             *({"text"} if "text_" in columns else ()),
         }
 
-    def not_taken(self, nodes: pa.Table, path: Path, live: LiveGraph) -> list[str]:
+    def not_taken(self, nodes: pa.Table, path: Path) -> list[str]:
         """The columns of a file of nodes that the graph does not have and that are not to be new
         ones of it.
         """
@@ -279,14 +285,14 @@ class _Reading:
         return [
             name
             for name in nodes.column_names
-            if name not in {"id", "text", *live.column_names(), *taken}
+            if name not in {"id", "text", *self.live.column_names(), *taken}
         ]
 
-    def refuse_other_texts(self, names: Sequence[str], live: LiveGraph) -> None:
+    def refuse_other_texts(self, names: Sequence[str]) -> None:
         """Nodes in memory without a column `text`, but with one that would be it in a file: it
         would be kept beside the text.
         """
-        own, strange = _parts("text", self.remembered.get("text", "")), self.no_texts(live)
+        own, strange = _parts("text", self.remembered.get("text", "")), self.no_texts()
         rest = [name for name in names if name not in strange]
         if found := own if set(own) <= set(names) else meaning("text", rest, self.settings):
             raise GraphFormersError(
@@ -321,13 +327,13 @@ def _parts(role: str, name: str) -> list[str]:
 
 
 def gather_changes(
+    live: LiveGraph,
     nodes: Nodes | None = None,
     edges: Links | None = None,
     remove: str | Path | Iterable[str] | None = None,
     remove_edges: Links | None = None,
     settings: ImportSettings | None = None,
-    live: LiveGraph | None = None,
-    **reading: Any,
+    **reading: object,
 ) -> Changes:
     """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids,
     ids.
@@ -343,7 +349,7 @@ def gather_changes(
     differ from how the graph was read, such as columns, keep, header, quotes, skip_bad and
     keep_empty; `settings` are used as they are.
     """
-    how = _Reading.of(settings, live, reading)
+    how = _Reading.of(live, settings, reading)
     edges, remove_edges = _listed(edges), _listed(remove_edges)
     is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
     how.check(
@@ -351,18 +357,17 @@ def gather_changes(
         edges=_has_columns(edges) or _has_columns(remove_edges),
         ids=is_file[2] and _is_table(Path(str(remove))),
     )
-    problems = Problems(strict=not how.settings.skip_bad)
-    links, where, unread, _ = _links(edges, how, problems)
-    unlinked = _links_to_remove(remove_edges, how, problems, live)
-    removed = tuple(dict.fromkeys(_ids(remove, how, problems)))
-    table, dropped = _nodes(nodes, how, problems, live), list[str]()
-    if live and is_file[0] and how.taken is not None:
-        dropped = how.not_taken(table, Path(str(nodes)), live)
+    links, where, unread, _ = _links(edges, how)
+    unlinked = _links_to_remove(remove_edges, how)
+    removed = tuple(dict.fromkeys(_ids(remove, how)))
+    table, dropped = _nodes(nodes, how), list[str]()
+    if is_file[0] and how.taken is not None:
+        dropped = how.not_taken(table, Path(str(nodes)))
         table = table.drop_columns(dropped)
-    if live and how.settings.skip_bad and where:
+    if how.settings.skip_bad and where:
         lost = {i for i, _ in lost_ends(links, live, {*table["id"].to_pylist()}, set(removed))}
         if lost:
-            problems.counts["edge to an unknown node"] += len(lost)
+            how.problems.counts["edge to an unknown node"] += len(lost)
         kept = [i for i in range(len(links)) if i not in lost]
         links, where = [links[i] for i in kept], [where[i] for i in kept]
     return Changes(
@@ -372,19 +377,19 @@ def gather_changes(
         tuple(unlinked),
         tuple(where),
         tuple(unread),
-        dict(problems.counts),
+        dict(how.problems.counts),
         tuple(dropped),
     )
 
 
-def _nodes(
-    given: Nodes | None, how: _Reading, problems: Problems, live: LiveGraph | None
-) -> pa.Table:
+def _nodes(given: Nodes | None, how: _Reading) -> pa.Table:
     if given is None:
         return NO_NODES
-    column_type = live.column_type if live else None
-    builder = GraphBuilder(problems, keep_empty=how.settings.keep_empty, column_type=column_type)
-    known = Known(partial(_known_texts, live), how.no_texts(live)) if live else None
+    live = how.live
+    builder = GraphBuilder(
+        how.problems, keep_empty=how.settings.keep_empty, column_type=live.column_type
+    )
+    known = Known(partial(_known_texts, live), how.no_texts())
     if isinstance(given, str | Path):
         check_files([Path(given)])
         read_nodes([Path(given)], builder, how.for_file(Path(given)), known)
@@ -400,14 +405,14 @@ def _nodes(
             given = [{"id": id, "text": text} for id, text in given.items()]
         table = table_in_memory(given, "nodes", NODE)
         names = table.column_names
-        table = node_table(table, known.texts if known else None)
-        if live and "id" in names and "text" not in names:
-            how.refuse_other_texts(names, live)
+        table = node_table(table, known.texts)
+        if "id" in names and "text" not in names:
+            how.refuse_other_texts(names)
         if not len(table):
             return NO_NODES
         builder.add_table(table)
         builder.seal_nodes()
-    return _typed(builder, live) if live else builder.node_table()
+    return _typed(builder, live)
 
 
 def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
@@ -444,37 +449,33 @@ class _Links(NamedTuple):
     has_types: bool  # a column for them
 
 
-def _links(
-    given: Links | None, how: _Reading, problems: Problems, untyped: str | None = None
-) -> _Links:
+def _links(given: Links | None, how: _Reading, untyped: str | None = None) -> _Links:
     """`untyped` is what an empty type means, where types are told."""
     if given is None:
         return _Links([], [], [], False)
     if isinstance(given, str | Path):
         path = Path(given)
         check_files([path])
-        problems.unread.clear()
-        collector, settings = _Collector(problems, untyped), how.for_file(path)
+        how.problems.unread.clear()
+        collector, settings = _Collector(how.problems, untyped), how.for_file(path)
         has_types = edge_columns(table_columns(path, settings), settings, path)[2] is not None
-        for batch in read_edges(path, problems, settings):
+        for batch in read_edges(path, how.problems, settings):
             collector.add_edges(batch)
-        return _Links(collector.links, collector.where, list(problems.unread), has_types)
+        return _Links(collector.links, collector.where, list(how.problems.unread), has_types)
     if _has_columns(given):
         table = table_in_memory(given, "links", "{'source': 'p1', 'target': 'p2'}")
-        return _links_of_table(table, how, problems, untyped)
+        return _links_of_table(table, how, untyped)
     return _Links([_link(entry, untyped) for entry in given], [], [], False)
 
 
-def _links_of_table(
-    table: pa.Table, how: _Reading, problems: Problems, untyped: str | None
-) -> _Links:
+def _links_of_table(table: pa.Table, how: _Reading, untyped: str | None) -> _Links:
     """Links in memory, with their columns guessed as those of files."""
     names, place = table.column_names, Path("links")
     source, target, kind = edge_columns(names, how.settings, place)
     found = [
         as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None
     ]
-    collector = _Collector(problems, untyped)
+    collector = _Collector(how.problems, untyped)
     types = found[2] if kind else None
     collector.add_edges(EdgeBatch(found[0], found[1], lambda row: (place, f"row {row + 1}"), types))
     unread = [name for name in names if name not in (source, target, kind)]
@@ -512,14 +513,12 @@ def _link(entry: object, untyped: str | None) -> Link:
     return one, other, kind or untyped
 
 
-def _links_to_remove(
-    given: Links | None, how: _Reading, problems: Problems, live: LiveGraph | None
-) -> list[Link]:
+def _links_to_remove(given: Links | None, how: _Reading) -> list[Link]:
     """A column that is not understood may be the type of the links that are meant: then more than
     these would go.
     """
-    found = _links(given, how, problems, UNTYPED)
-    if found.unread and not found.has_types and live and live.link_types() - {UNTYPED}:
+    found = _links(given, how, UNTYPED)
+    if found.unread and not found.has_types and how.live.link_types() - {UNTYPED}:
         place = given if isinstance(given, str | Path) else "links"
         raise InputError(
             f"{place}: the column {found.unread[0]!r} means nothing here, so that all links of a "
@@ -530,12 +529,12 @@ def _links_to_remove(
     return found.links
 
 
-def _ids(given: str | Path | Iterable[str] | None, how: _Reading, problems: Problems) -> list[str]:
+def _ids(given: str | Path | Iterable[str] | None, how: _Reading) -> list[str]:
     if given is None:
         return []
     if isinstance(given, str | Path):
         check_files([Path(given)])
-        return _ids_in(Path(given), how, problems)
+        return _ids_in(Path(given), how)
     ids = plain_ids(given)
     strange = next((id for id in ids if not isinstance(id, str)), None)
     if strange is not None:
@@ -550,12 +549,12 @@ def _is_table(path: Path) -> bool:
     return file_kind(path) in set(KINDS) - {"txt"}
 
 
-def _ids_in(path: Path, how: _Reading, problems: Problems) -> list[str]:
+def _ids_in(path: Path, how: _Reading) -> list[str]:
     """The column of ids of a table, whose only column may have any name, or none; the lines of any
     other file, such as .txt.
     """
     if not _is_table(path):
-        return [line for _, line in read_lines(path, problems) if line]
+        return [line for _, line in read_lines(path, how.problems) if line]
     if not path.stat().st_size:
         return []
     settings = how.for_file(path)
@@ -565,7 +564,7 @@ def _ids_in(path: Path, how: _Reading, problems: Problems) -> list[str]:
         settings = replace(settings, header=False)
         names = table_columns(path, settings)
     name = names[0] if is_only else require_column("id", names, settings, path)
-    batches = read_table(path, problems, settings, only=[name], texts=[name], required=[name])
+    batches = read_table(path, how.problems, settings, only=[name], texts=[name], required=[name])
     return [id for batch in batches for id in as_strings(batch.columns[name]).to_pylist() if id]
 
 

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from graphformers.embedding.job import (
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import Plan, stay_in_memory
 from graphformers.embedding.settings import Cluster, EmbedSettings
-from graphformers.embedding.states import StatesKey, model_fingerprint
+from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.model.encoder import GraphFormers
@@ -45,8 +44,8 @@ class Worker:
     def __init__(
         self,
         folders: tuple[str, str, str],
-        plan: dict[str, Any],
-        states: str,
+        plan: Plan,
+        settings: EmbedSettings,
         device: str,
         threads: int,
     ) -> None:
@@ -54,8 +53,7 @@ class Worker:
 
         torch.set_num_threads(threads)
         model, graph, work = folders
-        self.plan = Plan(**plan | {"key": StatesKey(**plan["key"])})
-        self.settings = EmbedSettings(states=states)
+        self.plan, self.settings = plan, settings
         loaded, texts = GraphFormers.from_pretrained(model, device=device), TextGraph.load(graph)
         if model_fingerprint(loaded) != self.plan.key.model:
             raise GraphFormersError(
@@ -131,7 +129,7 @@ def embed_on_cluster(
     plan = Plan.of(model, graph, settings, cluster.device)
     folders = (model.source, graph.artifact.path, work_path(output))
     with (
-        _Actors(cluster, plan, folders, settings.states) as actors,
+        _Actors(cluster, plan, folders, settings) as actors,
         working(model, graph, output, plan, force=force, in_memory=False) as work,
     ):
         # Made once, before all workers look for them.
@@ -146,14 +144,18 @@ class _Actors:
     """The workers: as many as the cluster has room for, replaced when they die."""
 
     def __init__(
-        self, cluster: Cluster, plan: Plan, folders: tuple[Path, Path, Path], states: str
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        folders: tuple[Path, Path, Path],
+        settings: EmbedSettings,
     ) -> None:
         try:
             import ray
         except ImportError as error:
             raise MissingExtraError("ray", "embedding on a cluster", "ray") from error
         self._ray: Any = ray
-        self._cluster, self._plan, self._states = cluster, plan, states
+        self._cluster, self._plan, self._settings = cluster, plan, settings
         self._folders = tuple(str(path.resolve()) for path in folders)
         # The most pieces in which a worker read its batches.
         self._pieces = 1
@@ -206,7 +208,7 @@ class _Actors:
             Worker
         )
         actor = kind.remote(
-            self._folders, asdict(self._plan), self._states, self._cluster.device, threads
+            self._folders, self._plan, self._settings, self._cluster.device, threads
         )
         self._starting[actor.ready.remote()] = actor
 

@@ -184,7 +184,7 @@ class Workplace:
             )
         if before is None or differing:
             clear_work(self.path)
-            write_whole(place, json.dumps(self.plan.to_json(), indent=1).encode())
+            write_whole(place, json.dumps(asdict(self.plan), indent=1).encode())
 
     @property
     def is_begun(self) -> bool:

@@ -149,13 +149,9 @@ class Plan:
             self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8")
         )
 
-    def to_json(self) -> dict[str, object]:
-        """All fields, for JSON."""
-        return asdict(self)
-
     def differences(self, other: dict[str, object]) -> list[str]:
         """The differences to another plan, as text."""
-        own, theirs = _flat(self.to_json()), _flat(other)
+        own, theirs = _flat(asdict(self)), _flat(other)
         return [
             f"{name} {_short(theirs.get(name))}, now {_short(own[name])}"
             for name in own

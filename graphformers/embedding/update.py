@@ -100,7 +100,7 @@ class UpdateReport(Result):
         """Forward passes of the model."""
         return self.plain_forwards + self.center_forwards
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All fields, for JSON.
 
         Returns:
@@ -395,7 +395,7 @@ def update(
         store = VectorStore.load(path)
         with told_of_skipping():
             changes = gather_changes(
-                nodes, edges, remove, remove_edges, settings, store.live, **reading
+                store.live, nodes, edges, remove, remove_edges, settings, **reading
             )
         if model is None:
             model = load_model(store, device)

@@ -501,18 +501,14 @@ def table_from(data: Array) -> pa.Table:
 
 
 class FolderLock:
-    """The lock of a folder of vectors, held on the folder itself, which a compaction replaces."""
+    """The lock of a folder of vectors, held on the folder itself, which a compaction replaces.
+
+    Raises:
+        ArtifactError: If another process has it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = named(path)
-        self._handle = -1
-
-    def take(self) -> None:
-        """Takes the lock.
-
-        Raises:
-            ArtifactError: If another process has it.
-        """
         bring_back(self.path)
         try:
             handle = locked_handle(self.path)
@@ -523,7 +519,7 @@ class FolderLock:
                 f"{self.path}: is being changed by another process (an update or a server); try "
                 f"again later"
             )
-        self.hand_over(handle)
+        self._handle = handle
 
     def hand_over(self, handle: int) -> None:
         """Moves the lock to the locked folder open under `handle`, which replaced the old one."""
@@ -539,9 +535,8 @@ class FolderLock:
             )
 
     def release(self) -> None:
-        """Releases the lock."""
-        if self._handle >= 0:
-            os.close(self._handle)
+        """Releases the lock. Afterwards every check fails."""
+        os.close(self._handle)
         self._handle = -1
 
 
@@ -551,7 +546,6 @@ def locked(path: str | Path) -> Iterator[FolderLock]:
     process.
     """
     lock = FolderLock(Path(path))
-    lock.take()
     try:
         yield lock
     finally:

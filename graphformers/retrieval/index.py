@@ -18,12 +18,11 @@ import errno
 import json
 import logging
 import os
-import threading
 import weakref
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,7 +34,11 @@ from graphformers.files import checksum, put_in_place, write_whole
 from graphformers.progress import progress
 from graphformers.retrieval.coding import BLOCK, EXTRA, Coding, asked, coding_of, compared
 from graphformers.retrieval.hits import Hits, best_hits, merge_hits, top_hits
+from graphformers.retrieval.near import NearGraph, Searchable
 from graphformers.retrieval.overlay import Overlay
+
+if TYPE_CHECKING:
+    from usearch.index import Index as UsearchIndex
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +97,12 @@ class Index:
     """Finds the nearest nodes of a store: `Index.open(store).search(vectors, k)`."""
 
     def __init__(
-        self, store: VectorStore, graph: Any = None, facts: IndexFacts | None = None
+        self,
+        store: VectorStore,
+        graph: Searchable | None = None,
+        facts: IndexFacts | None = None,
     ) -> None:
-        self.store, self._graph, self.facts = store, graph, facts
+        self.store, self.graph, self.facts = store, graph, facts
         self._all: Array | None = None
         # The file that the HNSW graph is mapped from, if any.
         self.file: OpenFile | None = None
@@ -117,10 +123,10 @@ class Index:
         other.store = store
         return other
 
-    def through(self, graph: Any) -> "Index":
+    def through(self, graph: Searchable) -> "Index":
         """The same index with another HNSW graph, such as one in another process."""
         other = copy.copy(self)
-        other._graph = graph
+        other.graph = graph
         return other
 
     def with_width(self, width: int) -> "Index":
@@ -136,7 +142,7 @@ class Index:
         The HNSW graph of `before` stays, its nodes get their new numbers; vectors that it does not
         know are searched exactly.
         """
-        if self._graph is None:
+        if self.graph is None:
             return Index(store)
         nodes = before.live.nodes()
         numbers = np.full(before.live.num_numbers, -1, dtype=np.int64)
@@ -145,7 +151,7 @@ class Index:
         unseen = np.union1d(changed, numbers[self._unseen])
         numbers[before.overtaken()] = -1
         mine = np.arange(before.num_base) if self._numbers is None else self._numbers
-        other = Index(store, self._graph, self.facts)
+        other = Index(store, self.graph, self.facts)
         other._numbers = np.where(mine >= 0, numbers[mine], -1)
         other._unseen = unseen[unseen >= 0]
         return other
@@ -165,7 +171,7 @@ class Index:
 
     @property
     def is_exact(self) -> bool:
-        return self._graph is None
+        return self.graph is None
 
     def search(
         self, queries_QD: Array, k: int, *, allowed: Array | None = None, are_nodes: bool = False
@@ -196,7 +202,7 @@ class Index:
                 np.zeros((len(queries_QD), 0), dtype=np.int64),
                 np.zeros((len(queries_QD), 0), dtype=np.float32),
             )
-        if self._graph is None or (allowed is not None and allowed.sum() < EXACT_BELOW):
+        if self.graph is None or (allowed is not None and allowed.sum() < EXACT_BELOW):
             return self._search_all(queries_QD, k, allowed)
         return self._search_graph(queries_QD, k, allowed, are_nodes=are_nodes)
 
@@ -277,13 +283,10 @@ class Index:
 
     def _walk(self, queries_QD: Array, count: int, *, are_nodes: bool) -> Array:
         """(Q, count) base nodes that the HNSW graph finds, -1 where it finds fewer."""
+        assert self.graph is not None, "there is an HNSW graph"
         assert self.facts is not None, "a graph has its facts"
         width = self.facts.node_width if are_nodes else self.facts.search_width
-        found = self._graph.search(asked(queries_QD, self.facts.precision), count, width)
-        keys_QM = np.atleast_2d(found.keys).astype(np.int64)
-        # usearch answers a single query in another shape, without empty places.
-        if len(queries_QD) > 1:
-            keys_QM[np.arange(keys_QM.shape[1]) >= found.counts[:, None]] = -1
+        keys_QM = self.graph.search(asked(queries_QD, self.facts.precision), count, width)
         return (
             keys_QM if self._numbers is None else np.where(keys_QM >= 0, self._numbers[keys_QM], -1)
         )
@@ -315,20 +318,21 @@ def build_index(store: VectorStore) -> Index:
     """Builds the index of a store's base, measures its recall, and saves it beside the vectors."""
     trial, of_nodes = Trial.of(store), Trial.of_nodes(store)
     coding = coding_of(store, "i8")
-    index, recall = _built(store, trial, of_nodes, coding)
+    graph, facts = _built(store, trial, of_nodes, coding)
     # A few numbers are so large that eight bits hold nothing of the others.
-    if recall < RECALL:
-        other, recall_of_other = _built(store, trial, of_nodes, replace(coding, precision="f16"))
-        index, recall = (other, recall_of_other) if recall_of_other > recall else (index, recall)
-    logger.info(f"index of {store.num_base:,} vectors: recall@10 {recall:.3f}")
-    assert index.facts is not None, "a graph has its facts"
+    if facts.recall < RECALL:
+        other, other_facts = _built(store, trial, of_nodes, replace(coding, precision="f16"))
+        if other_facts.recall > facts.recall:
+            graph, facts = other, other_facts
+    logger.info(f"index of {store.num_base:,} vectors: recall@10 {facts.recall:.3f}")
+    index = Index(store, NearGraph(graph), facts)
     try:
         if open_artifact(store.path, KIND, VERSION).fingerprint != store.artifact.fingerprint:
             # Another base replaced this one, with an index of its own.
             return index
         with put_in_place(store.path / FILE) as draft:
-            index._graph.graph.save(str(draft))
-            index.facts = replace(index.facts, checksum=checksum(draft))
+            graph.save(str(draft))
+            index.facts = replace(facts, checksum=checksum(draft))
         write_whole(store.path / ABOUT, (json.dumps(asdict(index.facts), indent=1) + "\n").encode())
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -342,24 +346,21 @@ def build_index(store: VectorStore) -> Index:
 
 def _built(
     store: VectorStore, trial: "Trial", of_nodes: "Trial", coding: Coding
-) -> tuple[Index, float]:
-    """An index in memory, and its recall."""
+) -> "tuple[UsearchIndex, IndexFacts]":
+    """An HNSW graph in memory, and its facts."""
     graph = _empty_graph(coding.size, coding.precision)
     with progress("Indexing", store.num_base, "vectors") as task:
         edges = sorted({0, *range(FIRST, store.num_base, BLOCK // 4), store.num_base})
         for start, end in pairwise(edges):
             nodes = np.arange(start, end)
-            graph.graph.add(nodes, coding.stored(compared(store, nodes)), threads=0 if start else 1)
+            graph.add(nodes, coding.stored(compared(store, nodes)), threads=0 if start else 1)
             task.advance(len(nodes))
     made = (store.artifact.fingerprint, store.num_base, coding.precision, CONNECTIVITY, BUILD_WIDTH)
     facts = IndexFacts(*made, search_width=WIDTHS[0], node_width=WIDTHS[0], recall=0, checksum="")
-    width, recall = trial.choose_width(Index(store, graph, facts), LEAST_WIDTH)
-    node_width, _ = of_nodes.choose_width(Index(store, graph, facts), WIDTHS[0])
-    return Index(
-        store,
-        graph,
-        replace(facts, search_width=width, node_width=min(node_width, width), recall=recall),
-    ), recall
+    index = Index(store, NearGraph(graph), facts)
+    width, recall = trial.choose_width(index, LEAST_WIDTH)
+    node_width = min(of_nodes.choose_width(index, WIDTHS[0])[0], width)
+    return graph, replace(facts, search_width=width, node_width=node_width, recall=recall)
 
 
 def load_index(store: VectorStore) -> Index | None:
@@ -381,35 +382,21 @@ def load_index(store: VectorStore) -> Index | None:
         return None
     graph = _empty_graph(store.size + EXTRA, facts.precision)
     # Exactly this file: a compaction may replace it at any moment.
-    graph.graph.view(str(file.path))
-    found = Index(store, graph, facts)
+    graph.view(str(file.path))
+    found = Index(store, NearGraph(graph), facts)
     found.file = file
     return found
 
 
-class NearGraph:
-    """usearch's HNSW graph, with the search width as an argument."""
-
-    def __init__(self, graph: Any) -> None:
-        self.graph, self._guard = graph, threading.Lock()
-
-    def search(self, rows: Array, count: int, width: int) -> Any:
-        with self._guard:
-            self.graph.expansion_search = width
-            return self.graph.search(rows, count)
-
-
-def _empty_graph(size: int, precision: str) -> NearGraph:
+def _empty_graph(size: int, precision: str) -> "UsearchIndex":
     from usearch.index import Index as UsearchIndex
 
-    return NearGraph(
-        UsearchIndex(
-            ndim=size,
-            metric="ip",
-            dtype=precision,
-            connectivity=CONNECTIVITY,
-            expansion_add=BUILD_WIDTH,
-        )
+    return UsearchIndex(
+        ndim=size,
+        metric="ip",
+        dtype=precision,
+        connectivity=CONNECTIVITY,
+        expansion_add=BUILD_WIDTH,
     )
 
 

@@ -7,7 +7,7 @@ everything special written as %XX, and may hold anything, slashes included.
 
 import asyncio
 import base64
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import unquote
 
@@ -15,9 +15,12 @@ import msgspec
 import numpy as np
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi import Path as Part
+from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
+from graphformers.data.arrays import Array
 from graphformers.serve import nodes
 from graphformers.serve.bodies import (
     LIMITS,
@@ -37,6 +40,7 @@ from graphformers.serve.refusals import TOO_LONG, NotReadyError, add_errors
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import (
     AddEdges,
+    Answer,
     DeleteNode,
     NotFoundError,
     PutNode,
@@ -55,6 +59,11 @@ NodeId = Annotated[
     ),
 ]
 API = ("/nodes", "/search", "/edges", "/map", "/info")
+# Searches by id.
+SEARCHES = {
+    "similar": "The nodes nearest to a node",
+    "links": "The likeliest links it does not have yet",
+}
 NEAR = {  # what `asked` reads
     "parameters": [
         {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
@@ -117,10 +126,6 @@ class State:
         self._engine = engine
 
     @property
-    def is_ready(self) -> bool:
-        return self._engine is not None
-
-    @property
     def engine(self) -> Engine:
         if self._engine is None:
             raise NotReadyError
@@ -139,6 +144,7 @@ def make_app(settings: ServeSettings) -> tuple[Gate, State]:
         docs_url=None,  # those pages load their scripts from elsewhere
         redoc_url=None,
         responses=ERRORS,
+        default_response_class=Response,
         dependencies=[Depends(known_parameters)],
     )
     app.state.shared = state
@@ -166,7 +172,7 @@ def refuse_others(given: QueryParams, known: Sequence[str]) -> None:
         raise RefusedError(f"no parameter {strange[:50]!r} in this address; {there}")
 
 
-def as_json(content: Any, status: int = 200) -> Response:
+def as_json(content: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
@@ -192,22 +198,19 @@ def make_shortcut(app: FastAPI, state: State) -> Shortcut:
     It gives None for whatever is not one that can be answered; the app then says what is wrong with
     it.
     """
-    paths = {
-        path: route
+    routes = {
+        route.name: route
         for route in app.routes
-        if (path := getattr(route, "path", "")).startswith("/nodes/{id}/")
+        if isinstance(route, APIRoute) and route.name in SEARCHES
     }
-    routes = {path.rpartition("/")[2]: route for path, route in paths.items()}
 
-    async def shortcut(scope: MutableMapping[str, Any]) -> bytes | None:
+    async def shortcut(scope: Scope) -> bytes | None:
         parts = scope["path"].split("/")
-        if scope["method"] != "GET" or len(parts) != 4 or parts[3] not in ("similar", "links"):
+        if scope["method"] != "GET" or len(parts) != 4 or parts[3] not in routes:
             return None
         scope["route"] = routes[parts[3]]
         try:
-            return await near(
-                state, parts[2], QueryParams(scope["query_string"]), is_unlinked=parts[3] == "links"
-            )
+            return await near(state, parts[3], parts[2], QueryParams(scope["query_string"]))
         except TimeoutError:
             raise RefusalError(504, TOO_LONG) from None
         except Exception:
@@ -216,10 +219,10 @@ def make_shortcut(app: FastAPI, state: State) -> Shortcut:
     return shortcut
 
 
-async def near(state: State, id: str, given_with: QueryParams, *, is_unlinked: bool) -> bytes:
-    """The answer to a search by id, as the address has it."""
+async def near(state: State, kind: str, id: str, given_with: QueryParams) -> bytes:
+    """The answer to a search by id, one of SEARCHES, as the address has it."""
     k, filters = asked(given_with)
-    question = Question(k, decoded(id), is_unlinked=is_unlinked, filters=filters)
+    question = Question(k, decoded(id), is_unlinked=kind == "links", filters=filters)
     return await state.engine.searches.do(question, state.limits.seconds)
 
 
@@ -242,18 +245,14 @@ def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
 
 
 def _add_reading(app: FastAPI, state: State) -> None:
-    async def read(readings: list[Reading]) -> list[Any]:
+    async def read(readings: list[Reading]) -> list[Array]:
         return list(
             await asyncio.gather(
                 *(state.engine.texts.do(reading, state.limits.seconds) for reading in readings)
             )
         )
 
-    @app.post(
-        "/search",
-        summary="The nodes nearest to a text, a node or a vector",
-        response_class=Response,
-    )
+    @app.post("/search", summary="The nodes nearest to a text, a node or a vector")
     async def search(body: SearchBody) -> Response:
         engine, filters = state.engine, tuple(body.where)
         given = [name for name in ("text", "id", "vector") if getattr(body, name) is not None]
@@ -281,9 +280,7 @@ def _add_reading(app: FastAPI, state: State) -> None:
         found = await engine.searches.do(question, state.limits.seconds)
         return Response(found, media_type="application/json")
 
-    @app.post(
-        "/v1/embeddings", summary="Vectors of texts, in OpenAI's shape", response_class=Response
-    )
+    @app.post("/v1/embeddings", summary="Vectors of texts, in OpenAI's shape")
     async def embeddings(body: EmbeddingsBody) -> Response:
         engine = state.engine
         texts = [body.input] if isinstance(body.input, str) else body.input
@@ -318,7 +315,7 @@ def _add_reading(app: FastAPI, state: State) -> None:
         return as_json({"object": "list", "data": data, "model": engine.name, "usage": usage})
 
 
-def as_base64(vector: Any) -> str:
+def as_base64(vector: Array) -> str:
     """Little-endian float32, as OpenAI's clients ask for it."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
@@ -336,56 +333,29 @@ def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]
 
 
 def _add_nodes(app: FastAPI, state: State) -> None:
-    async def found(request: Request, *, is_unlinked: bool) -> Response:
-        content = await near(
-            state, request.path_params["id"], request.query_params, is_unlinked=is_unlinked
-        )
+    async def found(request: Request) -> Response:
+        kind, id = request.scope["route"].name, request.path_params["id"]
+        content = await near(state, kind, id, request.query_params)
         return Response(content, media_type="application/json")
 
-    @app.get(
-        "/nodes/{id}/similar",
-        summary="The nodes nearest to a node",
-        response_class=Response,
-        openapi_extra=NEAR,
-    )
-    async def similar(request: Request) -> Response:
-        return await found(request, is_unlinked=False)
+    for kind, summary in SEARCHES.items():
+        path = f"/nodes/{{id}}/{kind}"
+        app.add_api_route(path, found, name=kind, summary=summary, openapi_extra=NEAR)
 
-    @app.get(
-        "/nodes/{id}/links",
-        summary="The likeliest links it does not have yet",
-        response_class=Response,
-        openapi_extra=NEAR,
-    )
-    async def links(request: Request) -> Response:
-        return await found(request, is_unlinked=True)
-
-    @app.get(
-        "/nodes/{id}/ego",
-        summary="A node, some neighbours, and the links among them",
-        response_class=Response,
-    )
+    @app.get("/nodes/{id}/ego", summary="A node, some neighbours, and the links among them")
     async def ego(id: NodeId, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> Response:
         return as_json(nodes.ego(state.engine.view, decoded(id), limit))
 
-    @app.get(
-        "/nodes/{id}/attention",
-        summary="Whom the model listened to when it read a node",
-        response_class=Response,
-    )
+    @app.get("/nodes/{id}/attention", summary="Whom the model listened to when it read a node")
     async def attention(id: NodeId) -> Response:
         engine = state.engine
         view, name = engine.view, decoded(id)
         view.node(name)
 
-        async def look() -> dict[str, Any]:
-            async with state.looking:
-                return await asyncio.to_thread(nodes.attention, view, engine.model, name)
+        async with asyncio.timeout(state.limits.seconds), state.looking:
+            return as_json(await asyncio.to_thread(nodes.attention, view, engine.model, name))
 
-        async with asyncio.timeout(state.limits.seconds):
-            return as_json(await look())
-
-    @app.get("/nodes/{id}", summary="A node: text, columns, neighbours", response_class=Response)
+    @app.get("/nodes/{id}", summary="A node: text, columns, neighbours")
     async def node(
         id: NodeId,
         limit: Annotated[int, Query(ge=0, le=1000)] = 50,
@@ -395,7 +365,7 @@ def _add_nodes(app: FastAPI, state: State) -> None:
 
 
 def _add_writing(app: FastAPI, state: State) -> None:
-    async def write(change: Write) -> dict[str, Any]:
+    async def write(change: Write) -> Answer:
         if not state.engine.is_writable:
             raise HTTPException(403, "this server is read-only: its folder cannot be written to")
         return await state.engine.writes.do(change, state.limits.write_seconds)
@@ -403,7 +373,6 @@ def _add_writing(app: FastAPI, state: State) -> None:
     @app.put(
         "/nodes/{id}",
         summary="Add or change a node; it is searchable when the answer comes",
-        response_class=Response,
         responses=PUT,
     )
     async def put_node(id: NodeId, body: NodeBody) -> Response:
@@ -412,7 +381,7 @@ def _add_writing(app: FastAPI, state: State) -> None:
         )
         return as_json(answer, 201 if answer["is_new"] else 200)
 
-    @app.post("/edges", summary="Link nodes", response_class=Response)
+    @app.post("/edges", summary="Link nodes")
     async def post_edges(body: EdgesBody) -> Response:
         return as_json(
             await write(
@@ -427,7 +396,6 @@ def _add_writing(app: FastAPI, state: State) -> None:
         summary=(
             "Remove all links of two nodes, or those of one type; an empty type means those without"
         ),
-        response_class=Response,
     )
     async def delete_edge(
         source: Annotated[Id, Query()],
@@ -436,22 +404,22 @@ def _add_writing(app: FastAPI, state: State) -> None:
     ) -> Response:
         return as_json(await write(RemoveEdge(source, target, type)))
 
-    @app.delete("/nodes/{id}", summary="Remove a node and its links", response_class=Response)
+    @app.delete("/nodes/{id}", summary="Remove a node and its links")
     async def delete_node(id: NodeId) -> Response:
         return as_json(await write(DeleteNode(decoded(id))))
 
 
 def _add_page(app: FastAPI, state: State) -> None:
-    @app.get("/health", summary="Whether the server is alive", response_class=Response)
+    @app.get("/health", summary="Whether the server is alive")
     async def health() -> Response:
         return as_json({"status": "alive"})
 
-    @app.get("/ready", summary="Whether it can answer", response_class=Response)
+    @app.get("/ready", summary="Whether it can answer")
     async def ready() -> Response:
         state.engine  # noqa: B018
         return as_json({"status": "ready"})
 
-    @app.get("/info", summary="What is served", response_class=Response)
+    @app.get("/info", summary="What is served")
     async def info() -> Response:
         reads = state.settings.read_token is not None
         needs = {"read": reads, "write": reads or state.settings.write_token is not None}
@@ -464,11 +432,11 @@ def _add_page(app: FastAPI, state: State) -> None:
             }
         )
 
-    @app.get("/metrics", summary="Numbers for Prometheus", response_class=Response)
+    @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
         return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/map", summary="All nodes, or a sample of them, on a plane", response_class=Response)
+    @app.get("/map", summary="All nodes, or a sample of them, on a plane")
     async def whole_map(request: Request) -> Response:
         state.engine  # noqa: B018
         assert state.map is not None
@@ -482,7 +450,7 @@ def _add_page(app: FastAPI, state: State) -> None:
 
         return Response(gzip.decompress(body), media_type="application/json")
 
-    @app.post("/map/places", summary="Where nodes are on the map", response_class=Response)
+    @app.post("/map/places", summary="Where nodes are on the map")
     async def places(body: PlacesBody) -> Response:
         state.engine  # noqa: B018
         assert state.map is not None
@@ -499,7 +467,7 @@ def _add_page(app: FastAPI, state: State) -> None:
         return sent(state.files[name], request)
 
 
-def limits_told(state: State) -> dict[str, Any]:
+def limits_told(state: State) -> dict[str, int]:
     return {
         name: getattr(state.limits, name)
         for name in ("body_bytes", "text_letters", "texts", "neighbors", "edges", "k")

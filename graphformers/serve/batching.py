@@ -12,13 +12,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+# Of a thread that waits, or of an event loop.
+AnyFuture = Future[Result] | asyncio.Future[Result]
+Settled = tuple[AnyFuture[Result], Result | Exception]
 
 
 class BusyError(Exception):
@@ -49,8 +52,7 @@ class Batcher(Generic[Job, Result]):
     ) -> None:
         self.name, self._work = name, work
         self._most, self._patience, self._most_waiting = most, patience, most_waiting
-        # Jobs with their futures, of concurrent.futures or of an event loop.
-        self._jobs: deque[tuple[Job, Any]] = deque()
+        self._jobs: deque[tuple[Job, AnyFuture[Result]]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         # Called with the size of every batch.
@@ -103,7 +105,7 @@ class Batcher(Generic[Job, Result]):
         for thread in self._threads:
             thread.join()
 
-    def _add(self, job: Job, future: Any) -> None:
+    def _add(self, job: Job, future: AnyFuture[Result]) -> None:
         with self._changed:
             if self._is_closed or len(self._jobs) >= self._most_waiting:
                 waiting = f"{len(self._jobs):,} are waiting already"
@@ -131,7 +133,7 @@ class Batcher(Generic[Job, Result]):
                 # The batch is answered; the thread must continue with the next one.
                 logger.warning(f"{self.name}: {type(error).__name__}: {error}")
 
-    def _next(self) -> list[tuple[Job, Any]]:
+    def _next(self) -> list[tuple[Job, AnyFuture[Result]]]:
         """The next batch; empty after `close`."""
         with self._changed:
             while True:
@@ -153,32 +155,30 @@ class Batcher(Generic[Job, Result]):
                     return batch
 
 
-def _is_wanted(future: Any) -> bool:
+def _is_wanted(future: AnyFuture[Result]) -> bool:
     return (
         future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.done()
     )
 
 
-def _settle(results: list[tuple[Any, Any]]) -> None:
+def _settle(results: list[Settled[Result]]) -> None:
     """Delivers results; those of an event loop together, because waking it is expensive."""
-    of_loops: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
+    of_loops: dict[asyncio.AbstractEventLoop, list[Settled[Result]]] = {}
     for future, result in results:
         if isinstance(future, Future):
-            _set(future, result)
+            _set_all([(future, result)])
         else:
             of_loops.setdefault(future.get_loop(), []).append((future, result))
     for loop, pairs in of_loops.items():
         loop.call_soon_threadsafe(_set_all, pairs)
 
 
-def _set_all(pairs: list[tuple[Any, Any]]) -> None:
+def _set_all(pairs: Sequence[Settled[Result]]) -> None:
     for future, result in pairs:
-        if not future.done():
-            _set(future, result)
-
-
-def _set(future: Any, result: Any) -> None:
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+        # An event loop gives up by itself.
+        if future.done():
+            continue
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

@@ -3,7 +3,7 @@ with 422.
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, LiteralString
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,19 +13,16 @@ from graphformers.serve.settings import Limits
 LIMITS = Limits()
 
 
-def _with_words(text: str) -> str:
-    if not text.strip():
-        raise ValueError("nothing but blanks given, expected some words")
-    return text
+def _not_blank(expected: str) -> AfterValidator:
+    def check(given: str) -> str:
+        if not given.strip():
+            raise ValueError(f"nothing but blanks given, expected {expected}")
+        return given
+
+    return AfterValidator(check)
 
 
-def _with_something(id: str) -> str:
-    if not id.strip():
-        raise ValueError("nothing but blanks given, expected the id of a node")
-    return id
-
-
-def _within_64_bits(value: Any) -> Any:
+def _within_64_bits(value: object) -> object:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a whole number beyond 64 bits given")
     if isinstance(value, float) and not math.isfinite(value):
@@ -33,11 +30,9 @@ def _within_64_bits(value: Any) -> Any:
     return value
 
 
-Text = Annotated[
-    str, Field(min_length=1, max_length=LIMITS.text_letters), AfterValidator(_with_words)
-]
+Text = Annotated[str, Field(min_length=1, max_length=LIMITS.text_letters), _not_blank("some words")]
 Id = Annotated[
-    str, Field(min_length=1, max_length=LIMITS.id_letters), AfterValidator(_with_something)
+    str, Field(min_length=1, max_length=LIMITS.id_letters), _not_blank("the id of a node")
 ]
 Ids = Annotated[list[Id], Field(max_length=LIMITS.neighbors)]
 Texts = Annotated[list[Text], Field(max_length=LIMITS.neighbors)]
@@ -57,7 +52,7 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_known_fields(cls, given: Any) -> Any:
+    def _has_known_fields(cls, given: object) -> object:
         """Pydantic's own words for both do not say which fields there are."""
         fields = cls.model_fields
         if not isinstance(given, dict):
@@ -75,7 +70,7 @@ class Body(BaseModel):
         return given
 
 
-def _wrong(kind: Any, words: Any) -> PydanticCustomError:
+def _wrong(kind: LiteralString, words: LiteralString) -> PydanticCustomError:
     """An error with these words, braces and all: without a context nothing is put in their
     place.
     """

@@ -11,8 +11,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -174,9 +173,7 @@ class Engine:
 
     def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
         """Responses as JSON; questions of the same kind are one search."""
-        view = self.view
-        search = _Search(view, questions)
-        return search.answers()
+        return _Search(self.view, questions).answers()
 
     def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
         if self._updater is None:
@@ -218,23 +215,16 @@ class Engine:
             except (GraphFormersError, OSError) as error:
                 # Such as a full disk; nothing was changed.
                 if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
-                    return [*self._one_by_one(writes, taken, answers), *later]
+                    # One by one, so that only the wrong one fails.
+                    again = [i for one in taken for i in self._write_group(writes, [one], answers)]
+                    return again + later
                 for i in taken:
                     answers[i] = error
                 return later
-            self._show(self._updater.store)
+            with self._swapping:
+                state = self._updater.store.fork()
+                self.view = View(state, self.view.index.on(state))
         return later
-
-    def _one_by_one(
-        self, writes: list[Write], taken: list[int], answers: list[Answer | Exception | None]
-    ) -> list[int]:
-        """Applies the changes of a failed group one by one, so that only the wrong one fails."""
-        return [i for one in taken for i in self._write_group(writes, [one], answers)]
-
-    def _show(self, store: VectorStore) -> None:
-        with self._swapping:
-            state = store.fork()
-            self.view = View(state, self.view.index.on(state))
 
     def _compact_if_due(self) -> None:
         """Writes base and log as a new base if it is due. Reads continue, writes wait.
@@ -246,7 +236,7 @@ class Engine:
         if (
             updater is None
             or self._lock is None
-            or self._is_indexing()
+            or (self._indexing is not None and self._indexing.is_alive())
             or updater.store.log.end < self._patient
             or not compaction.is_due(updater.store, self.settings.compaction)
         ):
@@ -273,9 +263,6 @@ class Engine:
             self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
             self._indexing.start()
 
-    def _is_indexing(self) -> bool:
-        return self._indexing is not None and self._indexing.is_alive()
-
     def _index_anew(self) -> None:
         try:
             index = open_index(self.view.store)
@@ -296,7 +283,7 @@ class Engine:
         """Number of tokens of a text that the model reads."""
         return min(len(self.model.tokenizer.encode([text])[0]), self.model.config.max_tokens)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, object]:
         """Numbers that describe the store and the server."""
         view = self.view
         store, facts = view.store, view.index.facts
@@ -323,97 +310,93 @@ class Engine:
 def open_index(store: VectorStore) -> Index:
     """The index of a store, searched in worker processes unless every search is exact."""
     index = Index.open(store)
-    if index.is_exact:
-        return index
-    # An index that was just built is in memory.
-    if index.file is None:
+    # An index that was just built is in memory, where processes cannot map it.
+    if not index.is_exact and index.file is None:
         index = load_index(store) or index
-    if index.file is None or index.facts is None:
+    if index.file is None or index.graph is None:
         return index
-    return index.through(Walker(index.file, index._graph, num_processes=SEARCHERS))
+    return index.through(Walker(index.file, index.graph, SEARCHERS))
+
+
+@dataclass
+class _Sought:
+    """A question on one snapshot, and what was found for it."""
+
+    question: Question
+    vector: Array | None
+    node: int = -1
+    # The node and its neighbours, where these are left out.
+    linked: Array | None = None
+    nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    scores: Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    error: Exception | None = None
 
 
 class _Search:
     """Some questions, answered on one snapshot."""
 
     def __init__(self, view: View, questions: list[Question]) -> None:
-        self.view, self.questions = view, questions
-        self.errors: dict[int, Exception] = {}
+        self.view = view
+        self.sought = [_Sought(question, question.vector) for question in questions]
         live = view.store.live
-        asked = [i for i, question in enumerate(questions) if question.id is not None]
-        found = live.find([str(questions[i].id) for i in asked])
-        self.nodes = dict(zip(asked, found.tolist(), strict=True))
-        for i, node in self.nodes.items():
+        by_id = [one for one in self.sought if one.question.id is not None]
+        found = live.find([str(one.question.id) for one in by_id])
+        vectors = iter(view.store.raw(found[found >= 0]).floats())
+        for one, node in zip(by_id, found.tolist(), strict=True):
+            one.node = node
             if node < 0:
-                self.errors[i] = NotFoundError(f"no node with the id {questions[i].id!r}")
-        known = np.array([node for node in found.tolist() if node >= 0], dtype=np.int64)
-        vectors = iter(view.store.raw(known).floats())
-        self.vectors = [
-            (next(vectors) if i not in self.errors else None)
-            if question.id is not None
-            else question.vector
-            for i, question in enumerate(questions)
-        ]
-        wanted = {name for question in questions for name in question.columns}
-        columns = live.column_names() if wanted else []
-        # After the vectors: each known id has one.
-        for i, question in enumerate(questions):
+                one.error = NotFoundError(f"no node with the id {one.question.id!r}")
+                continue
+            one.vector = next(vectors)
+            if one.question.is_unlinked:
+                one.linked = np.append(live.row(node), node)
+        columns = live.column_names() if any(question.columns for question in questions) else []
+        for one in self.sought:
             try:
-                check_columns(question.columns, columns)
+                check_columns(one.question.columns, columns)
             except GraphFormersError as error:
-                self.errors[i] = RefusedError(str(error))
+                one.error = RefusedError(str(error))
 
     def answers(self) -> list[bytes | Exception]:
-        hits: list[tuple[Array, Array] | None] = [None] * len(self.questions)
+        """A response or an error for each question."""
         for (wanted, filters, mask, are_nodes), group in self._groups().items():
             try:
                 allowed = self._allowed(filters, mask)
-                queries = np.stack([self.vectors[i] for i in group])  # type: ignore[misc]
+                queries = np.stack([one.vector for one in group])  # type: ignore[misc]
                 found = self.view.index.search(
                     queries, wanted, allowed=allowed, are_nodes=are_nodes
                 )
-            except GraphFormersError as error:
-                self.errors |= dict.fromkeys(group, RefusedError(str(error)))
-                continue
             # These questions failed; the others are answered.
             except Exception as error:
-                self.errors |= dict.fromkeys(group, error)
+                is_refused = isinstance(error, GraphFormersError)
+                for one in group:
+                    one.error = RefusedError(str(error)) if is_refused else error
                 continue
-            for row, i in enumerate(group):
+            for row, one in enumerate(group):
                 nodes, scores = found.nodes_QK[row], found.scores_QK[row]
-                kept = nodes >= 0
-                if i in self.nodes:
-                    kept &= (
-                        ~np.isin(nodes, self._left_out(i))
-                        if self.questions[i].is_unlinked
-                        else nodes != self.nodes[i]
-                    )
-                k = self.questions[i].k
-                hits[i] = (nodes[kept][:k], scores[kept][:k])
-        return self._told(hits)
+                kept = (nodes >= 0) & (nodes != one.node)
+                if one.linked is not None:
+                    kept &= ~np.isin(nodes, one.linked)
+                k = one.question.k
+                one.nodes, one.scores = nodes[kept][:k], scores[kept][:k]
+        return self._responses()
 
-    def _groups(self) -> dict[tuple[int, tuple[str, ...], int, bool], list[int]]:
+    def _groups(self) -> dict[tuple[int, tuple[str, ...], int, bool], list[_Sought]]:
         """Questions that form one search: same number of hits, filters, and node to unlink."""
-        groups: dict[tuple[int, tuple[str, ...], int, bool], list[int]] = {}
-        for i, question in enumerate(self.questions):
-            if i in self.errors:
+        groups: dict[tuple[int, tuple[str, ...], int, bool], list[_Sought]] = {}
+        for one in self.sought:
+            if one.error is not None:
                 continue
-            wanted, mask = question.k + (question.id is not None), -1
-            if question.is_unlinked:
-                count = len(self._left_out(i))
-                if count > MANY_LINKS:
-                    wanted, mask = question.k, self.nodes[i]
+            is_node, k = one.node >= 0, one.question.k
+            wanted, mask = k + is_node, -1
+            if one.linked is not None:
+                if len(one.linked) > MANY_LINKS:
+                    wanted, mask = k, one.node
                 else:
                     # Rounded up, so that more questions go together.
-                    wanted = 1 << (question.k + count - 1).bit_length()
-            groups.setdefault((wanted, question.filters, mask, question.id is not None), []).append(
-                i
-            )
+                    wanted = 1 << (k + len(one.linked) - 1).bit_length()
+            groups.setdefault((wanted, one.question.filters, mask, is_node), []).append(one)
         return groups
-
-    def _left_out(self, i: int) -> Array:
-        node = self.nodes[i]
-        return np.append(self.view.store.live.row(node), node)
 
     def _allowed(self, filters: tuple[str, ...], mask: int) -> Array | None:
         live = self.view.store.live
@@ -423,49 +406,41 @@ class _Search:
             allowed[np.append(live.row(mask), mask)] = False
         return allowed
 
-    def _told(self, hits: list[tuple[Array, Array] | None]) -> list[bytes | Exception]:
+    def _responses(self) -> list[bytes | Exception]:
         """Fetches ids and texts for all questions together."""
         live = self.view.store.live
-        everyone = np.concatenate(
-            [found[0] for found in hits if found is not None] or [np.zeros(0, dtype=np.int64)]
-        )
-        told = iter(zip(live.ids_of(everyone), live.texts_of(everyone), strict=True))
+        everyone = np.concatenate([one.nodes for one in self.sought])
+        shown = iter(zip(live.ids_of(everyone), live.texts_of(everyone), strict=True))
         answers: list[bytes | Exception] = []
-        for i, found in enumerate(hits):
-            if found is None:
-                answers.append(self.errors[i])
+        for one in self.sought:
+            shown_of = [next(shown) for _ in one.nodes]
+            if one.error is not None:
+                answers.append(one.error)
                 continue
-            told_of = [next(told) for _ in found[0]]
             try:
-                answers.append(
-                    msgspec.json.encode(
-                        {"matches": self._matches(self.questions[i], *found, told_of)}, enc_hook=str
-                    )
-                )
+                content = {"matches": self._matches(one, shown_of)}
+                answers.append(msgspec.json.encode(content, enc_hook=str))
             # This question failed; the others are answered.
             except Exception as error:
                 answers.append(error)
         return answers
 
-    def _matches(
-        self, question: Question, nodes: Array, scores: Array, told: list[tuple[str, str]]
-    ) -> list[dict[str, Any]]:
-        matches: list[dict[str, Any]] = [
-            {"id": id, "score": score, "text": text}
-            for (id, text), score in zip(told, scores.tolist(), strict=True)
-        ]
-        if question.columns:
-            for match, values in zip(
-                matches, self.view.store.live.values_of(nodes, question.columns), strict=True
-            ):
+    def _matches(self, one: _Sought, shown: list[tuple[str, str]]) -> list[dict[str, object]]:
+        columns = self.view.store.live.values_of(one.nodes, one.question.columns)
+        matches: list[dict[str, object]] = []
+        for (id, text), score, node, values in zip(
+            shown, one.scores.tolist(), one.nodes.tolist(), columns, strict=True
+        ):
+            match: dict[str, object] = {"id": id, "score": score, "text": text}
+            if one.question.columns:
                 match["columns"] = values
-        if question.num_neighbors:
-            for match, node in zip(matches, nodes.tolist(), strict=True):
-                match |= neighbors_of(self.view, node, question.num_neighbors)
+            if one.question.num_neighbors:
+                match |= neighbors_of(self.view, node, one.question.num_neighbors)
+            matches.append(match)
         return matches
 
 
-def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, Any]:
+def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, object]:
     """Some neighbours of a node with their texts, and their total number."""
     live = view.store.live
     row = live.row(node)

@@ -8,23 +8,18 @@ import hmac
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graphformers.serve.metrics import Metrics
 from graphformers.serve.settings import ServeSettings
 
 access = logging.getLogger("graphformers.serve.access")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
-Shortcut = Callable[[MutableMapping[str, Any]], Awaitable[bytes | None]]
+Shortcut = Callable[[Scope], Awaitable[bytes | None]]
 
 # These paths reveal nothing about the graph.
 PUBLIC = ("/", "/health", "/ready", "/favicon.ico", "/openapi.json")
@@ -108,7 +103,7 @@ class Gate:
     """
 
     def __init__(
-        self, app: App, settings: ServeSettings, metrics: Metrics, shortcut: Shortcut
+        self, app: ASGIApp, settings: ServeSettings, metrics: Metrics, shortcut: Shortcut
     ) -> None:
         self.app, self.settings, self.limits, self.metrics = app, settings, settings.limits, metrics
         self._shortcut = shortcut
@@ -118,7 +113,7 @@ class Gate:
         self._writers = [token.encode() for token in (write,) if token]
         self._readers = [token.encode() for token in (read, write) if token] if read else []
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -155,7 +150,7 @@ class Gate:
             if self.settings.is_logged:
                 access.info(log_line(scope, status, taken))
 
-    async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             length = stated_length(headers)
@@ -181,7 +176,7 @@ class Gate:
         else:
             await answer(send, 200, found, {})
 
-    def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         path, method = scope["path"], scope["method"]
         host = headers.get(b"host", b"").decode("latin-1")
         if (
@@ -323,7 +318,7 @@ async def answer(send: Send, status: int, body: bytes, headers: dict[str, str]) 
     await send({"type": "http.response.body", "body": body})
 
 
-def log_line(scope: MutableMapping[str, Any], status: int, seconds: float) -> str:
+def log_line(scope: Scope, status: int, seconds: float) -> str:
     """Time, address, method, path, status and milliseconds of a request.
 
     The path is as it was sent, so it holds no line breaks; the query is left out.

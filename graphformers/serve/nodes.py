@@ -2,8 +2,6 @@
 to.
 """
 
-from typing import Any
-
 import numpy as np
 
 from graphformers.model.attention import attention_weights
@@ -11,7 +9,7 @@ from graphformers.model.encoder import GraphFormers
 from graphformers.serve.engine import View, neighbors_of
 
 
-def describe(view: View, id: str, limit: int, start: int) -> dict[str, Any]:
+def describe(view: View, id: str, limit: int, start: int) -> dict[str, object]:
     """Text, columns and neighbours of a node."""
     node, live = view.node(id), view.store.live
     names = [name for name in live.record(node)[0].column_names if name not in ("id", "text")]
@@ -21,7 +19,7 @@ def describe(view: View, id: str, limit: int, start: int) -> dict[str, Any]:
     )
 
 
-def ego(view: View, id: str, limit: int) -> dict[str, Any]:
+def ego(view: View, id: str, limit: int) -> dict[str, object]:
     """A node (the first), some of its neighbours, and the links among them all.
 
     Those that the model reads when it reads the node come first.
@@ -47,7 +45,7 @@ def ego(view: View, id: str, limit: int) -> dict[str, Any]:
     return {"nodes": nodes, "links": links, "num_read": len(drawn), "num_neighbors": len(row)}
 
 
-def attention(view: View, model: GraphFormers, id: str) -> dict[str, Any]:
+def attention(view: View, model: GraphFormers, id: str) -> dict[str, object]:
     """How the model weighs a node (the first) and the neighbours it reads, for every graph
     attention and head.
     """

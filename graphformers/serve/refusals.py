@@ -1,8 +1,7 @@
 """HTTP errors: every error is JSON that says what was wrong."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -38,66 +37,56 @@ def add_errors(app: FastAPI) -> None:
         kind: type[Exception],
         status: int,
         name: str,
-        words: Callable[[Any], str] = str,
-        **headers: str,
+        message: str = "",
+        *,
+        retry_after: int = 0,
+        is_logged: bool = False,
     ) -> None:
+        """Without a message, the error's own is sent."""
+        headers = {"Retry-After": str(retry_after)} if retry_after else None
+
         async def handler(request: Request, error: Exception) -> Response:
-            return Response(
-                error_body(words(error), name),
-                status,
-                headers=headers,
-                media_type="application/json",
-            )
+            if is_logged:
+                logger.error(f"{type(error).__name__}: {error}")
+            return refused(status, message or str(error), name, headers)
 
         app.add_exception_handler(kind, handler)
 
-    async def http(request: Request, error: Any) -> Response:
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
         words = {
             404: "no such address; slashes in ids are written %2F",
             405: f"{request.method} is not answered here",
         }
-        body = error_body(words.get(error.status_code, str(error.detail)), "invalid_request")
-        return Response(
-            body, error.status_code, headers=error.headers, media_type="application/json"
-        )
+        message = words.get(error.status_code, str(error.detail))
+        return refused(error.status_code, message, headers=error.headers)
 
-    async def invalid(request: Request, error: Any) -> Response:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         known = [entry.alias for entry in request.scope["route"].dependant.query_params]
-        return Response(
-            error_body(wrong_fields(error, known), "invalid_request"),
-            422,
-            media_type="application/json",
-        )
+        return refused(422, wrong_fields(error, known))
 
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(RequestValidationError, invalid)
     handle(NotFoundError, 404, "not_found")
     handle(RefusedError, 422, "invalid_request")
-    handle(
-        BusyError,
-        503,
-        "busy",
-        lambda error: "too much is waiting already; try again",
-        **{"Retry-After": "1"},
-    )
-    handle(
-        NotReadyError,
-        503,
-        "not_ready",
-        lambda error: "the vectors are still being loaded; try again",
-        **{"Retry-After": "1"},
-    )
-    handle(TimeoutError, 504, "timeout", lambda error: TOO_LONG)
+    handle(BusyError, 503, "busy", "too much is waiting already; try again", retry_after=1)
+    loading = "the vectors are still being loaded; try again"
+    handle(NotReadyError, 503, "not_ready", loading, retry_after=1)
+    handle(TimeoutError, 504, "timeout", TOO_LONG)
     # Such as a full disk.
+    unchanged = "the server could not do it, and nothing was changed; its log says why"
     for kind in (GraphFormersError, OSError):
-        handle(kind, 503, "failed", logged, **{"Retry-After": "10"})
-    handle(Exception, 500, "failed", lambda error: "the server could not do it; its log says why")
+        handle(kind, 503, "failed", unchanged, retry_after=10, is_logged=True)
+    handle(Exception, 500, "failed", "the server could not do it; its log says why")
 
 
-def logged(error: Exception) -> str:
-    """The response to an internal error; the log has the details."""
-    logger.error(f"{type(error).__name__}: {error}")
-    return "the server could not do it, and nothing was changed; its log says why"
+def refused(
+    status: int,
+    message: str,
+    kind: str = "invalid_request",
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An error response."""
+    return Response(error_body(message, kind), status, headers, "application/json")
 
 
 def wrong_fields(error: RequestValidationError, known: Sequence[str] = ()) -> str:

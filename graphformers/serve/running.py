@@ -64,7 +64,6 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    failure: list[BaseException] = []
     Connection.most = most_connections()
     config = uvicorn.Config(
         app,
@@ -81,30 +80,25 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     server = Server(config)
 
     async def run() -> None:
-        loading = asyncio.create_task(load(state, server, lambda: announce(address), failure))
+        loading = asyncio.create_task(load(state, server, lambda: announce(address)))
         await server.serve(sockets=[listener])
         # Stopped before anything was accepted; loading cannot be interrupted.
         if not loading.done():
             os._exit(0)
-        if state.is_ready:
-            await asyncio.to_thread(state.engine.close)
+        await loading
+        await asyncio.to_thread(state.engine.close)
 
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(run())
-    if failure:
-        raise failure[0]
 
 
-async def load(
-    state: State, server: Server, announce: Callable[[], None], failure: list[BaseException]
-) -> None:
+async def load(state: State, server: Server, announce: Callable[[], None]) -> None:
     """Loads the engine while the server runs. An error ends the server and is raised by `serve`."""
     try:
         engine = await asyncio.to_thread(Engine, state.settings)
-    except BaseException as error:
-        failure.append(error)
+    except BaseException:
         server.should_exit = True
-        return
+        raise
     state.open(engine)
     gc.collect()
     # What is loaded stays; collecting it again and again would stop all responses for 100 ms.

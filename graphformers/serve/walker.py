@@ -1,48 +1,64 @@
 """Index worker processes: search an HNSW graph outside the server's process.
 
-usearch holds Python's lock while it searches, which would stop everything else in the server. A
-child maps the same file, so it needs no memory of its own. It receives vectors through a pipe,
-sends back node numbers, and ends when the pipe closes.
+usearch releases Python's lock while it searches, but takes it again after every query, for which it
+waits while the server is busy. A child maps the same file, so it needs no memory of its own. It
+receives vectors through a pipe, sends back node numbers, and ends when the pipe closes.
 
-    question   width, count, rows, numbers of a row, bytes of a number (int64 each), the rows (int8
-               or float32)
-    answer     rows, places of a row (int64 each), node numbers (int64), valid places of each row
-               (int64)
+    question   width, count, rows, bytes of a number (int64 each), the rows (int8 or float32)
+    answer     node numbers (int64), equally many for each row
 """
 
 import logging
+import signal
 import subprocess
 import sys
-import threading
 import weakref
-from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-logger = logging.getLogger(__name__)
+from graphformers.retrieval.near import NearGraph, Numbers, Searchable
 
+logger = logging.getLogger(__name__)
 
 # The child starts quickly without this import.
 if TYPE_CHECKING:
     from graphformers.retrieval.index import OpenFile
 
-Array = np.ndarray[Any, Any]
+HEAD_BYTES = 4 * 8
 
 
-@dataclass(frozen=True)
-class Found:
-    """Hits in usearch's form; one row for each query."""
+class Child:
+    """A process that searches, and the pipe to it.
 
-    keys: Array
-    counts: Array
+    It inherits the open file, not its path, where a compaction may have put another file.
+    """
+
+    def __init__(self, file: "OpenFile") -> None:
+        self._pipe, there = Pipe()
+        with there:
+            handles = (file.handle, there.fileno())
+            words = [sys.executable, "-m", __name__, str(file.path), str(handles[1])]
+            self.process = subprocess.Popen(words, pass_fds=handles)
+
+    def ask(self, rows: Numbers, count: int, width: int) -> Numbers:
+        """The node numbers that the child finds."""
+        head = np.array([width, count, len(rows), rows.itemsize], dtype=np.int64)
+        self._pipe.send_bytes(head.tobytes() + rows.tobytes())
+        return np.frombuffer(self._pipe.recv_bytes(), dtype=np.int64).reshape(len(rows), -1).copy()
+
+    def end(self) -> None:
+        """Closes the pipe, which ends the process, and waits for it."""
+        self._pipe.close()
+        self.process.wait()
 
 
 class Walker:
-    """An HNSW graph in other processes, with the interface of NearGraph.
+    """An HNSW graph in other processes.
 
-    The children inherit the open file, not its path, where a compaction may have put another file.
     Each child answers one question at a time; as many threads as there are children can search.
 
     Args:
@@ -51,46 +67,37 @@ class Walker:
         num_processes: Number of children.
     """
 
-    def __init__(self, file: "OpenFile", own: Any, num_processes: int = 1) -> None:
-        words, pipe = (
-            [sys.executable, "-m", "graphformers.serve.walker", str(file.path)],
-            subprocess.PIPE,
-        )
-        self._processes = [
-            subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=(file.handle,))
-            for _ in range(num_processes)
-        ]
+    def __init__(self, file: "OpenFile", own: Searchable, num_processes: int = 1) -> None:
+        self._own = own
+        self.children = [Child(file) for _ in range(num_processes)]
         # Free children; None when all are gone.
-        self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()
-        for process in self._processes:
-            self._free.put(process)
-        self._own, self._num_gone, self._guard = own, 0, threading.Lock()
+        self._free: SimpleQueue[Child | None] = SimpleQueue()
+        for child in self.children:
+            self._free.put(child)
         # Ends the children with the last view that uses them.
-        self._end = weakref.finalize(self, end, self._processes)
+        weakref.finalize(self, end, self.children)
 
-    def search(self, rows: Array, count: int, width: int) -> Any:
+    def search(self, rows: Numbers, count: int, width: int) -> Numbers:
         """Node numbers of the `count` nearest vectors of each row."""
-        while (process := self._free.get()) is not None:
+        while (child := self._free.get()) is not None:
             try:
-                found = ask(process, rows, count, width)
+                found = child.ask(rows, count, width)
             # An answer that was read in part cannot be continued.
             except BaseException as error:
-                self._lose(process)
+                self._lose(child)
                 if not isinstance(error, OSError | EOFError):
                     raise
                 # The child was killed; ask another one.
                 continue
-            self._free.put(process)
+            self._free.put(child)
             return found
         self._free.put(None)
         return self._own.search(rows, count, width)
 
-    def _lose(self, process: "subprocess.Popen[bytes]") -> None:
-        process.kill()
-        end([process])
-        with self._guard:
-            self._num_gone += 1
-            left = len(self._processes) - self._num_gone
+    def _lose(self, child: Child) -> None:
+        child.process.kill()
+        child.end()
+        left = sum(other.process.poll() is None for other in self.children)
         logger.warning(
             f"a process that walks through the index is gone, {left} left; searches go on, more "
             f"slowly"
@@ -99,89 +106,32 @@ class Walker:
             self._free.put(None)
 
 
-def ask(process: "subprocess.Popen[bytes]", rows: Array, count: int, width: int) -> Found:
-    """Sends a question to a child and returns its answer."""
-    about = np.array([width, count, *rows.shape, rows.itemsize], dtype=np.int64)
-    write_all(process.stdin, about.tobytes() + rows.tobytes())
-    shape = numbers(process.stdout, 2)
-    keys = numbers(process.stdout, int(shape.prod())).reshape(shape)
-    return Found(keys, numbers(process.stdout, int(shape[0])))
+def end(children: list[Child]) -> None:
+    """Ends processes."""
+    for child in children:
+        child.end()
 
 
-def end(processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Closes the pipes, which ends the processes, and waits for them."""
-    for process in processes:
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-    for process in processes:
-        process.wait()
-
-
-def write_all(pipe: Any, content: bytes) -> None:
-    """Writes all bytes to a pipe."""
-    view = memoryview(content)
-    while view:
-        view = view[pipe.write(view) :]
-
-
-def read_all(pipe: Any, length: int) -> bytes:
-    """Reads exactly `length` bytes.
-
-    Raises:
-        EOFError: If the other end is closed.
-    """
-    pieces = []
-    while length:
-        piece = pipe.read(length)
-        if not piece:
-            raise EOFError("the process that walks through the index is gone")
-        pieces.append(piece)
-        length -= len(piece)
-    return b"".join(pieces)
-
-
-def numbers(pipe: Any, count: int) -> Array:
-    """Reads `count` int64 numbers from a pipe."""
-    return np.frombuffer(read_all(pipe, 8 * count), dtype=np.int64)
-
-
-def answer(graph: Any, rows: Array, count: int) -> bytes:
-    """The answer to a question, as bytes."""
-    found = graph.search(rows, count, threads=1)
-    keys = np.atleast_2d(found.keys).astype(np.int64)
-    counts = (
-        np.full(1, keys.shape[1]) if len(rows) == 1 else np.asarray(found.counts, dtype=np.int64)
-    )
-    return (
-        np.array(keys.shape, dtype=np.int64).tobytes()
-        + keys.tobytes()
-        + counts.astype(np.int64).tobytes()
-    )
-
-
-def main(file: str, source: BinaryIO, target: BinaryIO) -> None:
+def main(file: str, handle: str) -> None:
     """Answers questions until the pipe closes."""
-    import signal
-
     from usearch.index import Index
 
     # Signals are meant for the parent, which may still need answers.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    graph: Any = Index.restore(file, view=True)
+    view = Index.restore(file, view=True)
+    assert view is not None, "the parent has opened the same file"
+    graph, pipe = NearGraph(view, threads=1), Connection(int(handle))
     while True:
         try:
-            width, count, rows, size, item = numbers(source, 5).tolist()
-            content = read_all(source, rows * size * item)
+            content = pipe.recv_bytes()
         except EOFError:
             return
-        vectors = np.frombuffer(content, dtype=np.int8 if item == 1 else np.float32).reshape(
-            rows, size
-        )
-        graph.expansion_search = width
-        write_all(target, answer(graph, vectors, count))
+        width, count, rows, itemsize = np.frombuffer(content[:HEAD_BYTES], dtype=np.int64).tolist()
+        kind = np.int8 if itemsize == 1 else np.float32
+        vectors = np.frombuffer(content, dtype=kind, offset=HEAD_BYTES).reshape(rows, -1)
+        pipe.send_bytes(graph.search(vectors, count, width).tobytes())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], open(0, "rb", buffering=0), open(1, "wb", buffering=0))  # noqa: SIM115
+    main(sys.argv[1], sys.argv[2])

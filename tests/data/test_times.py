@@ -226,7 +226,8 @@ def test_attributes_that_are_no_times_are_noted() -> None:
 
 def test_an_update_refuses_times() -> None:
     with pytest.raises(GraphFormersError, match="an update does not keep the times of links"):
-        gather_changes(settings=ImportSettings(columns={"time": "when"}))
+        live = LiveGraph(make_graph(10, 20))
+        gather_changes(live, settings=ImportSettings(columns={"time": "when"}))
 
 
 def test_the_best_try_counts() -> None:

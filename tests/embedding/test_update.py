@@ -709,7 +709,9 @@ def test_one_writer_for_many_changes_keeps_its_lock(
         compactions = 0
         for i in range(8):
             report = updater.apply(
-                gather_changes(nodes={f"new {i}": "graph"}, edges=[(f"new {i}", ids[i])])
+                gather_changes(
+                    updater.store.live, nodes={f"new {i}": "graph"}, edges=[(f"new {i}", ids[i])]
+                )
             )
             compactions += report.is_compacted
             assert f"new {i}" in updater.store
@@ -1005,7 +1007,10 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
             for each in data.draw(st.lists(link, max_size=3))
             if frozenset(each[:2]) not in pairs
         ]
-        effect, before = work_out(gather_changes(edges=added, remove_edges=removed), live), plain
+        effect, before = (
+            work_out(gather_changes(live, edges=added, remove_edges=removed), live),
+            plain,
+        )
         for one, other, *kind in removed:
             plain = {
                 own
@@ -1201,10 +1206,12 @@ def test_nobody_else_writes_between_a_compaction_and_the_next_change(
     with locked(store.path) as lock:
         updater = Updater(VectorStore.load(store.path), model, lock)
         monkeypatch.setattr(VectorStore, "load", staticmethod(opened))
-        assert updater.apply(gather_changes(nodes={"one": "graph"})).is_compacted
+        assert updater.apply(
+            gather_changes(updater.store.live, nodes={"one": "graph"})
+        ).is_compacted
         monkeypatch.undo()
         assert tried
-        updater.apply(gather_changes(nodes={"two": "graph text"}))
+        updater.apply(gather_changes(updater.store.live, nodes={"two": "graph text"}))
         with pytest.raises(GraphFormersError, match="is being changed by another process"):
             update(store, nodes={"three": "text"}, model=model)
     update(store, nodes={"three": "text"}, model=model)
@@ -1226,9 +1233,11 @@ def test_an_updater_whose_new_base_cannot_be_opened_writes_no_more(
         with monkeypatch.context() as patch:
             patch.setattr(compaction, "is_due", lambda *given: True)
             patch.setattr(VectorStore, "load", staticmethod(fail))
-            assert not updater.apply(gather_changes(nodes={"one": "graph"})).is_compacted
+            assert not updater.apply(
+                gather_changes(updater.store.live, nodes={"one": "graph"})
+            ).is_compacted
         with pytest.raises(GraphFormersError, match="was replaced or moved while it was in use"):
-            updater.apply(gather_changes(nodes={"two": "graph text"}))
+            updater.apply(gather_changes(updater.store.live, nodes={"two": "graph text"}))
     update(store, nodes={"three": "text"}, model=model)
     assert {"one", "three"} <= set(VectorStore.load(store.path))
 

@@ -31,7 +31,7 @@ def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> None:
-    walker = Walker(OpenFile(place / FILE), None)
+    walker = Walker(OpenFile(place / FILE), index.graph)
     queries = index.store.base_vectors(np.arange(count))
     for k in (1, 7, 100):
         mine, theirs = index.search(queries, k), index.through(walker).search(queries, k)
@@ -42,13 +42,13 @@ def test_it_finds_what_is_found_here(index: Index, place: Path, count: int) -> N
 def test_a_killed_one_is_done_without(
     index: Index, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    walker = Walker(OpenFile(place / FILE), index._graph, num_processes=2)
+    walker = Walker(OpenFile(place / FILE), index.graph, num_processes=2)
     queries = index.store.base_vectors(np.arange(3))
     expected = index.search(queries, 5).nodes_QK
     np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
     for left in (1, 0):
-        walker._processes[left].kill()
-        walker._processes[left].wait()
+        walker.children[left].process.kill()
+        walker.children[left].process.wait()
         for _ in range(3):
             np.testing.assert_array_equal(
                 index.through(walker).search(queries, 5).nodes_QK, expected
@@ -61,19 +61,19 @@ def test_a_killed_one_is_done_without(
 def test_a_failure_of_another_kind_loses_one_and_blocks_nobody(
     index: Index, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walker = Walker(OpenFile(place / FILE), index._graph)
+    walker = Walker(OpenFile(place / FILE), index.graph)
     queries = index.store.base_vectors(np.arange(3))
     expected = index.search(queries, 5).nodes_QK
     with monkeypatch.context() as patch:
-        patch.setattr("graphformers.serve.walker.numbers", lambda *given: 1 / 0)
+        patch.setattr("graphformers.serve.walker.Connection.recv_bytes", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             index.through(walker).search(queries, 5)
     np.testing.assert_array_equal(index.through(walker).search(queries, 5).nodes_QK, expected)
-    assert walker._processes[0].poll() is not None
+    assert walker.children[0].process.poll() is not None
 
 
 def test_several_threads_ask_at_once(index: Index, place: Path) -> None:
-    walker = Walker(OpenFile(place / FILE), None, num_processes=2)
+    walker = Walker(OpenFile(place / FILE), index.graph, num_processes=2)
     queries = index.store.base_vectors(np.arange(40))
     expected = index.search(queries, 5).nodes_QK
     asking = index.through(walker)
@@ -89,7 +89,8 @@ def test_several_threads_ask_at_once(index: Index, place: Path) -> None:
 
 def test_it_ends_with_its_owner_and_not_by_signals(index: Index, place: Path) -> None:
     opened = open_index(VectorStore.load(place))
-    process = opened._graph._processes[0]
+    assert isinstance(opened.graph, Walker)
+    process = opened.graph.children[0].process
     opened.search(index.store.base_vectors(np.arange(3)), 5)
     # as a group is told when the server is to stop: it still has to answer
     os.kill(process.pid, signal.SIGTERM)
