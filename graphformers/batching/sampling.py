@@ -18,11 +18,6 @@ import numpy as np
 from graphformers.data.arrays import Array, mix, ranges
 from graphformers.errors import GraphFormersError
 
-BLOCK = 2048  # centres that a thread takes at a time
-MOST_NEIGHBORS = 2_000_000  # and neighbours: many hubs in one block would fill the memory
-# of a long row only neighbours with a hash small enough for about SURPLUS * k of them are sorted
-SURPLUS = 4
-
 
 @cache
 def _threads() -> ThreadPoolExecutor:
@@ -105,6 +100,11 @@ class NeighborSampler:
         id_hashes: (N,) hashes of the ids. Row numbers would change when nodes are added.
         num_neighbors: How many neighbours a node gets at most.
         seed: Of the hashes.
+        block_size: Centres that a thread samples at a time.
+        block_neighbors: Neighbours that it hashes at a time, unless a single centre has more: many
+            hubs in one block would fill the memory.
+        surplus: Of a long row, about `surplus * num_neighbors` neighbours with small hashes are
+            sorted.
 
     Example:
         >>> sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors=2)
@@ -117,6 +117,9 @@ class NeighborSampler:
     id_hashes: Array
     num_neighbors: int = 5
     seed: int = 42
+    block_size: int = 2048
+    block_neighbors: int = 2_000_000
+    surplus: float = 4.0
 
     def __post_init__(self) -> None:
         if self.num_neighbors < 0:
@@ -174,17 +177,13 @@ class NeighborSampler:
         return centers.astype(np.int64, copy=False)
 
     def _parts(self, centers: Array) -> Iterator[slice]:
-        """Slices of at most BLOCK centres and, unless it is a single hub, at most MOST_NEIGHBORS
-        neighbours to hash.
-        """
+        """The blocks, as slices of the centres."""
         ends = np.cumsum(self.indptr[centers + 1] - self.indptr[centers])
         start = 0
         while start < len(centers):
             done = ends[start - 1] if start else 0
-            stop = min(
-                start + BLOCK,
-                max(int(np.searchsorted(ends, done + MOST_NEIGHBORS, "right")), start + 1),
-            )
+            fit = int(np.searchsorted(ends, done + self.block_neighbors, "right"))
+            stop = min(start + self.block_size, max(fit, start + 1))
             yield slice(start, stop)
             start = stop
 
@@ -218,7 +217,7 @@ class NeighborSampler:
 
         So a hub with a hundred thousand neighbours is hashed but not sorted.
         """
-        share = SURPLUS * self.num_neighbors / np.maximum(degrees, 1)
+        share = self.surplus * self.num_neighbors / np.maximum(degrees, 1)
         # 0 - 1: everything
         limits = np.where(share < 1, share * 2.0**64, 0).astype(np.uint64) - np.uint64(1)
         small = hashes <= np.repeat(limits, degrees)

@@ -16,19 +16,23 @@ FEW = 0.05
 # the same for questions that would cut the lists to less than half: a hub is the anchor of 1 of
 # every (mean degree) questions
 SOME = 0.2
-# rounds in which forbidden negatives are drawn again; then they are drawn from an explicit list
-MOST_ROUNDS = 20
 
 
 def draw_candidates(
-    graph: TextGraph, pairs: Array, eligible: Array, count: int, seed: int
+    graph: TextGraph,
+    pairs: Array,
+    eligible: Array,
+    count: int,
+    seed: int,
+    max_rounds: int = 20,
 ) -> Array:
     """(Q, count) int32 candidates for (Q, 2) pairs of anchor and positive: the positive, then
     negatives without repetition.
 
     Negatives are uniform over `eligible`, the nodes that could be positives, so that having
     neighbours does not tell them apart. Never the anchor, a neighbour of it in the whole graph, or
-    a node with the positive's text.
+    a node with the positive's text. Forbidden negatives are drawn again, `max_rounds` times, and
+    then drawn from an explicit list.
     """
     result = np.empty((len(pairs), count), dtype=np.int32)
     with progress("Drawing candidates", len(pairs), "pairs") as task:
@@ -37,7 +41,7 @@ def draw_candidates(
             generator = np.random.Generator(np.random.PCG64([seed, start]))
             result[start : start + len(block), 0] = block[:, 1]
             result[start : start + len(block), 1:] = _draw_block(
-                graph, block, eligible, count - 1, generator
+                graph, block, eligible, count - 1, generator, max_rounds
             )
             task.advance(len(block))
     return result
@@ -157,11 +161,16 @@ def allowed_negatives(graph: TextGraph, pair: Array, eligible: Array) -> Array:
 
 
 def _draw_block(
-    graph: TextGraph, pairs: Array, eligible: Array, count: int, generator: np.random.Generator
+    graph: TextGraph,
+    pairs: Array,
+    eligible: Array,
+    count: int,
+    generator: np.random.Generator,
+    max_rounds: int,
 ) -> Array:
     negatives = eligible[generator.integers(0, len(eligible), (len(pairs), count))]
     todo = np.arange(len(pairs))
-    for _ in range(MOST_ROUNDS):
+    for _ in range(max_rounds):
         wrong = _not_allowed(graph, pairs[todo], negatives[todo])
         again = wrong.any(axis=1)
         todo, wrong = todo[again], wrong[again]

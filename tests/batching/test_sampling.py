@@ -1,6 +1,7 @@
 import os
 import warnings
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-import graphformers.batching.sampling as sampling
 from graphformers.batching.sampling import NeighborSampler
 from graphformers.data.arrays import hash_strings, mix
 from graphformers.data.builder import build_graph
@@ -102,14 +102,11 @@ def test_seed_and_epoch_change_the_draw_and_nothing_else_does(graph: TextGraph) 
 
 
 @pytest.mark.parametrize("block", [1, 7, 60_000])
-def test_batch_order_and_size_do_not_matter(
-    graph: TextGraph, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_order_and_size_do_not_matter(graph: TextGraph, block: int) -> None:
     sampler = sampler_of(graph)
     whole = sampler.sample(np.arange(graph.num_nodes), epoch=3)
-    monkeypatch.setattr(sampling, "BLOCK", block)
     order = np.random.default_rng(0).permutation(graph.num_nodes)
-    mixed = sampler.sample(order, epoch=3)
+    mixed = replace(sampler, block_size=block).sample(order, epoch=3)
     for place, node in enumerate(order):
         assert mixed.of(place).tolist() == whole.of(node).tolist()
 
@@ -165,22 +162,22 @@ def test_hubs_take_the_short_way_and_agree() -> None:
     assert short == drawn(sampler_of(graph, 30), graph, 0)[:5]
 
 
-def test_rows_with_too_few_small_hashes_are_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_too_few_small_hashes_are_taken_whole() -> None:
     graph = star(300)
     expected = drawn(sampler_of(graph, 300), graph, 0)[:5]
-    monkeypatch.setattr(sampling, "SURPLUS", 0.1)  # almost every row is short now
-    assert drawn(sampler_of(graph), graph, 0) == expected
+    # almost every row is short now
+    assert drawn(replace(sampler_of(graph), surplus=0.1), graph, 0) == expected
 
 
-def test_hubs_are_drawn_in_small_blocks(graph: TextGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hubs_are_drawn_in_small_blocks(graph: TextGraph) -> None:
     centers = np.random.default_rng(0).integers(0, graph.num_nodes, 500)
     expected = sampler_of(graph).sample(centers)
-    monkeypatch.setattr(sampling, "MOST_NEIGHBORS", 7)
-    parts = list(sampler_of(graph)._parts(centers))
+    sampler = replace(sampler_of(graph), block_neighbors=7)
+    parts = list(sampler._parts(centers))
     assert all(
         part.stop - part.start == 1 or graph.degrees()[centers[part]].sum() <= 7 for part in parts
     )
-    assert np.array_equal(sampler_of(graph).sample(centers).neighbors, expected.neighbors)
+    assert np.array_equal(sampler.sample(centers).neighbors, expected.neighbors)
 
 
 def test_a_forked_process_samples_too(graph: TextGraph) -> None:

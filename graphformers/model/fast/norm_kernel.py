@@ -153,43 +153,18 @@ def add_norm(
         raise ValueError(
             f"{update.shape}, {residual.shape}, {weight.shape} and {bias.shape} do not go together"
         )
-    update, residual, sizes = (
-        update.contiguous(),
-        residual.contiguous(),
-        _sizes(update.shape[-1], False),
-    )
-    result, total, mean, scale = _shape_of_results(
-        update, residual, weight, bias, seed, dropout, eps
-    )
-    grid = (triton.cdiv(len(mean), sizes["ROWS"]),)
-    given = (
-        update,
-        residual,
-        weight,
-        bias,
-        seed,
-        result,
-        total,
-        mean,
-        scale,
-        len(mean),
-        *_dropping(dropout),
-        eps,
-    )
+    update, residual = update.contiguous(), residual.contiguous()
+    found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_results(update, residual)
+    rows, sizes = len(found[2]), _sizes(update.shape[-1], False)
+    given = (update, residual, weight, bias, seed, *found, rows, *_dropping(dropout), eps)
     with torch.cuda.device(update.device):
-        _forward[grid](*given, **sizes)
-    return result, total, mean, scale
+        _forward[(triton.cdiv(rows, sizes["ROWS"]),)](*given, **sizes)
+    return found
 
 
 @add_norm.register_fake
 def _shape_of_results(
-    update: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    seed: Tensor,
-    dropout: float,
-    eps: float,
+    update: Tensor, residual: Tensor, *others: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = update.numel() // update.shape[-1]
     result, total = (
@@ -211,9 +186,7 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of update and residual, and of weight and bias in PROGRAMS parts."""
     gradient, sizes = gradient.contiguous(), _sizes(total.shape[-1], True)
-    found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_gradients(
-        gradient, total, mean, scale, weight, seed, dropout
-    )
+    found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_gradients(gradient, total, mean)
     given = (gradient, total, mean, scale, weight, seed, *found, len(mean), *_dropping(dropout))
     with torch.cuda.device(total.device):
         _backward[(PROGRAMS,)](*given, PROGRAMS=PROGRAMS, **sizes)
@@ -222,13 +195,7 @@ def add_norm_backward(
 
 @add_norm_backward.register_fake
 def _shape_of_gradients(
-    gradient: Tensor,
-    total: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    dropout: float,
+    gradient: Tensor, total: Tensor, mean: Tensor, *others: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     to_update, to_residual = torch.empty_like(total), torch.empty_like(total)
     to_weight, to_bias = (
