@@ -252,13 +252,17 @@ def compare(options: argparse.Namespace) -> None:
             answer(name)
         rounds = []
         for number in range(options.times):
-            # the order changes from round to round, so that neither is always the first
-            order = ("old", "new") if number % 2 == 0 else ("new", "old")
-            speeds = {}
-            for name in order:
-                tell(name, "measure")
-                speeds[name] = round(float(answer(name)), 1)
-            rounds.append({name: speeds[name] for name in ("old", "new")})
+            speeds: dict[str, list[float]] = {"old": [], "new": []}
+            for turn in range(options.repeat):
+                # the order changes from turn to turn, so that neither is always the first
+                order = ("old", "new") if (number + turn) % 2 == 0 else ("new", "old")
+                for name in order:
+                    tell(name, "measure")
+                    speeds[name].append(float(answer(name)))
+            # windows do equal work
+            rounds.append(
+                {name: round(statistics.harmonic_mean(speeds[name]), 1) for name in speeds}
+            )
         for name in processes:
             tell(name, "next")
         compared = interval([each["new"] / each["old"] for each in rounds])
@@ -284,7 +288,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--batch-size", type=int, help="pairs of a training step")
     parser.add_argument("--nodes", type=int, help="nodes to embed; 300,000, or 1,500 on a CPU")
-    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--times", type=int, default=5, help="rounds")
+    parser.add_argument("--repeat", type=int, default=1, help="turns of each tree in a round")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--commits", nargs=2, default=("?", "?"), help="of OLD and NEW")
     parser.add_argument("-o", "--output", type=Path, help="results are also written here")
