@@ -36,6 +36,13 @@ SHAPES = {
     "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
     "small": {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
 }
+# glibc returns large buffers to the system or keeps them, depending on what lies above them by
+# chance: that alone made one process of a tree 10 % slower than another. Here all are kept.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(10**11),
+    "MALLOC_TOP_PAD_": str(10**9),
+}
 # returns how many units of work were done; the caller measures how long it took
 Window = Callable[[], float]
 
@@ -227,7 +234,7 @@ def compare(options: argparse.Namespace) -> None:
         words = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--worker"]
         processes[name] = subprocess.Popen(
             words,
-            env=os.environ | {"PYTHONPATH": str(tree.resolve())},
+            env=os.environ | KEEP_MEMORY | {"PYTHONPATH": str(tree.resolve())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
