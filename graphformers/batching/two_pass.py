@@ -70,16 +70,6 @@ class TwoPass:
     packer: Packer
     limits: BatchLimits
 
-    @property
-    def is_joint(self) -> bool:
-        """Whether centres and neighbours must be read together."""
-        return self.packer.inputs.joint
-
-    @property
-    def num_states(self) -> int:
-        """How many states of a node its neighbours read."""
-        return self.packer.inputs.num_states
-
     def text_parts(self, tokens: TokenCache, nodes: Array) -> Iterator[slice]:
         """The batches of the first pass."""
         lengths = tokens.lengths(nodes, self.packer.max_tokens)
@@ -88,7 +78,7 @@ class TwoPass:
     def center_parts(self, tokens: TokenCache, neighborhood: Neighborhood) -> Iterator[slice]:
         """The batches of the second pass."""
         counts = np.diff(neighborhood.indptr)
-        if not self.is_joint:
+        if not self.packer.inputs.joint:
             return self.center_parts_by_count(tokens, neighborhood.centers, counts)
         check_joint_neighbors(counts.max(initial=0), self.limits)
         sizes = tokens.lengths(neighborhood.centers, self.packer.max_tokens) + 1
@@ -152,7 +142,7 @@ class TwoPass:
 
     def needed(self, neighborhood: Neighborhood) -> Array:
         """The nodes whose states the second pass needs, sorted."""
-        if not self.num_states:
+        if not self.packer.inputs.num_states:
             return np.zeros(0, dtype=np.int64)
         nodes = neighborhood.neighbors
         if self.packer.inputs.centers_from_states:

@@ -280,7 +280,7 @@ class _Actors:
         if pieces > self._pieces:
             self._pieces = pieces
             logger.info(
-                f"the GPU's memory is full at a worker: it reads batches in {pieces} pieces, which "
+                f"out of GPU memory at a worker: batches are computed in {pieces} pieces, which "
                 f"takes longer"
             )
         return True

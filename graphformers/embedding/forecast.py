@@ -106,7 +106,7 @@ def _seconds_per_node(
     model: GraphFormers, graph: TextGraph, plan: Plan, nodes: Array
 ) -> tuple[float, int]:
     two_pass = plan.two_pass(model)
-    nodes = nodes if two_pass.is_joint else plan.by_neighbors(graph, nodes)
+    nodes = nodes if two_pass.packer.inputs.joint else plan.by_neighbors(graph, nodes)
     sampler = NeighborSampler(
         graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed
     )

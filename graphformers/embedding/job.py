@@ -373,7 +373,7 @@ def working(
 
     With `in_memory`, states need not be on disk between the two passes.
     """
-    if model.two_pass().is_joint:
+    if model.network.inputs(model.config).joint:
         logger.info(
             "a bidirectional model: the states of neighbours depend on who asks and cannot be "
             "reused, so every node is read "

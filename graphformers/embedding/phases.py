@@ -159,7 +159,7 @@ class Phases:
     def _parts(self, phase: int, nodes: Array) -> Iterator[slice]:
         if phase == 1:
             return self.two_pass.text_parts(self.tokens, nodes)
-        if self.two_pass.is_joint:
+        if self.two_pass.packer.inputs.joint:
             return self.two_pass.center_parts(self.tokens, self.sampler.sample(nodes))
         return self.two_pass.center_parts_by_count(
             self.tokens, nodes, self.plan.counts(self.graph, nodes)
@@ -167,7 +167,7 @@ class Phases:
 
     def _nodes(self, phase: int, shard: int) -> Array:
         """The nodes of a shard in the order in which the phase takes them."""
-        if phase == 1 or self.two_pass.is_joint:
+        if phase == 1 or self.two_pass.packer.inputs.joint:
             return np.arange(*self.plan.shards[shard])
         last = self._ordered
         if last is None or last[0] != shard:

@@ -69,7 +69,7 @@ class Plan:
             kind: The type of the device that computes, where it is not the model's.
         """
         kind = kind or model.device.type
-        two_pass, limits = model.two_pass(), model.batch_limits()
+        inputs, limits = model.network.inputs(model.config), model.batch_limits()
         on_gpu = kind == "cuda"
         own = next(model.parameters()).dtype
         compute = Compute.on(torch.device(kind)).dtype if own == torch.float32 else own
@@ -77,7 +77,7 @@ class Plan:
         asked = (
             model.config.num_neighbors if settings.num_neighbors is None else settings.num_neighbors
         )
-        if two_pass.is_joint:
+        if inputs.joint:
             check_joint_neighbors(min(asked, int(graph.degrees().max(initial=0))), limits)
         return Plan(
             key=StatesKey.of(model, settings.states_precision),
@@ -86,11 +86,11 @@ class Plan:
             method=model.config.method,
             similarity=model.config.similarity,
             hidden_size=model.config.hidden_size,
-            num_states=two_pass.num_states,
-            num_neighbors=asked if two_pass.is_joint or two_pass.num_states else 0,
+            num_states=inputs.num_states,
+            num_neighbors=asked if inputs.joint or inputs.num_states else 0,
             seed=settings.seed,
             precision=settings.precision,
-            keep_states=settings.keep_states and two_pass.num_states > 0,
+            keep_states=settings.keep_states and inputs.num_states > 0,
             shard_size=settings.shard_size or SHARD_SIZES.get(kind, USUAL_SHARD),
             batch_tokens=settings.batch_tokens or usual,
             row_multiple=GPU_ROWS if on_gpu else 1,

@@ -270,7 +270,7 @@ class Updater:
         own.
         """
         store, model, live = self.store, self.model, effect.live
-        two_pass = model.two_pass()
+        two_pass, inputs = model.two_pass(), model.network.inputs(model.config)
         drawn = live.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
         needed = two_pass.needed(drawn)
         # States that are not kept are computed again where they are needed.
@@ -285,7 +285,7 @@ class Updater:
         tokens = self._tokens(
             live,
             everyone,
-            np.concatenate([centers, fresh, drawn.neighbors if two_pass.is_joint else fresh]),
+            np.concatenate([centers, fresh, drawn.neighbors if inputs.joint else fresh]),
         )
         states_NSD = model.encode_states(tokens, local(fresh)).to(states_dtype(store.key.precision))
         known_NSD = states_NSD.new_empty(len(needed), *states_NSD.shape[1:])
@@ -299,7 +299,7 @@ class Updater:
             ).to(model.device)
         neighborhood = Neighborhood(local(centers), drawn.indptr, local(drawn.neighbors))
         vectors = model.encode_centers(tokens, neighborhood, known_NSD, local(needed))
-        return states_NSD.cpu().numpy(), vectors, len(fresh) if two_pass.num_states else 0
+        return states_NSD.cpu().numpy(), vectors, len(fresh) if inputs.num_states else 0
 
     def _tokens(self, live: LiveGraph, everyone: Array, read: Array) -> TokenCache:
         """The tokens of the nodes to encode; the others, whose states are known, have none."""

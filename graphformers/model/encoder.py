@@ -370,7 +370,8 @@ class GraphFormers(nn.Module):
             (len(nodes), S, D) on the model's device: S states of each node.
         """
         two_pass, splitter = self.two_pass(), BatchSplitter()
-        shape = len(nodes), two_pass.num_states, self.config.hidden_size
+        num_states = two_pass.packer.inputs.num_states
+        shape = len(nodes), num_states, self.config.hidden_size
         with self.inference() as network, progress("Reading texts", len(nodes), "texts") as task:
             dtype = next(network.parameters()).dtype
             result = torch.empty(shape, dtype=dtype, device=self.device)
@@ -379,7 +380,7 @@ class GraphFormers(nn.Module):
                 texts = to_device(two_pass.packer.pack(tokens, nodes[part]), self.device)
                 result[part] = text_states(network, texts)
 
-            for part in two_pass.text_parts(tokens, nodes) if two_pass.num_states else ():
+            for part in two_pass.text_parts(tokens, nodes) if num_states else ():
                 splitter.run(part, compute)
                 task.advance(part.stop - part.start)
         return result

@@ -133,7 +133,8 @@ class Trainer:
             raise GraphFormersError(
                 f"{len(self.split.train)} pairs to train on, expected at least 2"
             )
-        if self.model.two_pass().is_joint and not self.config.neighbor_gradients:
+        inputs = self.model.network.inputs(self.model.config)
+        if inputs.joint and not self.config.neighbor_gradients:
             raise GraphFormersError(
                 "neighbor_gradients=false is not for bidirectional models: their neighbours read "
                 "each other"
