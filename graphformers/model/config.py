@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from graphformers.model.registry import layer_part, method_class
+from graphformers.model.registry import PART_KINDS, layer_part, method_class
 from graphformers.settings import Settings, require, setting
 
 DIRECTIONS = ("unidirectional", "bidirectional")
@@ -64,13 +64,16 @@ class ModelConfig(Settings):
     )
     norm: str = setting("layer_norm", "Norm of the layers.")
     mlp: str = setting("plain", "MLP of the layers.")
+    layer: str = setting("post_norm", "Layer: where its norms are, and how tokens attend.")
+    positions: str = setting("learned", "Position embeddings, added to those of the words.")
+    attention_mask: str = setting("own_text", "Which tokens of a text attend to which.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # These raise an error for a name that is not registered.
         method_class(self.method)
-        layer_part("norm", self.norm)
-        layer_part("mlp", self.mlp)
+        for kind in PART_KINDS:
+            layer_part(kind, getattr(self, kind))
         require(
             self,
             self.relative_buckets == 0 or self.relative_buckets >= 4,

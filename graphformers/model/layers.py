@@ -1,7 +1,8 @@
 """The Transformer layers of a backbone, made of exchangeable parts.
 
-A layer is attention, an MLP and two norms; norms and MLPs are registered under names
-(`register_part`), so that another family of backbones adds a part instead of changing this file.
+What families of backbones differ in is registered under names (`register_part`): norms, MLPs, whole
+layers (where norms stand, how tokens attend), position embeddings and attention masks. Another
+family adds parts instead of changing this file.
 
 Shapes: R rows, W tokens of a row, C slots of a row (nodes that share it), N nodes of a batch,
 Q queries, S keys, D hidden size, H heads, d = D / H.
@@ -42,7 +43,7 @@ class Embedding(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.words = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.positions = nn.Embedding(config.max_positions, config.hidden_size)
+        self.positions = layer_part("positions", config.positions)(config)
         self.norm = layer_part("norm", config.norm)(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -50,6 +51,12 @@ class Embedding(nn.Module):
         embedded_RWD = self.words(tokens_RW) + self.positions(positions_RW)
         hidden_RWD: Tensor = self.dropout(self.norm(embedded_RWD))
         return hidden_RWD.to(working_dtype(hidden_RWD))
+
+
+@register_part("positions", "learned")
+def learned_positions(config: ModelConfig) -> nn.Module:
+    """A learned vector for each position: (R, W) positions to (R, W, D)."""
+    return nn.Embedding(config.max_positions, config.hidden_size)
 
 
 class RelativeBias(nn.Module):
@@ -133,10 +140,7 @@ class Attention(nn.Module):
         )
 
 
-@register_part("norm", "layer_norm")
-def layer_norm(size: int, eps: float) -> nn.Module:
-    """LayerNorm with a weight and a bias."""
-    return nn.LayerNorm(size, eps)
+register_part("norm", "layer_norm")(nn.LayerNorm)
 
 
 @register_part("mlp", "plain")
@@ -155,6 +159,7 @@ class Mlp(nn.Module):
         return result
 
 
+@register_part("layer", "post_norm")
 class TransformerLayer(nn.Module):
     """A post-norm Transformer layer: eqs. 3 and 4."""
 
@@ -181,6 +186,21 @@ class TransformerLayer(nn.Module):
         return result.to(residual.dtype)
 
 
+@register_part("attention_mask", "own_text")
+class OwnTextMask(nn.Module):
+    """Tokens attend to all tokens of their own text, the graph token included.
+
+    Padding attends to padding, so that no row of the softmax is empty.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+
+    def forward(self, texts: PackedBatch) -> Tensor:
+        """(R, W, W): whether the query i attends to the key j."""
+        return texts.slots_RW[:, :, None] == texts.slots_RW[:, None, :]
+
+
 class TextEncoder(nn.Module):
     """A backbone: embedding and Transformer layers over packed rows."""
 
@@ -188,7 +208,10 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config)
-        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            layer_part("layer", config.layer)(config) for _ in range(config.num_layers)
+        )
+        self.attention_mask = layer_part("attention_mask", config.attention_mask)(config)
         self.relative_bias = RelativeBias(config) if config.relative_buckets else None
 
     def embed(self, texts: PackedBatch) -> Tensor:
@@ -197,16 +220,12 @@ class TextEncoder(nn.Module):
         return embedded
 
     def mask(self, texts: PackedBatch) -> Tensor:
-        """(R, 1 or H, W, W): a token attends to its own node's tokens, the graph token included.
-
-        -inf elsewhere, and the relative position bias, if any, where it attends. Padding attends
-        to padding, so that no row of the softmax is empty.
-        """
-        same_RWW = texts.slots_RW[:, :, None] == texts.slots_RW[:, None, :]
+        """(R, 1 or H, W, W): -inf where a token does not attend, else the bias of its distance."""
+        attends_RWW = self.attention_mask(texts)
         bias = self.embedding.words.weight.new_zeros(1)
         if self.relative_bias is not None:
             bias = self.relative_bias(texts.positions_RW, texts.is_graph_RW)
-        return torch.where(same_RWW[:, None], bias.to(working_dtype(bias)), -math.inf)
+        return torch.where(attends_RWW[:, None], bias.to(working_dtype(bias)), -math.inf)
 
     def pool(self, hidden_RWD: Tensor, texts: PackedBatch) -> Tensor:
         """(N, D): the states of nodes, each its [CLS] or the mean of its tokens."""

@@ -134,7 +134,9 @@ class TextNetwork(Network):
 AnyNetwork = TypeVar("AnyNetwork", bound=type[Network])
 AnyPart = TypeVar("AnyPart", bound=Callable[..., nn.Module])
 _METHODS: dict[str, type[Network]] = {}
-_PARTS: dict[str, dict[str, Callable[..., nn.Module]]] = {"norm": {}, "mlp": {}}
+# the kinds of layer parts, which are settings of `ModelConfig`
+PART_KINDS = ("norm", "mlp", "layer", "positions", "attention_mask")
+_PARTS: dict[str, dict[str, Callable[..., nn.Module]]] = {kind: {} for kind in PART_KINDS}
 
 
 def register_method(name: str) -> Callable[[AnyNetwork], AnyNetwork]:
@@ -154,8 +156,9 @@ def register_part(kind: str, name: str) -> Callable[[AnyPart], AnyPart]:
     """Decorator: makes a layer part available, such as `norm="rms_norm"`.
 
     Args:
-        kind: "norm", called with (size, eps), or "mlp", called with the configuration.
-        name: The value of the setting of that name in `ModelConfig`.
+        kind: The setting of `ModelConfig` that chooses the part: "norm", called with (size, eps);
+            "mlp", "layer", "positions" or "attention_mask", called with the configuration.
+        name: The value of that setting.
     """
 
     def decorate(part: AnyPart) -> AnyPart:

@@ -7,14 +7,58 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphformers.batching.packing import PackedNeighborhoods
+from graphformers.batching.packing import PackedBatch, PackedNeighborhoods
 from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import tokenize
 from graphformers.model import fast
+from graphformers.model.config import ModelConfig
 from graphformers.model.fast.layers import FastLayer
-from graphformers.model.layers import TransformerLayer
-from graphformers.model.registry import methods
+from graphformers.model.layers import OwnTextMask, TransformerLayer
+from graphformers.model.registry import methods, register_part
 from tests.model.conftest import make_model, make_texts
+
+OTHER_PARTS: dict[str, Any] = {
+    "layer": "test_pre_norm",
+    "positions": "test_waves",
+    "attention_mask": "test_window",
+}
+
+
+@register_part("layer", "test_pre_norm")
+class PreNormLayer(TransformerLayer):
+    """Norms before attention and MLP."""
+
+    def forward(self, hidden_RWD: Tensor, mask_RHWW: Tensor) -> Tensor:
+        normed_RWD = self.attention_norm(hidden_RWD)
+        hidden_RWD = hidden_RWD + self.attention(normed_RWD, normed_RWD, mask_RHWW)
+        result: Tensor = hidden_RWD + self.mlp(self.mlp_norm(hidden_RWD))
+        return result
+
+
+@register_part("positions", "test_waves")
+class Waves(nn.Module):
+    """Sines of the position, without weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.size = config.hidden_size
+
+    def forward(self, positions_RW: Tensor) -> Tensor:
+        waves_D = torch.arange(1, self.size + 1, device=positions_RW.device)
+        return torch.sin(positions_RW[..., None] / waves_D)
+
+
+@register_part("attention_mask", "test_window")
+class Window(OwnTextMask):
+    """Tokens attend to their own text's tokens that are at most two places away."""
+
+    def forward(self, texts: PackedBatch) -> Tensor:
+        own_RWW = super().forward(texts)
+        places_W = torch.arange(own_RWW.shape[-1], device=own_RWW.device)
+        near_WW = (places_W[:, None] - places_W).abs() <= 2
+        attends_RWW: Tensor = own_RWW & near_WW
+        return attends_RWW
+
 
 VARIANTS: dict[str, dict[str, Any]] = {
     **{method: {"method": method} for method in methods()},
@@ -24,6 +68,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one layer": {"num_layers": 1},
     "two layers": {"num_layers": 2},
     "two layers, bidirectional": {"num_layers": 2, "direction": "bidirectional"},
+    "other parts": OTHER_PARTS,
+    "other parts, bidirectional": OTHER_PARTS | {"direction": "bidirectional"},
+    "other parts, one layer": OTHER_PARTS | {"num_layers": 1},
 }
 
 
@@ -73,6 +120,15 @@ def test_fast_equals_plain(changes: dict[str, Any], pooling: str) -> None:
                 states = network.neighbor_states(batch.neighbors)
                 cached = network.center_vectors(batch.centers, states, batch.index)
                 torch.testing.assert_close(cached, expected, atol=1e-6, rtol=0)
+
+
+def test_a_registered_mask_limits_attention() -> None:
+    """A token three layers of a window away from [CLS] does not change the state of [CLS]."""
+    far = ["graph " * 8 + "graph", "graph " * 8 + "text"]
+    for mask, is_equal in (("own_text", False), ("test_window", True)):
+        model = make_model(method="plm", num_layers=3, attention_mask=mask)
+        one, other = model.encode(far)
+        assert np.allclose(one, other, atol=1e-6) == is_equal
 
 
 def test_installing_keeps_parameters_and_their_names() -> None:

@@ -119,6 +119,21 @@ class FastLayer(TransformerLayer):
         return super().add_norm(update, residual, norm)
 
 
+def run_layer(
+    layer: nn.Module, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_rC: Tensor | None
+) -> Tensor:
+    """The states after a layer of any class, with `cls_rC` in a line as from `FastLayer`."""
+    if isinstance(layer, FastLayer):
+        result: Tensor = layer(hidden_RWD, mask_RHWW, cls_rC)
+        return result
+    hidden_RWD = layer(hidden_RWD, mask_RHWW)
+    if cls_rC is None:
+        return hidden_RWD
+    whole = len(hidden_RWD) - len(cls_rC)
+    last_rCD = take_tokens(hidden_RWD[whole:], cls_rC)
+    return torch.cat([hidden_RWD[:whole].flatten(0, 1), last_rCD.flatten(0, 1)])
+
+
 class Pooling(NamedTuple):
     """How nodes' states are taken from those of tokens, computed once for all layers."""
 
@@ -179,8 +194,7 @@ class FastTextEncoder(TextEncoder):
         """(N, D): the states of nodes after a layer of which nothing else is read."""
         if pooling.own_RCW is not None:
             return pooling.pool(layer(hidden_RWD, mask_RHWW))
-        line_TD: Tensor = layer(hidden_RWD, mask_RHWW, texts.cls_RC)
-        return line_TD[texts.slot_N]
+        return run_layer(layer, hidden_RWD, mask_RHWW, texts.cls_RC)[texts.slot_N]
 
 
 def take_tokens(hidden_RWD: Tensor, cls_RC: Tensor) -> Tensor:

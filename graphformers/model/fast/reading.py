@@ -22,6 +22,7 @@ from graphformers.model.fast.layers import (
     Pooling,
     are_plain,
     fused_linear,
+    run_layer,
 )
 from graphformers.model.layers import mask_graph_tokens
 from graphformers.model.network import (
@@ -172,8 +173,7 @@ class NestedLayer(nn.Module):
         """`masks` are those of tokens and of the graph attention; `cls_rC` as in `FastLayer`."""
         own_ND = pooling.pool(hidden_RWD)
         hidden_RWD = self.graph_step(gnn, hidden_RWD, own_ND, cached_MD, masks[1], links)
-        result: Tensor = layer(hidden_RWD, masks[0], cls_rC)
-        return result
+        return run_layer(layer, hidden_RWD, masks[0], cls_rC)
 
 
 def write_tokens(hidden_RWD: Tensor, graph_ND: Tensor, cls_N: Tensor) -> Tensor:
@@ -229,10 +229,10 @@ class FastGraphFormers(GraphFormersNetwork):
         for i, layer in enumerate(layers[:-1]):
             cls_rC = nodes.cls_RC[rows:] if is_cut and i == len(layers) - 2 else None
             if i == 0:
-                hidden = layer(hidden, token_mask, cls_rC)
+                hidden = run_layer(layer, hidden, token_mask, cls_rC)
             elif write is not None:
                 write(gnns[i - 1], hidden, nodes.cls_N, graph_masks[i - 1])
-                hidden = layer(hidden, token_mask, cls_rC)
+                hidden = run_layer(layer, hidden, token_mask, cls_rC)
             else:
                 both = token_mask, graph_masks[i - 1]
                 hidden = self.nested(
