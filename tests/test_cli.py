@@ -92,13 +92,13 @@ def test_import_split_info(tables: Path) -> None:
 def test_errors_are_messages_with_the_right_exit_code(tables: Path) -> None:
     (tables / "bad.csv").write_text("id,title\na,First\na,Second\n")
     done = run("import", "bad.csv", "-o", "bad.graph", cwd=tables, code=1)
-    expected = "error: bad.csv:3: the id 'a' stands already at bad.csv:2, expected unique ids"
+    expected = "error: bad.csv:3: the id 'a' is used already at bad.csv:2, expected unique ids"
     assert done.stderr == f"{expected} (--skip-bad leaves such rows out and counts them)\n"
     assert not (tables / "bad.graph").exists()
     assert not list(tables.glob(".*"))
     skipped = run("import", "bad.csv", "-o", "bad.graph", "--skip-bad", cwd=tables)
     assert "skipped: 1 × duplicate id" in skipped.stdout
-    assert "bad.csv:3: the id 'a' stands already" in skipped.stdout
+    assert "bad.csv:3: the id 'a' is used already" in skipped.stdout
     assert open_artifact(tables / "bad.graph", "graph", 1).summary["skipped"] == {"duplicate id": 1}
     again = run("import", "bad.csv", "-o", "bad.graph", "--skip-bad", cwd=tables, code=1)
     assert again.stderr == "error: bad.graph: exists already; --force (force=True) replaces it\n"

@@ -1,1 +1,1 @@
-"""From a graph to batches of a network: sampling, tokens, packing, and batches made ahead."""
+"""From a graph to batches of a network: sampling, tokens, packing and prefetching."""

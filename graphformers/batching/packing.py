@@ -1,10 +1,10 @@
 """PackedBatch: several texts in one row, under a block-diagonal mask, so that little is padding.
 
-A text lies in one piece in one row. The slot of a token says which of the row's texts it belongs
-to; C means padding. Every row takes the longest texts that still fit, so that rows are full but for
-the last ones. Rows are no wider than the longest text of a batch needs, since attention and its
-mask grow with their square. A node with a graph token has one place more, in front of its [CLS];
-the network writes there.
+A text is not split over rows. The slot of a token is the number of its text within the row; padding
+has slot C. Every row takes the longest texts that still fit, so that all rows but the last ones are
+full. Rows are no wider than the longest text of a batch needs, since attention and its mask grow
+with the square of the width. A node with a graph token has one more position, in front of its
+[CLS]; the network writes the graph token there.
 
 Shapes: N nodes, R rows, W tokens of a row, C slots of a row (at most C nodes share it), T tokens in
 one line, B centres, K neighbours of a centre at most, M neighbours in all, G = 1 + K.
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROW_FIELDS = ("tokens_RW", "positions_RW", "slots_RW", "cls_RC", "is_graph_RW")
-ROW_WIDTH = 128  # tokens of a row, except for longer texts
-FULL_ROW = 0.8  # the share of a row that texts of usual length fill
+# tokens of a row, except for longer texts
+ROW_WIDTH = 128
+# rows filled less than this are given more slots
+FULL_ROW = 0.8
 Batch = TypeVar("Batch")
 Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True)
 class NetworkInputs:
-    """What batches must hold for a network.
+    """The content that a network needs in its batches.
 
     Attributes:
-        num_states: How many states of a neighbour its centres read; 0 if none can be cached.
-        joint: Whether neighbours depend on their centre, so that both are read together.
+        num_states: How many states of a neighbour its centres use; 0 if none can be cached.
+        joint: Whether neighbours depend on their centre, so that both are encoded together.
         graph_tokens: Whether centres, and in joint networks neighbours, have graph tokens.
         centers_from_states: Whether centres, too, are computed from cached states alone.
         node_ids: Whether batches hold the hashes of node ids.
@@ -52,15 +54,15 @@ class NetworkInputs:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """N texts in R rows. Empty slots have [CLS] at 0; what is computed for them is never read."""
+    """N texts in R rows. Empty slots have [CLS] at 0; results computed for them are not used."""
 
     tokens_RW: "Tensor"  # int64
     positions_RW: "Tensor"  # int64: the position of each token in its text, from 0
     slots_RW: "Tensor"  # int64: 0 to C-1, C for padding
-    cls_RC: "Tensor"  # int64: where in its row the [CLS] of each slot is
-    is_graph_RW: "Tensor"  # bool: whether this is the place of a graph token
-    slot_N: "Tensor"  # int64: which of the R * C slots each node is in, in the order given
-    cls_N: "Tensor"  # int64: where among the R * W tokens its [CLS] is; a graph token is before it
+    cls_RC: "Tensor"  # int64: position of the [CLS] of each slot in its row
+    is_graph_RW: "Tensor"  # bool: whether this is the position of a graph token
+    slot_N: "Tensor"  # int64: slot of each node among all R * C, in the order given
+    cls_N: "Tensor"  # int64: its [CLS] among the R * W tokens; a graph token is before it
     ids_N: "Tensor | None" = None  # int64: hashes of the nodes' ids, for networks that need them
 
     @property
@@ -79,20 +81,20 @@ class PackedBatch:
         return int(((self.slots_RW < self.num_slots) & ~self.is_graph_RW).sum())
 
     def fullness(self) -> float:
-        """The share of places that hold tokens of a text."""
+        """The share of positions that hold tokens of a text."""
         return self.num_tokens / max(self.slots_RW.numel(), 1)
 
 
 @dataclass(frozen=True)
 class NeighborIndex:
-    """Which of M neighbours each of B centres has."""
+    """The neighbours of each of B centres, as rows of the M neighbours."""
 
     rows_BK: "Tensor"  # int64: rows of the M neighbours, 0 where there is none
     exists_BK: "Tensor"  # bool
 
     @staticmethod
     def from_lists(indptr: Array, rows: Array, multiple: int = 1) -> "NeighborIndex":
-        """The index of lists of different lengths.
+        """Builds the index from lists of different lengths.
 
         Args:
             indptr: The rows of centre b are rows[indptr[b]:indptr[b + 1]].
@@ -109,7 +111,7 @@ class NeighborIndex:
     def groups(self) -> "Tensor":
         """(B, G): rows of the states of B centres followed by M neighbours, the centre first.
 
-        Where there is no neighbour, the centre stands in.
+        A missing neighbour is replaced by the centre.
         """
         count = len(self.rows_BK)
         own_B1 = torch.arange(count, device=self.rows_BK.device)[:, None]
@@ -118,14 +120,14 @@ class NeighborIndex:
 
 @dataclass(frozen=True)
 class PackedNeighborhoods:
-    """B centres and M neighbours, the centres' rows first, and which neighbours each centre has.
+    """B centres and M neighbours, the centres' rows first, and the neighbours of each centre.
 
-    Every distinct neighbour once; in joint networks one copy for each group, in order.
+    Holds every distinct neighbour once; in joint networks one copy for each group, in order.
     """
 
     nodes: PackedBatch  # B + M nodes
     num_centers: int  # B
-    center_rows: int  # rows of the centres
+    center_rows: int  # number of rows that hold the centres
     index: NeighborIndex
     first_use_M: "Tensor"  # int64: where among B * K each neighbour is first used
 
@@ -153,7 +155,7 @@ class PackedNeighborhoods:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with all its tensors on a device; from pinned memory the copy is asynchronous."""
+    """Copies all tensors of a batch to a device; from pinned memory the copy is asynchronous."""
     moved: Batch = map_nested(
         batch, torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True)
     )
@@ -161,7 +163,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def map_nested(value: object, kind: type[Leaf], function: Callable[[Leaf], object]) -> Any:
-    """A copy of nested dataclasses, lists and tuples, `function` applied to all of one type."""
+    """Copies nested dataclasses, lists and tuples, applying `function` to all values of a type."""
     if isinstance(value, kind):
         return function(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -192,15 +194,15 @@ def pack_texts(
         indptr: Where each sequence starts in `flat`, as `TokenCache.read` gives them.
         row_width: Tokens of a row; no sequence may be longer.
         slots: How many sequences may share a row.
-        pad_token: What fills a row.
-        graph_tokens: Whether each sequence has one place more, in front of its first token.
+        pad_token: The token of padding.
+        graph_tokens: Whether each sequence has one more position, in front of its first token.
         row_multiple: The number of rows is a multiple of this.
     """
     lengths, front = np.diff(indptr), int(graph_tokens)
     assert len(lengths) == 0 or lengths.max() + front <= row_width, "no sequence exceeds a row"
     order, rows_N, slots_N, starts_N = _fill_rows(lengths + front, row_width, slots)
     num_rows = -(-(int(rows_N[-1]) + 1) // row_multiple) * row_multiple if len(order) else 0
-    # where among all rows each node begins, its graph token first
+    # the position among all rows where each node begins, its graph token first
     begins = rows_N * row_width + starts_N
     ordered = lengths[order]
     written_T = ranges(begins + front, ordered)
@@ -228,17 +230,19 @@ def pack_texts(
 
 
 def _fill_rows(lengths: Array, row_width: int, slots: int) -> tuple[Array, Array, Array, Array]:
-    """The nodes in the order in which rows hold them; and the row, slot and start of each.
+    """Returns the nodes in the order in which rows hold them, and the row, slot and start of each.
 
     Rows are filled one after the other with the longest nodes that still fit; the loop is over rows
     and distinct lengths.
     """
     order = np.argsort(-lengths, kind="stable")
     distinct, counts = np.unique(-lengths, return_counts=True)
-    sizes, left = (-distinct).tolist(), counts.tolist()  # the longest first
-    # where in `order` the next node of each length is
+    # the longest first
+    sizes, left = (-distinct).tolist(), counts.tolist()
+    # index in `order` of the next node of each length
     nexts = (np.cumsum(counts) - counts).tolist()
-    pieces: list[tuple[int, int, int]] = []  # row, first of its nodes in `order`, how many
+    # row, index of its first node in `order`, number of nodes
+    pieces: list[tuple[int, int, int]] = []
     row, longest = 0, 0
     while longest < len(sizes):
         room, free = row_width, slots
@@ -269,13 +273,13 @@ class Packer:
     """Packs texts and neighbourhoods into batches for one network.
 
     Attributes:
-        max_tokens: Texts are cut here.
-        pad_token: What fills a row.
-        inputs: What the network needs.
-        row_width: Tokens of the widest rows; at least what one text needs.
+        max_tokens: Longer texts are truncated to this.
+        pad_token: The token of padding.
+        inputs: The content that the network needs.
+        row_width: Tokens of the widest rows; at least as many as one text needs.
         slots: How many texts may share a row of ROW_WIDTH; wider rows have more.
         row_multiple: The number of rows is a multiple of this.
-        width_multiple: K is a multiple of this: compiled layers are compiled for each width.
+        width_multiple: K is a multiple of this, since layers are compiled for each K.
     """
 
     max_tokens: int
@@ -295,8 +299,8 @@ class Packer:
     def row_shape(self, lengths: Array) -> tuple[int, int]:
         """The width and the slots of rows for texts of these lengths.
 
-        Few kinds of rows, since layers are compiled for each: no wider than the longest text needs,
-        with twice as many slots where texts are so short that they would leave rows empty.
+        Layers are compiled for each shape, so there are few: a power of two no wider than the
+        longest text needs, and twice as many slots if short texts would leave rows half empty.
         """
         width = ROW_WIDTH
         while width < lengths.max(initial=0):
@@ -314,7 +318,7 @@ class Packer:
         are_centers: bool = False,
         row_shape: tuple[int, int] | None = None,
     ) -> PackedBatch:
-        """The texts of some nodes, in rows of the given shape or of the best one."""
+        """Packs the texts of nodes into rows of the given shape, by default `row_shape`."""
         graph_tokens = self.inputs.graph_tokens and (are_centers or self.inputs.joint)
         flat, indptr = tokens.read(np.asarray(nodes), self.max_tokens)
         width, slots = row_shape or self.row_shape(np.diff(indptr) + int(graph_tokens))
@@ -334,7 +338,7 @@ class Packer:
     def pack_neighborhoods(
         self, tokens: TokenCache, neighborhood: Neighborhood
     ) -> PackedNeighborhoods:
-        """The texts of some centres and of their neighbours."""
+        """Packs the texts of centres and of their neighbours."""
         if self.inputs.joint:
             neighbors, rows = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
             first = rows
@@ -343,13 +347,13 @@ class Packer:
                 neighborhood.neighbors, return_index=True, return_inverse=True
             )
         index = NeighborIndex.from_lists(neighborhood.indptr, rows, self.width_multiple)
-        everyone = np.concatenate([neighborhood.centers, neighbors])
-        lengths = tokens.lengths(everyone, self.max_tokens) + int(self.inputs.graph_tokens)
+        nodes = np.concatenate([neighborhood.centers, neighbors])
+        lengths = tokens.lengths(nodes, self.max_tokens) + int(self.inputs.graph_tokens)
         shape = self.row_shape(lengths)
         centers = self.pack(tokens, neighborhood.centers, are_centers=True, row_shape=shape)
-        others = self.pack(tokens, neighbors, row_shape=shape)
+        packed_neighbors = self.pack(tokens, neighbors, row_shape=shape)
         return PackedNeighborhoods(
-            _stack(centers, others),
+            _stack(centers, packed_neighbors),
             len(neighborhood),
             len(centers.tokens_RW),
             index,

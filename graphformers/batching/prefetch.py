@@ -1,11 +1,11 @@
-"""Batches made ahead by worker processes.
+"""Prefetching: worker processes prepare batches ahead of their use.
 
-All tensors of a batch travel in one buffer: one message through a pipe, one copy in pinned memory
+All tensors of a batch are sent in one buffer: one message through a pipe, one copy in pinned memory
 and one transfer to the GPU for each batch, however many tensors it has.
 
 Workers are forked, so that they share the graph. A DataLoader is not used: its workers keep batches
 in shared memory, of which containers have little and which leaks when they are killed, and they
-outlive a parent that is killed.
+keep running after their parent is killed.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ Key = TypeVar("Key")
 Batch = TypeVar("Batch")
 
 ALIGNMENT = 16  # bytes
-# keys that a worker has at a time: one batch is sent while the next is made
+# keys assigned to a worker at a time: it prepares one batch while another is sent
 KEYS_PER_WORKER = 2
 WORKER_DIED = (
     "a worker process that makes batches has died, perhaps for lack of memory; fewer workers "
@@ -44,7 +44,7 @@ WORKER_DIED = (
 
 @dataclass(frozen=True)
 class _TensorPlace:
-    """Where in the buffer a tensor lies."""
+    """The position, shape and type of a tensor in the buffer."""
 
     offset: int
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class _TensorPlace:
 
 @dataclass(frozen=True)
 class FlatBatch(Generic[Batch]):
-    """A batch whose tensors lie in one buffer."""
+    """A batch whose tensors are stored in one buffer."""
 
     buffer: Tensor  # uint8
     content: object  # the batch, with a _TensorPlace instead of each tensor
@@ -105,37 +105,37 @@ class Prefetcher(Generic[Key, Batch]):
     ) -> None:
         self._make = make
         self._is_pinned = device.type == "cuda"
-        # the workers whose batches are due, in order
-        self._due: deque[Connection] = deque()
+        # the workers that have yet to send a batch, in order
+        self._pending: deque[Connection] = deque()
         self._workers: list[tuple[Connection, BaseProcess]] = []
         context = multiprocessing.get_context("fork")
         for _ in range(num_workers):
-            here, there = context.Pipe()
-            ends = [here, *(other for other, _ in self._workers)]
+            parent_end, worker_end = context.Pipe()
+            parent_ends = [parent_end, *(connection for connection, _ in self._workers)]
             process = context.Process(
-                target=_work, args=(there, ends, make, os.getpid()), daemon=True
+                target=_work, args=(worker_end, parent_ends, make, os.getpid()), daemon=True
             )
             process.start()
-            there.close()
-            self._workers.append((here, process))
+            worker_end.close()
+            self._workers.append((parent_end, process))
 
     def batches(self, wanted: Iterable[Key]) -> Iterator[FlatBatch[Batch]]:
-        """The batches of these keys, in order.
+        """Yields the batches of these keys, in order.
 
-        Batches of an earlier call that nobody took are dropped.
+        Unused batches of an earlier call are dropped.
         """
         keys = iter(wanted)
         if not self._workers:
             for key in keys:
                 yield FlatBatch.of(self._make(key))
             return
-        while self._due:
+        while self._pending:
             with suppress(GraphFormersError):
                 self._receive()
-        # the keys last: zip would otherwise take one more key than there are workers
+        # `keys` is the last argument, so that zip does not consume a key without a worker
         for (connection, _), key in zip(self._workers * KEYS_PER_WORKER, keys, strict=False):
             self._send(connection, key)
-        while self._due:
+        while self._pending:
             connection, batch = self._receive()
             for key in islice(keys, 1):
                 self._send(connection, key)
@@ -146,10 +146,10 @@ class Prefetcher(Generic[Key, Batch]):
             connection.send(key)
         except ConnectionError as error:
             raise GraphFormersError(WORKER_DIED) from error
-        self._due.append(connection)
+        self._pending.append(connection)
 
     def _receive(self) -> tuple[Connection, FlatBatch[Batch]]:
-        connection = self._due.popleft()
+        connection = self._pending.popleft()
         try:
             size, content = connection.recv()
             if size < 0:
@@ -163,20 +163,20 @@ class Prefetcher(Generic[Key, Batch]):
 
     def close(self) -> None:
         """Ends the workers."""
-        # before their pipes are closed: they would print a traceback about that
+        # Workers are killed before their pipes are closed, which would make them print tracebacks.
         for _, process in self._workers:
             process.kill()
         for connection, process in self._workers:
             process.join()
             connection.close()
         self._workers = []
-        self._due.clear()
+        self._pending.clear()
 
 
 def _work(
-    connection: Connection, ends: list[Connection], make: Callable[[Key], Batch], parent: int
+    connection: Connection, parent_ends: list[Connection], make: Callable[[Key], Batch], parent: int
 ) -> None:
-    """A worker process: receives keys, sends batches, dies with its parent, even by kill -9.
+    """Runs a worker process: receives keys, sends batches, and ends with its parent.
 
     It ignores signals: Ctrl-C reaches every process of the terminal, and torchrun sends SIGTERM to
     every process, but the parent finishes its step first and then ends its workers.
@@ -184,11 +184,12 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        # 1 is PR_SET_PDEATHSIG: the kernel kills this process if its parent is killed.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    # A fork inherits the parent's ends; while they are open, a pipe does not report its end.
-    for end in ends:
+    # A fork inherits the parent's ends of the pipes; while these are open, no end of file arrives.
+    for end in parent_ends:
         end.close()
     torch.set_num_threads(1)
     while True:

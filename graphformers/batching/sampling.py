@@ -1,10 +1,10 @@
 """NeighborSampler: up to k neighbours of each node, drawn by hashes of ids.
 
 Every (node, neighbour) gets a 64-bit hash of (seed, epoch, node's id, neighbour's id); the
-neighbours with the k smallest hashes are taken, in the order of their hashes. That is a uniform
+neighbours with the k smallest hashes are taken, in the order of their hashes. This is a uniform
 draw without replacement, and it does not depend on the order of a batch, on the number of
-processes, on row numbers, or on nodes added elsewhere in the graph. Leaving out the other end of a
-pair takes the next smallest instead, on both sides of the pair.
+processes, on row numbers, or on nodes added elsewhere in the graph. An excluded neighbour is
+replaced by the one with the next smallest hash.
 """
 
 import os
@@ -21,13 +21,14 @@ from graphformers.errors import GraphFormersError
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """numpy lets other threads run while it gathers and sorts: two threads draw 1.6 times as fast
-    as one.
+    """The threads that sample blocks.
+
+    numpy releases the GIL while it gathers and sorts: two threads sample 1.6 times as fast as one.
     """
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), "sampling")
 
 
-# threads do not survive a fork, the pool would wait for them for ever
+# Threads do not survive a fork; a pool from before it would wait for them forever.
 os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
@@ -61,7 +62,7 @@ class Neighborhood:
         """The neighbours of one centre.
 
         Args:
-            b: The place of the centre in `centers`.
+            b: The index of the centre in `centers`.
 
         Returns:
             Row numbers.
@@ -72,7 +73,7 @@ class Neighborhood:
         """Consecutive centres, with their neighbours.
 
         Args:
-            part: Their places in `centers`.
+            part: Their indices in `centers`.
 
         Returns:
             The neighbourhood of these centres.
@@ -98,13 +99,13 @@ class NeighborSampler:
         indptr: (N + 1,) where the neighbours of each node begin in `indices`.
         indices: The neighbours, row numbers.
         id_hashes: (N,) hashes of the ids. Row numbers would change when nodes are added.
-        num_neighbors: How many neighbours a node gets at most.
-        seed: Of the hashes.
+        num_neighbors: Maximum number of sampled neighbours per node.
+        seed: Seed of the hashes.
         block_size: Centres that a thread samples at a time.
-        block_neighbors: Neighbours that it hashes at a time, unless a single centre has more: many
-            hubs in one block would fill the memory.
-        surplus: Of a long row, about `surplus * num_neighbors` neighbours with small hashes are
-            sorted.
+        block_neighbors: Neighbours that it hashes at a time, unless a single centre has more. This
+            limits memory where many centres are hubs.
+        surplus: In a long row, only about `surplus * num_neighbors` neighbours with small hashes
+            are sorted.
 
     Example:
         >>> sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors=2)
@@ -132,7 +133,7 @@ class NeighborSampler:
 
         Args:
             centers: (B,) row numbers.
-            epoch: Another epoch samples other neighbours.
+            epoch: Each epoch samples other neighbours.
             exclude: (B,) for each centre a node that is not sampled, -1 for none.
 
         Returns:
@@ -142,11 +143,11 @@ class NeighborSampler:
             GraphFormersError: `centers` are not row numbers of this graph.
         """
         centers = self._checked(np.asarray(centers))
-        left_out = None if exclude is None else np.asarray(exclude)
+        excluded = None if exclude is None else np.asarray(exclude)
 
         def draw(part: slice) -> tuple[Array, Array]:
             return self._sample_block(
-                centers[part], epoch, None if left_out is None else left_out[part]
+                centers[part], epoch, None if excluded is None else excluded[part]
             )
 
         parts = list(self._parts(centers))
@@ -162,7 +163,11 @@ class NeighborSampler:
         return Neighborhood(centers, indptr, neighbors)
 
     def _checked(self, centers: Array) -> Array:
-        """As row numbers; ids that look like numbers are none."""
+        """Returns the centres as int64 row numbers.
+
+        Raises:
+            GraphFormersError: They are not integers in range. Strings of digits are refused, too.
+        """
         if centers.ndim != 1 or (len(centers) and centers.dtype.kind not in "iu"):
             raise GraphFormersError(
                 "a list of nodes is given by their row numbers; graph.nodes_of(ids) gives those of "
@@ -177,7 +182,7 @@ class NeighborSampler:
         return centers.astype(np.int64, copy=False)
 
     def _parts(self, centers: Array) -> Iterator[slice]:
-        """The blocks, as slices of the centres."""
+        """Yields the blocks, as slices of the centres."""
         ends = np.cumsum(self.indptr[centers + 1] - self.indptr[centers])
         start = 0
         while start < len(centers):
@@ -190,42 +195,45 @@ class NeighborSampler:
     def _sample_block(
         self, centers: Array, epoch: int, exclude: Array | None
     ) -> tuple[Array, Array]:
-        """(B,) counts and the neighbours drawn, centre after centre."""
+        """Returns (B,) counts, and the sampled neighbours of one centre after the other."""
         starts = self.indptr[centers]
         degrees = self.indptr[centers + 1] - starts
         neighbors = self.indices[ranges(starts, degrees)]
         rows = np.repeat(np.arange(len(centers), dtype=np.uint16), degrees)
         hashes = np.repeat(mix(self.seed, epoch, self.id_hashes[centers]), degrees)
-        # both are well mixed: two multiplications are enough to mix them with each other
+        # Both hashes are well mixed, so two multiplications are enough to combine them.
         hashes ^= self.id_hashes[neighbors]
         hashes *= np.uint64(0xBF58476D1CE4E5B9)
         hashes ^= hashes >> np.uint64(32)
         hashes *= np.uint64(0x94D049BB133111EB)
         allowed = None if exclude is None else neighbors != np.repeat(exclude, degrees)
-        kept, counts = self._small_enough(hashes, rows, degrees, allowed)
+        kept, counts = self._preselect(hashes, rows, degrees, allowed)
         # by centre, then by hash
         keys = rows[kept].astype(np.uint64) << np.uint64(48) | hashes[kept] >> np.uint64(16)
         order = kept[np.argsort(keys)]
         taken = np.minimum(counts, self.num_neighbors)
         return taken, neighbors[order[ranges(np.cumsum(counts) - counts, taken)]]
 
-    def _small_enough(
+    def _preselect(
         self, hashes: Array, rows: Array, degrees: Array, allowed: Array | None
     ) -> tuple[Array, Array]:
-        """The places of allowed neighbours that can be among the k smallest of their row, and (B,)
-        their counts.
+        """Selects allowed neighbours whose hash can be among the k smallest of their row.
 
-        So a hub with a hundred thousand neighbours is hashed but not sorted.
+        The neighbours of a hub are hashed, but only the selected ones have to be sorted.
+
+        Returns:
+            The indices of the selected neighbours, and (B,) their counts.
         """
         share = self.surplus * self.num_neighbors / np.maximum(degrees, 1)
-        # 0 - 1: everything
+        # In short rows 0 - 1 wraps around to the largest number: all neighbours are kept.
         limits = np.where(share < 1, share * 2.0**64, 0).astype(np.uint64) - np.uint64(1)
         small = hashes <= np.repeat(limits, degrees)
         kept = np.flatnonzero(small if allowed is None else small & allowed)
         counts = np.bincount(rows[kept], minlength=len(degrees))
         short = (counts < self.num_neighbors) & (share < 1)
-        if short.any():  # rare: a row with too few small hashes is taken whole
-            again = small | short[rows]
-            kept = np.flatnonzero(again if allowed is None else again & allowed)
+        if short.any():
+            # This is rare: all neighbours of rows with too few small hashes are kept.
+            small |= short[rows]
+            kept = np.flatnonzero(small if allowed is None else small & allowed)
             counts = np.bincount(rows[kept], minlength=len(degrees))
         return kept, counts

@@ -1,7 +1,6 @@
-"""TokenCache: every text of a graph tokenised once per tokenizer, as one ragged memory map inside
-the graph's folder.
+"""TokenCache: the texts of a graph, tokenised once per tokenizer and stored in the graph's folder.
 
-Stored are the text's own tokens, up to MOST_TOKENS. The special tokens around them and the cut at
+The cache stores the text's own tokens, up to MAX_STORED_TOKENS. Special tokens and truncation to
 max_tokens are applied when reading, so that one cache serves every sequence length.
 """
 
@@ -29,10 +28,11 @@ from graphformers.progress import progress
 
 KIND = "tokens"
 VERSION = 1
-MANY_CUT = 0.05  # the share of texts that are cut from which on there is a warning
-MOST_TOKENS = 512
+# share of truncated texts from which on there is a warning
+TRUNCATION_WARNING_SHARE = 0.05
+MAX_STORED_TOKENS = 512
 BATCH = 16_384
-USUAL_NAMES = (
+SPECIAL_NAMES = (
     "[PAD]",
     "[UNK]",
     "[CLS]",
@@ -47,9 +47,7 @@ USUAL_NAMES = (
 
 
 class Tokenizer:
-    """A `tokenizers` tokenizer with its fingerprint and the special tokens it puts around a
-    text.
-    """
+    """A `tokenizers` tokenizer with its fingerprint and the special tokens that surround a text."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         tokenizer.no_truncation()
@@ -66,22 +64,24 @@ class Tokenizer:
             return Tokenizer(tokenizers.Tokenizer.from_file(str(file)))
         except GraphFormersError:
             raise
-        except Exception as error:  # the library raises plain exceptions
+        # The library raises plain exceptions.
+        except Exception as error:
             raise GraphFormersError(f"{file}: not a tokenizer.json ({error})") from error
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
-        """[CLS], [PAD], [MASK] and their like: those marked as such, those put around texts, and
-        those with the usual names.
+        """Special tokens such as [CLS], [PAD] and [MASK].
+
+        These are the tokens marked as special, those around texts, and those in SPECIAL_NAMES.
         """
         marked = {
             i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         }
-        named = {found for name in USUAL_NAMES if (found := self.find(name)) is not None}
+        named = {found for name in SPECIAL_NAMES if (found := self.find(name)) is not None}
         return tuple(sorted(marked | named | {*self.prefix, *self.suffix}))
 
     def find(self, *names: str) -> int | None:
-        """The number of the first of these tokens that there is."""
+        """The number of the first of these tokens that the vocabulary has; None without one."""
         return next(
             (found for name in names if (found := self._tokenizer.token_to_id(name)) is not None),
             None,
@@ -92,11 +92,13 @@ class Tokenizer:
         return str(self._tokenizer.to_str())
 
     def encode(self, texts: list[str]) -> tuple[Array, Array]:
-        """Tokens without special ones, at most MOST_TOKENS a text: (flat tokens uint32, lengths
-        int64).
+        """Tokenises texts, without special tokens and with at most MAX_STORED_TOKENS per text.
+
+        Returns:
+            The tokens of one text after the other, uint32, and the lengths, int64.
         """
         encoded = [
-            encoding.ids[:MOST_TOKENS]
+            encoding.ids[:MAX_STORED_TOKENS]
             for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ]
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
@@ -106,17 +108,18 @@ class Tokenizer:
 
 
 def _special_tokens(tokenizer: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tokenizer puts before and after a text, seen on the first probe that it has tokens
-    for.
+    """The special tokens before and after a text, found by tokenising a probe text.
+
+    The probe is the first of some short texts that has any tokens.
     """
     for probe in ("a", "1", "the", ".", "é", "中", *list(tokenizer.get_vocab())[:1000]):
-        bare, dressed = (
+        bare, full = (
             tokenizer.encode(probe, add_special_tokens=False).ids,
             tokenizer.encode(probe).ids,
         )
-        for start in range(len(dressed) - len(bare) + 1) if bare else ():
-            if dressed[start : start + len(bare)] == bare:
-                return tuple(dressed[:start]), tuple(dressed[start + len(bare) :])
+        for start in range(len(full) - len(bare) + 1) if bare else ():
+            if full[start : start + len(bare)] == bare:
+                return tuple(full[:start]), tuple(full[start + len(bare) :])
     raise GraphFormersError(
         "this tokenizer finds no tokens in any text; is it the right tokenizer.json?"
     )
@@ -124,8 +127,9 @@ def _special_tokens(tokenizer: tokenizers.Tokenizer) -> tuple[tuple[int, ...], t
 
 @dataclass(frozen=True)
 class TokenCache:
-    """The tokens of N texts: those of node v are tokens[offsets[v]:offsets[v + 1]], without special
-    tokens.
+    """The tokens of N texts, without special tokens.
+
+    Those of node v are tokens[offsets[v]:offsets[v + 1]].
     """
 
     tokens: Array  # uint16 or uint32
@@ -135,27 +139,29 @@ class TokenCache:
     id_hashes: Array | None = None  # (N,) uint64, where the texts belong to nodes of a graph
 
     def lengths(self, nodes: Array, max_tokens: int) -> Array:
-        """(len(nodes),) how many tokens `read` gives each node."""
+        """(len(nodes),) the number of tokens that `read` returns for each node."""
         extra = len(self.prefix) + len(self.suffix)
         lengths: Array = (
             np.minimum(self.offsets[nodes + 1] - self.offsets[nodes], max_tokens - extra) + extra
         )
         return lengths
 
-    def cut_share(self, max_tokens: int) -> float:
-        """The share of texts that `read` cuts."""
-        room = max_tokens - len(self.prefix) - len(self.suffix)
-        return float((np.diff(self.offsets) > room).mean()) if len(self.offsets) > 1 else 0.0
+    def truncated_share(self, max_tokens: int) -> float:
+        """The share of texts that `read` truncates."""
+        limit = max_tokens - len(self.prefix) - len(self.suffix)
+        return float((np.diff(self.offsets) > limit).mean()) if len(self.offsets) > 1 else 0.0
 
     def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
-        """Sequences for the model, special tokens included and cut at max_tokens: (flat tokens
-        int64, indptr int64).
+        """Returns the sequences of nodes, truncated to max_tokens, special tokens included.
+
+        Returns:
+            The tokens of one sequence after the other, int64, and their indptr, int64.
         """
         extra = len(self.prefix) + len(self.suffix)
-        if not extra < max_tokens <= MOST_TOKENS + extra:
+        if not extra < max_tokens <= MAX_STORED_TOKENS + extra:
             raise GraphFormersError(
                 f"max_tokens={max_tokens} given, expected between {extra + 1} and "
-                f"{MOST_TOKENS + extra}"
+                f"{MAX_STORED_TOKENS + extra}"
             )
         lengths = self.lengths(nodes, max_tokens)
         indptr = np.zeros(len(nodes) + 1, dtype=np.int64)
@@ -172,12 +178,12 @@ class TokenCache:
         return flat, indptr
 
 
-def cut_words(tokens: TokenCache, max_tokens: int) -> str | None:
-    """A warning if many texts are longer than a model reads; None if few are."""
-    share = tokens.cut_share(max_tokens)
+def truncation_warning(tokens: TokenCache, max_tokens: int) -> str | None:
+    """A warning if many texts are longer than `max_tokens`; None if few are."""
+    share = tokens.truncated_share(max_tokens)
     return (
         f"{share:.0%} of the texts are longer than max_tokens={max_tokens} and cut there"
-        if share >= MANY_CUT
+        if share >= TRUNCATION_WARNING_SHARE
         else None
     )
 
@@ -192,16 +198,17 @@ def tokenize(texts: list[str], tokenizer: Tokenizer) -> TokenCache:
 
 
 def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
-    """The tokens of a whole graph: from its folder when they are there, otherwise made and kept
-    there.
+    """The tokens of a graph, loaded from its folder or, if missing, computed and stored there.
+
+    The folder is not used if it is read-only, or if it was replaced since the graph was loaded.
     """
     folder = (
         graph.artifact.path / "tokens" / tokenizer.fingerprint[:16] if graph.artifact else Path()
     )
-    can_be_kept = graph.artifact is not None and (
+    can_be_stored = graph.artifact is not None and (
         folder.is_dir() or os.access(graph.artifact.path, os.W_OK)
     )
-    if graph.artifact is None or not can_be_kept or not _still_stands(graph.artifact):
+    if graph.artifact is None or not can_be_stored or not _is_unchanged(graph.artifact):
         return replace(tokenize(graph.texts.to_pylist(), tokenizer), id_hashes=graph.id_hashes)
     if not folder.is_dir():
         _write_cache(folder, graph, tokenizer)
@@ -217,10 +224,8 @@ def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
     return TokenCache(*arrays, tokenizer.prefix, tokenizer.suffix, graph.id_hashes)
 
 
-def _still_stands(artifact: Artifact) -> bool:
-    """Whether a graph's folder holds what was loaded from it; another may have been put in its
-    place.
-    """
+def _is_unchanged(artifact: Artifact) -> bool:
+    """Whether a graph's folder is still the one that was loaded, not replaced by another."""
     try:
         return open_artifact(artifact.path, artifact.kind, None).fingerprint == artifact.fingerprint
     except ArtifactError:
@@ -239,7 +244,7 @@ def _write_cache(folder: Path, graph: TextGraph, tokenizer: Tokenizer) -> None:
         save_array(draft.path("tokens.npy"), np.concatenate([tokens for tokens, _ in parts]))
         save_array(draft.path("offsets.npy"), offsets)
         draft.parents = {"graph": parent_entry(graph.artifact, folder)}
-        draft.settings = {"tokenizer": tokenizer.fingerprint, "most_tokens": MOST_TOKENS}
+        draft.settings = {"tokenizer": tokenizer.fingerprint, "most_tokens": MAX_STORED_TOKENS}
         draft.summary = {"texts": graph.num_nodes, "tokens": int(offsets[-1])}
 
 

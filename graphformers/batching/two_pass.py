@@ -1,11 +1,12 @@
-"""Two-pass encoding: which nodes make up the batches of each pass, and what a batch holds.
+"""Two-pass encoding: divides nodes into the batches of each pass and packs them.
 
-The first pass reads every text alone and gives its states, which do not depend on who asks for
-them. The second pass reads every centre given its neighbours' states. Encoding in memory, embedding
-to disk and updates share these batches; they differ in where the states are between the passes.
+The first pass encodes every text independently; its states do not depend on the centre that uses
+them. The second pass encodes every centre given its neighbours' states. Encoding in memory,
+embedding to disk and updates share these batches and differ in where states are stored between the
+passes.
 
 A network whose neighbours depend on their centre (`joint` inputs) has no states: centres and
-neighbours are read together. A network that does not read neighbours has no first pass.
+neighbours are encoded together. A network that does not use neighbours has no first pass.
 
 Shapes: B centres, K neighbours of a centre at most, M neighbours in all.
 """
@@ -32,12 +33,12 @@ from graphformers.settings import Settings, setting
 
 @dataclass(frozen=True)
 class BatchLimits(Settings):
-    """How much a batch of an encoding may hold."""
+    """Limits on the size of a batch in inference."""
 
     tokens: int = setting(4096, "Tokens of a batch.", at_least=1)
     entries: int = setting(
         65_536,
-        "Centres times neighbours of a batch: a hub is read with few other centres.",
+        "Centres times neighbours of a batch; it limits the centres that share a batch with a hub.",
         at_least=1,
     )
     joint_neighbors: int = setting(
@@ -46,16 +47,16 @@ class BatchLimits(Settings):
         at_least=0,
     )
     one_pass_tokens: int = setting(
-        8192, "Tokens up to which a GPU reads centres and neighbours in one pass.", at_least=0
+        8192, "Tokens up to which a GPU encodes centres and neighbours in one pass.", at_least=0
     )
     one_pass_neighbors: int = setting(
-        63, "Neighbours of a centre up to which a GPU reads them in the same pass.", at_least=0
+        63, "Neighbours of a centre up to which a GPU encodes them in the same pass.", at_least=0
     )
 
 
 @dataclass(frozen=True)
 class CenterBatch:
-    """A batch of the second pass: some centres, and which states they need."""
+    """A batch of the second pass: some centres, and the states that they need."""
 
     centers: PackedBatch | None  # None for networks whose centres come from the states, too
     needed_M: Tensor  # int64: rows of the states: the neighbours, then centres without texts
@@ -65,7 +66,7 @@ class CenterBatch:
 
 @dataclass(frozen=True)
 class TwoPass:
-    """Divides an encoding into batches. It holds no weights: worker processes can pack with it."""
+    """Divides an encoding into batches. It holds no weights, so worker processes can use it."""
 
     packer: Packer
     limits: BatchLimits
@@ -82,15 +83,15 @@ class TwoPass:
             return self.center_parts_by_count(tokens, neighborhood.centers, counts)
         check_joint_neighbors(counts.max(initial=0), self.limits)
         sizes = tokens.lengths(neighborhood.centers, self.packer.max_tokens) + 1
-        around = tokens.lengths(neighborhood.neighbors, self.packer.max_tokens)
-        ends = np.concatenate([[0], np.cumsum(around)])
+        neighbor_sizes = tokens.lengths(neighborhood.neighbors, self.packer.max_tokens)
+        ends = np.concatenate([[0], np.cumsum(neighbor_sizes)])
         # Every node of a group attends to every other.
         return self._parts(sizes + np.diff(ends[neighborhood.indptr]), (counts + 1) ** 2)
 
     def center_parts_by_count(
         self, tokens: TokenCache, centers: Array, counts: Array
     ) -> Iterator[slice]:
-        """The same from the numbers of neighbours, for networks that are not joint."""
+        """Like `center_parts`, from the numbers of neighbours, for networks that are not joint."""
         multiple = self.packer.width_multiple
         wide = -(-counts // multiple) * multiple
         lengths = tokens.lengths(centers, self.packer.max_tokens)
@@ -104,7 +105,7 @@ class TwoPass:
         Args:
             tokens: The texts.
             neighborhood: Centres and their neighbours.
-            known: The nodes whose states are at hand, sorted; all nodes by default.
+            known: The nodes whose states are available, sorted; all nodes by default.
         """
         inputs = self.packer.inputs
         if inputs.joint:
@@ -124,21 +125,21 @@ class TwoPass:
         return CenterBatch(centers, torch.from_numpy(needed), len(near), index)
 
     def fits_one_pass(self, tokens: TokenCache, neighborhood: Neighborhood) -> bool:
-        """Whether a GPU had better read these centres and their neighbours in one pass.
+        """Whether encoding these centres and their neighbours in one pass is faster on a GPU.
 
-        That is so while launching takes most of the time, and with few neighbours: cached states
-        are cheaper to attend to when there are many.
+        One pass is faster for small batches, where launching kernels takes most of the time, and
+        for few neighbours: attending to many neighbours is cheaper with cached states.
         """
         inputs = self.packer.inputs
         if inputs.joint or not inputs.graph_tokens or len(neighborhood) == 0:
             return False
         widest = int(np.diff(neighborhood.indptr).max())
-        most = self.limits.one_pass_tokens
-        if widest > self.limits.one_pass_neighbors or len(neighborhood) * (1 + widest) > most:
+        limit = self.limits.one_pass_tokens
+        if widest > self.limits.one_pass_neighbors or len(neighborhood) * (1 + widest) > limit:
             return False
         nodes = np.concatenate([neighborhood.centers, np.unique(neighborhood.neighbors)])
         lengths = tokens.lengths(nodes.astype(np.int64), self.packer.max_tokens)
-        return int(lengths.sum()) + len(neighborhood) <= most
+        return int(lengths.sum()) + len(neighborhood) <= limit
 
     def needed(self, neighborhood: Neighborhood) -> Array:
         """The nodes whose states the second pass needs, sorted."""
@@ -150,7 +151,7 @@ class TwoPass:
         return np.unique(nodes.astype(np.int64))
 
     def _parts(self, lengths: Array, widths: Array) -> Iterator[slice]:
-        """Consecutive slices within the limits, of at least one node each."""
+        """Yields consecutive slices within the limits, of at least one node each."""
         ends = np.cumsum(lengths)
         start = 0
         while start < len(lengths):
@@ -164,10 +165,10 @@ class TwoPass:
             start = stop
 
 
-def check_joint_neighbors(most: int, limits: BatchLimits) -> None:
-    """Refuses a node with more neighbours than a bidirectional model can read together."""
-    if most > limits.joint_neighbors:
+def check_joint_neighbors(count: int, limits: BatchLimits) -> None:
+    """Raises an error if a node has more neighbours than a bidirectional model can encode."""
+    if count > limits.joint_neighbors:
         raise GraphFormersError(
-            f"a node with {most:,} neighbours; a bidirectional model reads at most "
+            f"a node with {count:,} neighbours; a bidirectional model encodes at most "
             f"{limits.joint_neighbors:,}, sample fewer"
         )

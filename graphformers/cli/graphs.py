@@ -17,7 +17,7 @@ def import_command(
     inputs: list[str] | None = argument(
         None,
         "FILES",
-        "Node and edge tables are told apart by their columns. With --format python: packages.",
+        "Node and edge tables are distinguished by their columns. With --format python: packages.",
     ),
     nodes: list[Path] | None = option(
         None, "--nodes FILE...", "A file of nodes, where its columns are ambiguous."

@@ -1,1 +1,1 @@
-"""From files to graphs: readers, columns, and the graph itself."""
+"""Graphs and their input: TextGraph, readers of files, and conversion to other libraries."""

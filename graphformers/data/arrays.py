@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 def save_array(path: Path, array: Array) -> None:
-    """Writes a .npy file. (numpy's own writer loses the reason when a disk is full.)"""
+    """Writes a .npy file. numpy's own writer does not report that the disk is full."""
     array = np.ascontiguousarray(array)
     with path.open("wb") as file:
         np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(array))
@@ -21,12 +21,12 @@ def save_array(path: Path, array: Array) -> None:
 
 def load_array(path: Path) -> Array:
     """Maps a .npy file into memory, read-only."""
-    # a plain view: the memmap class slows down every index
+    # A plain array: indexing a memmap is slower.
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def save_table(path: Path, table: pa.Table) -> None:
-    """Writes an Arrow file with one chunk for each column, so that rows need no search."""
+    """Writes an Arrow file with one chunk per column, so that rows are found by their offset."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         for batch in table.combine_chunks().to_batches():
             writer.write_batch(batch)
@@ -45,7 +45,7 @@ def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be stored: half of a character (a lone surrogate) cannot."""
+    """Whether a text can be stored as UTF-8; one with a lone surrogate cannot."""
     if text.isascii():
         return True
     try:
@@ -62,10 +62,10 @@ def hash_strings(strings: list[str]) -> Array:
 
 
 def mix(*parts: Array | int) -> Array:
-    """Combines 64-bit integers into one well-mixed 64-bit hash, elementwise (the finalizer of
-    splitmix64 after each part).
+    """Combines 64-bit integers into one 64-bit hash, elementwise.
 
-    The order of the parts matters; arrays broadcast against each other.
+    The finalizer of splitmix64 is applied after each part. The order of the parts matters; arrays
+    broadcast against each other.
     """
     state: Array = np.zeros(1, dtype=np.uint64)
     shape: tuple[int, ...] = ()
@@ -84,23 +84,22 @@ def mix(*parts: Array | int) -> Array:
 
 
 def ranges(starts: Array, lengths: Array) -> Array:
-    """The concatenation of range(start, start + length), without a loop: the flat places of ragged
-    rows.
-    """
+    """The concatenation of range(start, start + length): flat indices of ragged rows."""
     total = int(lengths.sum())
     ends = np.cumsum(lengths)
-    places: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-    return places
+    indices: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return indices
 
 
 def equal_parts(total: int, count: int) -> list[int]:
-    """Where each of `count` parts of about the same size begins, and where the last one ends."""
+    """The boundaries of `count` parts of about the same size: each start, and the last end."""
     return [total * part // count for part in range(count + 1)]
 
 
 def edge_keys(sources: Array, targets: Array) -> Array:
-    """Each edge as one 64-bit number, source << 32 | target: sorting these sorts by source, then by
-    target.
+    """Each edge as one 64-bit number, source << 32 | target.
+
+    Sorted keys are sorted by source, then by target.
     """
     keys = sources.astype(np.uint64)
     keys <<= np.uint64(32)
@@ -109,21 +108,24 @@ def edge_keys(sources: Array, targets: Array) -> Array:
 
 
 def pair_keys(ones: Array, others: Array) -> Array:
-    """The same for pairs, whichever end is given first."""
+    """Each unordered pair as one 64-bit number: the key of the edge from the smaller node."""
     return edge_keys(np.minimum(ones, others), np.maximum(ones, others))
 
 
 def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
-    """The compressed rows (indptr int64, indices int32) of edges given as keys: sorted, no
-    duplicates, no self-loops.
+    """The compressed rows of edges given as keys: sorted, without duplicates and self-loops.
 
     One sort of 64-bit keys is faster than sparse-matrix libraries (docs/decisions.md).
+
+    Returns:
+        indptr, int64, and indices, int32.
     """
     joined = np.concatenate(keys)
     joined.sort()
     keep = np.ones(len(joined), dtype=bool)
     keep[1:] = joined[1:] != joined[:-1]
-    columns = joined.astype(np.uint32).view(np.int32)  # the low half
+    # the low 32 bits
+    columns = joined.astype(np.uint32).view(np.int32)
     joined >>= np.uint64(32)
     rows = joined.astype(np.int32)
     keep &= rows != columns
@@ -133,8 +135,9 @@ def compressed_rows(num_nodes: int, *keys: Array) -> tuple[Array, Array]:
 
 
 def are_linked(indptr: Array, indices: Array, nodes: Array, others_QC: Array) -> Array:
-    """(Q, C) whether others_QC[q, c] is in the compressed row of nodes[q]: a binary search in all
-    rows at once.
+    """(Q, C): whether others_QC[q, c] is in the compressed row of nodes[q].
+
+    All rows are searched at once, by binary search.
     """
     low = np.broadcast_to(indptr[nodes][:, None], others_QC.shape).copy()
     end = np.broadcast_to(indptr[nodes + 1][:, None], others_QC.shape)
@@ -152,6 +155,6 @@ def are_linked(indptr: Array, indices: Array, nodes: Array, others_QC: Array) ->
 
 
 def unit_rows(vectors: Array) -> Array:
-    """Each row at length one; a row of zeros stays."""
+    """Rows scaled to length one, float32; rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Batches of rows, as readers of files give them to a GraphBuilder."""
+"""Batches of rows, which readers of files pass to a GraphBuilder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class TableBatch:
 
     Attributes:
         columns: Columns of equal length, by name.
-        locate: Gives the file and the line of a row.
+        locate: Returns the file and the line of a row.
     """
 
     columns: dict[str, pa.Array]
@@ -27,7 +27,7 @@ class TableBatch:
         return len(next(iter(self.columns.values())))
 
     def take(self, rows: Array) -> "TableBatch":
-        """Some of the rows."""
+        """A batch of the given rows."""
         taken = pa.array(rows)
         columns = {name: column.take(taken) for name, column in self.columns.items()}
         return TableBatch(columns, lambda i: self.locate(int(rows[i])))
@@ -40,7 +40,7 @@ class EdgeBatch:
     Attributes:
         sources: The id at which each edge starts, as strings.
         targets: The id at which each edge ends.
-        locate: Gives the file and the line of an edge.
+        locate: Returns the file and the line of an edge.
         types: The type of each edge; None where edges have none.
         times: float64: the time of each edge, NaN if unknown; None where edges have none.
     """
@@ -56,6 +56,6 @@ class EdgeBatch:
 
 
 def line_locator(path: Path, lines: Sequence[int]) -> Locate:
-    """Locates the rows of a batch by the line on which each starts."""
+    """Returns a function that locates rows by the lines on which they start."""
     numbers = np.array(lines, dtype=np.int32)
     return lambda i: (path, int(numbers[i]))

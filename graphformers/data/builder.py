@@ -1,7 +1,7 @@
-"""GraphBuilder: batches of nodes and edges in, a TextGraph out.
+"""GraphBuilder: makes a TextGraph from batches of nodes and edges.
 
-Every format feeds the same builder, in any order. It checks what applies to all formats: missing
-and repeated ids, empty texts, and edges to nodes that do not exist.
+All formats use the same builder and may add batches in any order. It checks the rules that all
+formats share: ids are unique and not empty, texts are not empty, and edges join existing nodes.
 """
 
 from bisect import bisect_right
@@ -29,18 +29,20 @@ from graphformers.data.problems import ELSEWHERE, Locate, Place, Problems
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 
-# edges looked up at a time: the hash table over all ids is made once for each such block
+# Edges looked up at a time: a hash table over all ids is made for each such block.
 RESOLVE_ROWS = 8_000_000
 HASH_ROWS = 1_000_000
-NODE = "{'id': 'p1', 'text': 'a title'}"  # for messages
+# an example for messages
+NODE = "{'id': 'p1', 'text': 'a title'}"
 OUTSIDE = "edges to nodes outside the graph"
-MOST_TYPES = 32_000  # of edges, which are numbered with 16 bits
+# Edge types are numbered with 16 bits.
+MAX_TYPES = 32_000
 UNTYPED = -1
 
 
 @dataclass(frozen=True)
 class _Edges:
-    """Edges between row numbers. An edge without a type has the type UNTYPED."""
+    """Edges between row numbers; an edge without a type has the type UNTYPED."""
 
     sources: Array
     targets: Array
@@ -51,16 +53,15 @@ class _Edges:
 class GraphBuilder:
     """Collects nodes and edges.
 
-    Edges that come before `seal_nodes` wait as strings, about 40 bytes each: a format with separate
-    node files seals first.
+    Edges added before `seal_nodes` are kept as strings, about 40 bytes each. Formats with separate
+    node files therefore seal the nodes first.
 
     Args:
         problems: Collects bad rows.
         outside: Whether edges to unknown nodes are normal in this format (citations of papers that
             are not in the data) and are counted and left out; otherwise they are bad rows.
         keep_empty: Whether to keep nodes without a text, as empty texts.
-        column_type: Gives the type of a column, if it is known, where its values come as plain
-            text.
+        column_type: Returns the type of a column of untyped text, or None if it is not known.
     """
 
     def __init__(
@@ -76,15 +77,18 @@ class GraphBuilder:
         self._keep_empty = keep_empty
         self._column_type = column_type or (lambda name: None)
         self._nodes: list[TableBatch] = []
-        # whether the columns of a batch are plain text, whose types are guessed at the end
+        # whether the columns of each batch are untyped text, whose types are guessed at the end
         self._plain: list[bool] = []
-        # of each batch: its first row, and where its rows were read
+        # the first row of each batch, and the places of its rows
         self._starts: list[int] = []
         self._locates: list[Locate] = []
         self._num_nodes = 0
-        self._num_empty = 0  # nodes without a text
-        self._known: pa.Array | None = None  # the ids, once all nodes are in
-        self._kept: Array | None = None  # the nodes that stay, where ids are repeated
+        # nodes without a text
+        self._num_empty = 0
+        # the ids, once nodes are sealed
+        self._known: pa.Array | None = None
+        # the nodes that are kept, if some ids are repeated
+        self._kept: Array | None = None
         self._waiting: list[EdgeBatch] = []
         self._num_waiting = 0
         nothing = np.zeros(0, dtype=np.int32)
@@ -92,10 +96,10 @@ class GraphBuilder:
         self._types: dict[str, int] = {}
 
     def add_nodes(self, batch: TableBatch, *, plain: bool = False) -> None:
-        """Takes a batch of nodes with the columns id, text and any others.
+        """Adds a batch of nodes with the columns id, text and any others.
 
-        Ids and texts become strings, the other columns keep their types. `plain` columns are text
-        that may stand for numbers: their types are guessed from all batches together.
+        Ids and texts become strings, the other columns keep their types. `plain` columns are
+        untyped text: their types are guessed from all batches together.
         """
         assert self._known is None, "all nodes come before `seal_nodes`"
         ids = as_strings(batch.columns["id"])
@@ -126,14 +130,12 @@ class GraphBuilder:
         self._num_nodes += len(batch)
 
     def add_table(self, table: pa.Table) -> None:
-        """Takes nodes from memory, as `node_table` gives them."""
+        """Adds nodes from memory, in a table as `node_table` returns it."""
         columns = {name: one_chunk(table[name]) for name in table.column_names}
         self.add_nodes(TableBatch(columns, lambda i: (Path("nodes"), f"row {i + 1}")))
 
     def seal_nodes(self) -> None:
-        """Ends the nodes, so that edges can be looked up as they come instead of being kept as
-        strings.
-        """
+        """Ends the nodes: edges added later are resolved to row numbers in blocks."""
         lengths = [len(batch) for batch in self._nodes]
         columns = {}
         for name in dict.fromkeys(
@@ -168,7 +170,7 @@ class GraphBuilder:
         return self._table
 
     def place_of(self, row: int) -> Place:
-        """Where a row of the `node_table` was read."""
+        """The file and line of a row of the `node_table`."""
         return self._where(row if self._kept is None else int(self._kept[row]))
 
     def _find_repeats(self, ids: pa.Array, hashes: Array) -> Array:
@@ -186,7 +188,7 @@ class GraphBuilder:
                 self.problems.counts["duplicate id"] += len(repeats) - done
                 break
             name = ids[node].as_py()
-            detail = f"the id {name!r} stands already at {ELSEWHERE}, expected unique ids"
+            detail = f"the id {name!r} is used already at {ELSEWHERE}, expected unique ids"
             first_place = self._where(first_with[name])
             self.problems.add("duplicate id", self._where(node), detail, other=first_place)
         return np.array(repeats, dtype=np.int64)
@@ -196,22 +198,22 @@ class GraphBuilder:
         return self._locates[batch](node - self._starts[batch])
 
     def add_edges(self, batch: EdgeBatch) -> None:
-        """Takes a batch of directed edges between ids."""
+        """Adds a batch of directed edges between ids."""
         self._waiting.append(batch)
         self._num_waiting += len(batch)
         if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
             self._resolve()
 
     def add_resolved_edges(self, sources: Array, targets: Array) -> None:
-        """Takes edges between row numbers, as `lookup` gives them."""
+        """Adds edges between row numbers, as `lookup` returns them."""
         types = np.full(len(sources), UNTYPED, dtype=np.int16)
         self._edges.append(_Edges(sources, targets, types))
 
     def lookup(self, batches: list[tuple[pa.Array, Locate]]) -> Array:
-        """Row numbers (int32) of the ids of several batches, one after the other; unknown ids are
-        problems and give -1.
+        """Row numbers (int32) of the ids of several batches, one batch after the other.
 
-        Give many batches at a time: the table over all nodes is made anew for each call.
+        Unknown ids are reported as problems and have the row number -1. Pass many batches at a
+        time: every call makes a hash table over all nodes.
         """
         found = self._lookup([ids for ids, _ in batches])
         for (ids, locate), nodes in zip(batches, found, strict=True):
@@ -230,7 +232,7 @@ class GraphBuilder:
         return np.split(np.asarray(found, dtype=np.int32), ends[:-1])
 
     def _resolve(self) -> None:
-        """Turns the waiting edges into row numbers."""
+        """Looks up the row numbers of the waiting edges."""
         batches, self._waiting, self._num_waiting = self._waiting, [], 0
         while batches:
             block, rows = [], 0
@@ -255,10 +257,10 @@ class GraphBuilder:
             self._types.setdefault(name, len(self._types))
             for name in encoded.dictionary.to_pylist()
         ]
-        if len(self._types) > MOST_TYPES:
+        if len(self._types) > MAX_TYPES:
             one = next(reversed(self._types))
             raise InputError(
-                f"more than {MOST_TYPES:,} edge types, {one!r} among them; is the right column "
+                f"more than {MAX_TYPES:,} edge types, {one!r} among them; is the right column "
                 f"used as the type?"
             )
         of_edge: Array = np.array(codes, dtype=np.int16)[np.asarray(encoded.indices)]
@@ -274,14 +276,14 @@ class GraphBuilder:
             assert self._known is not None
             name = (batch.sources if sources[i] < 0 else batch.targets)[i].as_py()
             end = f"{'from' if sources[i] < 0 else 'to'} {name!r}" if name else "with an empty end"
-            # 1, 1.0 and 001 are three ids
-            such = f" such as {self._known[0].as_py()!r}" if len(self._known) else ""
-            return f"an edge {end}, expected the id of a node{such}"
+            # An example shows how ids are written: 1, 1.0 and 001 are three ids.
+            example = f" such as {self._known[0].as_py()!r}" if len(self._known) else ""
+            return f"an edge {end}, expected the id of a node{example}"
 
         self.problems.report("edge to an unknown node", missing, batch.locate, detail)
 
     def build(self) -> TextGraph:
-        """The graph of everything added."""
+        """Makes the graph of all added nodes and edges."""
         if self._known is None:
             self.seal_nodes()
         self._resolve()
@@ -292,7 +294,7 @@ class GraphBuilder:
                 if skipped
                 else "check the files and the column names"
             )
-            raise InputError(f"no nodes were read, so there is no graph; {advice}")
+            raise InputError(f"no nodes were read, expected at least one; {advice}")
         edges, self._edges = self._edges, []
         sources = np.concatenate([each.sources for each in edges])
         targets = np.concatenate([each.targets for each in edges])
@@ -319,9 +321,7 @@ class GraphBuilder:
 
 
 def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array | None:
-    """Joins the times of several batches of edges: NaN for batches without times, None if no batch
-    has any.
-    """
+    """Joins the times of batches of edges: NaN for batches without, None if no batch has times."""
     if all(times is None for times in batches):
         return None
     found = zip(batches, lengths, strict=True)
@@ -380,10 +380,11 @@ def build_graph(
     moments = None
     if times is not None:
         moments, bad = TimeColumn().read(make_column(times), "times", place, locate, problems)
-        # An error even if bad rows are skipped: these edges have no rows to leave out.
+        # This is an error even if bad rows are skipped: lists of edges have no rows to leave out.
         if bad.any():
             raise InputError(
-                f"{int(bad.sum()):,} of the times given are none; mend them, or leave them empty"
+                f"{int(bad.sum()):,} of the times given are not valid, expected numbers or dates; "
+                f"correct them, or leave them empty"
             )
     builder.add_edges(EdgeBatch(text_array(sources), text_array(targets), locate, kinds, moments))
     return builder.build()
@@ -392,9 +393,9 @@ def build_graph(
 def node_table(
     nodes: Iterable[object], known_texts: Callable[[pa.Array], pa.Array] | None = None
 ) -> pa.Table:
-    """Nodes of any kind of table in Python as an Arrow table with the columns id and text.
+    """Converts nodes in any kind of table to an Arrow table with the columns id and text.
 
-    If there is no column of texts, `known_texts` gives them by id.
+    Without a column of texts, `known_texts` returns the texts of ids.
     """
     table = table_in_memory(nodes, "nodes", NODE)
     names = table.column_names
@@ -413,15 +414,16 @@ def node_table(
 
 
 def text_array(values: Iterable[object]) -> pa.Array:
-    """Ids or types in memory as an array of strings; missing ones are null."""
+    """Converts ids or types in memory to an array of strings; missing ones are null."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return as_strings(one_chunk(values))
-    values = values.tolist() if hasattr(values, "tolist") else values  # numpy's, torch's
+    # Arrays of numpy and torch have `tolist`.
+    values = values.tolist() if hasattr(values, "tolist") else values
     try:
         return pa.array(values, pa.large_string())
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{error.object!r} given, which is no text: it holds half of a character "
+            f"{error.object!r} given, which is not Unicode: it holds half of a character "
             f"({error.reason})"
         ) from error
     except (pa.ArrowException, TypeError):

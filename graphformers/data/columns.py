@@ -1,6 +1,4 @@
-"""Node columns: values of any kind as Arrow arrays, chunks of several files joined to one column,
-and distinct names.
-"""
+"""Node columns as Arrow arrays: conversion of values, joining of chunks, and distinct names."""
 
 import json
 import math
@@ -15,21 +13,22 @@ from graphformers.data.arrays import one_chunk
 from graphformers.errors import InputError
 
 OURS = ("id", "text")
-# A number as programs write it: no leading zero, no trailing one but in "1.0".
+# A number as programs write it: without leading zeros, and without trailing ones except in "1.0".
 _NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.0|\.[0-9]*[1-9])?(?:[eE][+-]?[0-9]+)?$"
-MOST_DIGITS = 15  # significant ones that a 64-bit float keeps
+# significant digits that a 64-bit float represents exactly
+MAX_DIGITS = 15
 
 
 class ColumnNames(dict[str, str]):
-    """The names under which users' columns are stored, made distinct from ours and each other.
+    """Maps users' column names to stored names, distinct from ours and from each other.
 
-    New columns may be looked up at any time.
+    Looking up a new name adds it.
     """
 
     def __init__(self, names: Iterable[str] = (), ours: Sequence[str] = OURS) -> None:
         super().__init__()
         self.ours = ours
-        # a column that is called id_ keeps its name
+        # Names other than ours come first, so that a column named id_ keeps its name.
         for name in sorted(dict.fromkeys(names), key=lambda name: name in ours):
             self[name]
 
@@ -49,8 +48,9 @@ def is_missing(value: object) -> bool:
 
 
 def as_text(value: object) -> str | None:
-    """A value as text: strings unchanged, whole numbers without ".0", lists and the like as JSON;
-    None if it is missing.
+    """A value as text, or None if it is missing.
+
+    Strings are unchanged, whole numbers have no ".0", other values such as lists become JSON.
     """
     if isinstance(value, str):
         return value
@@ -58,14 +58,16 @@ def as_text(value: object) -> str | None:
         return None
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, pa.Scalar):  # of a type that Python does not have
+    # a scalar of a type that Python does not have
+    if isinstance(value, pa.Scalar):
         is_time = pa.types.is_temporal(value.type)
         return str(pc.cast(value, pa.large_string()).as_py()) if is_time else repr(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
-    except TypeError:  # keys that JSON does not have
+    except TypeError:
+        # A dict has keys that JSON does not support.
         return str(value)
 
 
@@ -75,9 +77,10 @@ def text_column(values: Iterable[object]) -> pa.Array:
 
 
 def make_column(values: Sequence[object]) -> pa.Array:
-    """An array of the type of the values; of text if they have several types or do not fit one."""
+    """An array of the type of the values; of text if they do not have a common type."""
     kinds = set(map(type, values)) - {type(None)}
-    if bool in kinds and len(kinds) > 1:  # Arrow would take False for 0.0
+    # Arrow would convert False to 0.0.
+    if bool in kinds and len(kinds) > 1:
         return text_column(values)
     try:
         return pa.array(values)
@@ -86,8 +89,9 @@ def make_column(values: Sequence[object]) -> pa.Array:
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[object]:
-    """Values as Python objects; as Arrow scalars if Python has no such type (nanoseconds, years
-    after 9999).
+    """Values as Python objects, or as Arrow scalars where Python has no such type.
+
+    Python has no type for nanoseconds and for years after 9999.
     """
     try:
         return list(column.to_pylist())
@@ -103,11 +107,11 @@ def _python_value(value: pa.Scalar) -> object:
 
 
 def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table:
-    """Rows of any kind of table in Python as an Arrow table.
+    """Converts any kind of table in Python to an Arrow table.
 
     Args:
         rows: An Arrow table, a DataFrame, a dict of columns, or dicts.
-        what: What the rows are, for messages.
+        what: The plural name of the rows in messages, such as "nodes".
         example: A row, for messages.
     """
     try:
@@ -130,13 +134,13 @@ def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table
             )
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(
-            f"{what} that are no table given ({error}); expected a table, a list of dicts or a "
+            f"{what} given that are not a table ({error}); expected a table, a list of dicts or a "
             f"dict of lists"
         ) from error
     twice = repeated(table.column_names)
     if twice is not None:
-        raise InputError(f"the column {twice!r} stands twice in the {what} given")
-    # pandas' row labels
+        raise InputError(f"the column {twice!r} occurs twice in the {what} given")
+    # Columns named __index_level_… hold pandas' row labels.
     return table.select(
         [name for name in table.column_names if not name.startswith("__index_level_")]
     )
@@ -163,16 +167,17 @@ def join_column(
 ) -> pa.Array:
     """Joins the chunks of a column.
 
-    The type is that of all chunks together, however they were cut: integers and floats give floats,
-    other types are widened by Arrow's rules, and without a common type they become text.
+    The type depends on all values together, not on the boundaries of chunks: integers and floats
+    become floats, other types are widened by Arrow's rules, and without a common type values become
+    text.
 
     Args:
         chunks: The values of each batch; None where a batch has no such column.
         lengths: The number of rows of each batch.
-        plain: Whether a chunk is untyped text, such as that of a CSV file.
+        plain: Whether each chunk is untyped text, such as that of a CSV file.
         stays_text: Whether untyped text is text, even if it looks like numbers.
     """
-    # plain text stays as it was written, without blanks
+    # Empty fields of untyped text are null.
     chunks = [
         pc.if_else(pc.equal(chunk, ""), None, chunk) if flag and chunk is not None else chunk
         for chunk, flag in zip(chunks, plain, strict=True)
@@ -189,7 +194,8 @@ def join_column(
     if kind is not None:
         try:
             return _concatenate(typed, lengths, kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a whole number that no float holds
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            # An integer is too large for a float.
             pass
     texts = [None if chunk is None else _as_text_column(chunk) for chunk in chunks]
     return _concatenate(texts, lengths, pa.large_string())
@@ -219,7 +225,7 @@ def _as_text_column(chunk: pa.Array) -> pa.Array:
 
 
 def _common_type(kinds: list[pa.DataType]) -> pa.DataType | None:
-    """The type to which all can be widened; None if there is none."""
+    """The type to which all types can be widened; None if there is none."""
     found = dict.fromkeys(_enlarged(kind) for kind in kinds if not pa.types.is_null(kind))
     if not found:
         return pa.large_string()
@@ -231,8 +237,9 @@ def _common_type(kinds: list[pa.DataType]) -> pa.DataType | None:
 
 
 def _enlarged(kind: pa.DataType) -> pa.DataType:
-    """The type with 64-bit offsets: with 32 bits, chunks cannot be joined beyond 2 GB. Views do not
-    support `take`.
+    """The type with 64-bit offsets instead of 32-bit offsets or views.
+
+    With 32 bits, chunks cannot be joined beyond 2 GB. Views do not support `take`.
     """
     if is_text(kind):
         return pa.large_string()
@@ -244,8 +251,9 @@ def _enlarged(kind: pa.DataType) -> pa.DataType:
 
 
 def _guess_type(chunks: list[pa.Array]) -> pa.DataType:
-    """The type of untyped text: integers, floats or text, the first from which all values can be
-    written back unchanged.
+    """The type of untyped text: integers, floats or text.
+
+    Integers and floats are chosen only if all values can be written back unchanged.
     """
     if all(chunk.null_count == len(chunk) for chunk in chunks):
         return pa.null()
@@ -263,13 +271,14 @@ def _are_whole(text: pa.Array) -> bool:
 
 def _are_numbers(text: pa.Array) -> bool:
     try:
-        numbers = text.cast(pa.float64())  # before the patterns: it stops at the first word
+        # The cast fails at the first word, so it comes before the slower patterns.
+        numbers = text.cast(pa.float64())
     except pa.ArrowInvalid:
         return False
     digits = pc.utf8_ltrim(pc.replace_substring_regex(text, r"[eE].*|[-.]", ""), "0")
     checks = (
         pc.is_finite(numbers),
         pc.match_substring_regex(text, _NUMBER),
-        pc.less_equal(pc.utf8_length(digits), MOST_DIGITS),
+        pc.less_equal(pc.utf8_length(digits), MAX_DIGITS),
     )
     return all(pc.all(check, min_count=0).as_py() for check in checks)

@@ -1,8 +1,8 @@
 """Delimited text, .csv and .tsv, as streams of column batches.
 
 A file is read in blocks of whole rows. A block whose quotes and line ends are unambiguous is parsed
-by Arrow. Any other block, and any that Arrow refuses, is parsed row by row by Python's `csv`, which
-is slower and exact: it names the line of a malformed row, or leaves the row out.
+by Arrow. Any other block, and any that Arrow refuses, is parsed row by row with Python's `csv`,
+which is slower and reports the line of every malformed row.
 """
 
 import csv
@@ -21,7 +21,7 @@ import pyarrow.csv as arrow_csv
 from graphformers.data.arrays import Array
 from graphformers.data.batches import TableBatch, line_locator
 from graphformers.data.columns import repeated
-from graphformers.data.problems import LateLine, Place, Problems, RowKey
+from graphformers.data.problems import DeferredLine, Place, Problems, RowKey
 from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import (
     BrokenStreamError,
@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 BLOCK_BYTES = 16 << 20
-ARROW_BYTES = 4 << 20  # Arrow parses parts of this size on all cores
+# Arrow parses parts of this size on all cores.
+ARROW_BYTES = 4 << 20
 BATCH_ROWS = 65_536
-LONGEST_FIELD = 1 << 24  # characters; longer ones are an unclosed quote
-# A quoted field with at least so many whole lines that all have as many fields as a row is taken
-# for one opened by a stray quote. Lines of prose may have that many commas, but hardly tabs.
+# in characters; a longer field is taken for an unclosed quote
+MAX_FIELD = 1 << 24
+# A quoted field with at least this many whole lines that all have as many fields as a row is taken
+# for one opened by a stray quote. Lines of prose may have that many commas, but rarely tabs.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
 LIKE_ROWS = (
     "rows, expected a closing quote (--no-quotes reads quotes as "
@@ -54,7 +56,7 @@ QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
 @dataclass(frozen=True)
 class TextTable:
-    """A delimited text file: how to read it. Made by `TextTable.open`.
+    """The dialect and the columns of a delimited text file. Made by `TextTable.open`.
 
     Attributes:
         path: The file.
@@ -74,8 +76,9 @@ class TextTable:
     def open(path: Path, settings: ImportSettings) -> "TextTable":
         """Reads the beginning of a file.
 
-        The delimiter is that of the suffix, unless the first line has another one and not that
-        (semicolons of European Excel), or names one as Excel does: sep=;
+        The delimiter is that of the suffix. If the first line does not contain it, another one that
+        it contains is used, such as the semicolon of European Excel. A first line such as "sep=;",
+        as Excel writes it, declares the delimiter.
         Columns without a header are named "1", "2", ….
         """
         with open_stream(path) as stream:
@@ -110,17 +113,18 @@ class TextTable:
         twice = repeated(names)
         if twice is not None:
             raise InputError(
-                f"{header}: the column {twice!r} stands twice in the header, expected each once"
+                f"{header}: the column {twice!r} occurs twice in the header, expected each once"
             )
         return TextTable(path, delimiter, settings.quotes, names, header_lines)
 
     def rows(self, lines: Iterable[bytes]) -> "Reader":
-        """Python's reader over lines. Bytes that are not UTF-8 come as lone surrogates."""
+        """Python's reader over lines. Bytes that are not UTF-8 become lone surrogates."""
         return _parse_rows(lines, self.delimiter, self.quotes)
 
     def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:
-        """The lines on which rows start, found by reading the file once, without the blocks in
-        which no row is wanted.
+        """The lines on which rows start, found by reading the file once.
+
+        Blocks without a wanted row are skipped.
         """
         found: dict[RowKey, int] = {}
         with open_stream(self.path) as stream:
@@ -139,7 +143,8 @@ class TextTable:
                 left = {key[2]: key for key in keys}
                 row, line = 0, first_line
                 while left:
-                    if next(reader):  # blank lines are no rows
+                    # Blank lines are not rows.
+                    if next(reader):
                         if row in left:
                             found[left.pop(row)] = line
                         row += 1
@@ -147,9 +152,7 @@ class TextTable:
         return found
 
     def hides_rows(self, field: bytes) -> bool:
-        """Whether the lines within a quoted field, without the first and the last, all look like
-        rows.
-        """
+        """Whether all lines of a quoted field but the first and the last look like rows."""
         lines = field.split(b"\n")[1:-1]
         delimiter = self.delimiter.encode()
         return len(lines) >= LINES_LIKE_ROWS[self.delimiter] and all(
@@ -159,7 +162,7 @@ class TextTable:
 
 
 def _parse_rows(lines: Iterable[bytes], delimiter: str, quotes: bool) -> "Reader":
-    csv.field_size_limit(LONGEST_FIELD)
+    csv.field_size_limit(MAX_FIELD)
     texts = (line.decode(errors="surrogateescape") for line in lines)
     return csv.reader(
         texts,
@@ -170,14 +173,12 @@ def _parse_rows(lines: Iterable[bytes], delimiter: str, quotes: bool) -> "Reader
 
 
 def _encoded(text: str) -> bytes:
-    """The bytes of what `rows` gives, also where they are not UTF-8."""
+    """The original bytes of a text that was decoded with surrogate escapes."""
     return text.encode(errors="surrogateescape")
 
 
 class Buffer:
-    """The bytes of a stream that are not yet read as rows, with their offset and line in the
-    file.
-    """
+    """Bytes of a stream that are not parsed yet, with their offset and line in the file."""
 
     def __init__(self, stream: io.BufferedReader, offset: int, line: int) -> None:
         self._stream = stream
@@ -187,7 +188,7 @@ class Buffer:
         self.broken: BrokenStreamError | None = None
 
     def fill(self, size: int) -> bool:
-        """Reads on until the buffer holds `size` bytes or the stream ends; whether it holds any."""
+        """Reads until the buffer holds `size` bytes or the stream ends; returns if it holds any."""
         pieces, held = [self.data], len(self.data)
         while held < size and not self.ended:
             try:
@@ -198,11 +199,12 @@ class Buffer:
             held += len(pieces[-1])
         self.data = b"".join(pieces)
         if self.broken:
-            self.data = self.data[: self.data.rfind(b"\n") + 1]  # the last line may be half of one
+            # The last line may be incomplete.
+            self.data = self.data[: self.data.rfind(b"\n") + 1]
         return bool(self.data)
 
     def drop(self, size: int) -> None:
-        """Removes the first `size` bytes, which are read."""
+        """Removes the first `size` bytes."""
         self.offset += size
         self.line += self.data.count(b"\n", 0, size)
         self.data = self.data[size:]
@@ -224,34 +226,40 @@ def read_delimited(
             block, ended = buffer.data, buffer.ended and buffer.broken is None
             used, quoted = _whole_rows(table, block, ended=ended)
             rows = pa.py_buffer(block)[:used]
-            fast = _read_with_arrow(table, rows, only, quoted=quoted) if used else None
-            if fast is not None:
-                batches = _located_batches(table, fast, buffer.offset, buffer.line)
+            parsed = _read_with_arrow(table, rows, only, quoted=quoted) if used else None
+            if parsed is not None:
+                batches = _located_batches(table, parsed, buffer.offset, buffer.line)
             else:
-                careful = CarefulReader(table, only, problems, buffer.line)
-                batches = careful.read(block[:used] or block, ended=ended or used > 0)
+                reader = RowReader(table, only, problems, buffer.line)
+                batches = reader.read(block[:used] or block, ended=ended or used > 0)
             for batch in batches:
                 yield batch
                 task.advance(0, len(batch))
-            if fast is None:
-                used = careful.num_bytes
+            if parsed is None:
+                used = reader.num_bytes
+            # The rest of a broken stream is an incomplete row.
             if not used and buffer.broken is not None:
-                break  # what is left is a part of a row
+                break
             buffer.drop(used)
-            size = BLOCK_BYTES if used else 2 * size  # a row longer than a block
+            # If no row was complete, a row is longer than the block.
+            size = BLOCK_BYTES if used else 2 * size
         if buffer.broken is not None:
             report_broken(table.path, buffer.line - 1, buffer.broken, problems)
 
 
 def _whole_rows(table: TextTable, block: bytes, *, ended: bool) -> tuple[int, bool]:
-    """How many bytes of a block are whole rows that can be understood in one way only, 0 if there
-    is doubt; and whether some of their fields are quoted.
+    """Finds the whole rows of a block.
+
+    Returns:
+        Their number of bytes, 0 if quotes or line ends are ambiguous; and whether fields are
+        quoted.
     """
     if table.quotes and b'"' in block:
+        # The line feed added at the end also serves as the byte before the first.
         text = np.frombuffer(block + b"\n", np.uint8)
         quotes = np.flatnonzero(text == QUOTE)
-        before = text[quotes - 1]  # that of the very first byte is the line feed at the end
-        # elsewhere in a field a quote is a plain character
+        before = text[quotes - 1]
+        # A quote opens a field only at its start; within a field it is a plain character.
         if _is_one_of(before, ord(table.delimiter), LINE_FEED).any():
             return _whole_quoted_rows(table, block, text, quotes, ended=ended), True
     end = len(block) if ended else block.rfind(b"\n") + 1
@@ -262,12 +270,13 @@ def _whole_rows(table: TextTable, block: bytes, *, ended: bool) -> tuple[int, bo
 def _whole_quoted_rows(
     table: TextTable, block: bytes, text: Array, quotes: Array, *, ended: bool
 ) -> int:
-    """The same for a block with quotes, of which each must open a field, close one, or be doubled
-    within one.
+    """The number of bytes of the whole rows of a block with quotes, 0 if they are ambiguous.
+
+    Every quote must open a field, close one, or be doubled within one.
     """
     end = len(block) if ended and len(quotes) % 2 == 0 else _last_row_end(block, quotes)
     quotes = quotes[: np.searchsorted(quotes, end)]
-    # of a doubled quote the first closes and the second opens again
+    # A doubled quote is treated as a closing quote and an opening one.
     opening, closing = quotes[0::2], quotes[1::2]
     delimiter = ord(table.delimiter)
     before = text[opening - 1]
@@ -280,10 +289,11 @@ def _whole_quoted_rows(
     if b"\r" in block:
         returns = np.flatnonzero(text[:end] == RETURN)
         bare = returns[text[returns + 1] != LINE_FEED]
-        # outside quotes, where readers differ on them
+        # Parsers differ on carriage returns outside quotes.
         if (np.searchsorted(quotes, bare) % 2 == 0).any():
             return 0
-    starts, ends = opening[before != QUOTE], closing[after != QUOTE]  # of whole fields
+    # the boundaries of whole fields
+    starts, ends = opening[before != QUOTE], closing[after != QUOTE]
     line_feeds = np.flatnonzero(text[:end] == LINE_FEED)
     num_lines = np.searchsorted(line_feeds, ends) - np.searchsorted(line_feeds, starts)
     for field in np.flatnonzero(num_lines > LINES_LIKE_ROWS[table.delimiter]):
@@ -293,7 +303,7 @@ def _whole_quoted_rows(
 
 
 def _last_row_end(block: bytes, quotes: Array) -> int:
-    """Where the last line ends that does not end within quotes; 0 when there is none."""
+    """The end of the last line that does not end within quotes; 0 if there is none."""
     end = len(block)
     while end > 0:
         end = block.rfind(b"\n", 0, end) + 1
@@ -311,7 +321,7 @@ def _is_one_of(bytes_: Array, *values: int) -> Array:
 def _read_with_arrow(
     table: TextTable, block: pa.Buffer, only: list[str], *, quoted: bool
 ) -> pa.Table | None:
-    """The rows of a block; None where Arrow finds it malformed."""
+    """The rows of a block; None if Arrow finds it malformed."""
     try:
         return arrow_csv.read_csv(
             pa.BufferReader(block),
@@ -337,17 +347,17 @@ def _located_batches(
     for batch in rows.to_batches():
 
         def locate(i: int, first: int = first) -> Place:
-            return table.path, LateLine(table.lines_of, (offset, line, first + i))
+            return table.path, DeferredLine(table.lines_of, (offset, line, first + i))
 
         yield TableBatch(dict(zip(batch.schema.names, batch.columns, strict=True)), locate)
         first += batch.num_rows
 
 
-class CarefulReader:
-    """Reads a block row by row and reports malformed rows, without losing any row behind them.
+class RowReader:
+    """Reads a block row by row and reports malformed rows without losing the rows after them.
 
-    A quote that opens a field and is not closed properly makes one bad row of its line: reading
-    goes on with the next line.
+    If a quote opens a field and is not closed properly, its line is one bad row, and reading
+    continues with the next line.
     """
 
     def __init__(
@@ -356,8 +366,9 @@ class CarefulReader:
         self._table, self._only, self._problems = table, only, problems
         self._first_line = first_line
         self._is_utf8 = True
-        self._done = 0  # lines that were read
-        self.num_bytes = 0  # of these lines
+        # lines that were read, and their bytes
+        self._done = 0
+        self.num_bytes = 0
 
     def read(self, block: bytes, *, ended: bool) -> Iterator[TableBatch]:
         """Yields batches. An incomplete row at the end is not read, unless the file `ended`."""
@@ -381,7 +392,7 @@ class CarefulReader:
         self.num_bytes = sum(map(len, lines[: self._done]))
 
     def _rows(self, lines: list[bytes], *, ended: bool) -> Iterator[tuple[int, list[str]]]:
-        """(line number, fields) of each sound row."""
+        """Yields (line number, fields) of each valid row."""
         while self._done < len(lines):
             base = start = self._done
             reader = self._table.rows(map(lines.__getitem__, range(base, len(lines))))
@@ -393,7 +404,7 @@ class CarefulReader:
                         self._report(start, detail + LIKE_ROWS)
                         self._done = start + 1
                         break
-                    if self._is_sound(fields, start):
+                    if self._is_valid(fields, start):
                         yield self._first_line + start, fields
             except csv.Error as error:
                 if not ended and "end of data" in str(error):
@@ -405,7 +416,7 @@ class CarefulReader:
     def _hides_rows(self, field: str) -> bool:
         return "\n" in field and self._table.hides_rows(_encoded(field))
 
-    def _is_sound(self, fields: list[str], start: int) -> bool:
+    def _is_valid(self, fields: list[str], start: int) -> bool:
         """Whether a row has as many fields as the table and is UTF-8; reports it if not."""
         names = self._table.names
         if not fields or (len(fields) == len(names) and self._is_utf8):
@@ -433,13 +444,13 @@ def _explain(error: csv.Error) -> str:
         return f"a field opened with a quote here is never closed {advice}"
     if "field limit" in words:
         return (
-            f"a field of more than {LONGEST_FIELD:,} characters, or "
+            f"a field of more than {MAX_FIELD:,} characters, or "
             f"a quote that is never closed {advice}"
         )
     if "expected after" in words:
-        return f"a field opened with a quote here goes on after the quote that closes it {advice}"
+        return f"a field opened with a quote here has text after its closing quote {advice}"
     if "new-line character" in words:
-        return "a carriage return that ends no line (tr '\\r' '\\n' converts files of old Macs)"
+        return "a carriage return within a line (tr '\\r' '\\n' converts files of old Macs)"
     return words
 
 

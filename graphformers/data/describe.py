@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, mix
 from graphformers.data.graph import TextGraph
-from graphformers.data.times import moment
+from graphformers.data.times import format_time
 from graphformers.places import JsonObject
 from graphformers.table import Result, Table, printable
 
@@ -49,9 +49,9 @@ class GraphDescription(Result):
         edge_types: Number of edges of each type.
         edge_times: The earliest and the latest time; empty where edges have no times.
         self_loops: Number of edges from a node to itself.
-        left_aside: What the import left out, as is normal for its format.
+        left_aside: Number of rows that are left out as is normal for the format, by their kind.
         edge_columns_not_kept: Edge columns that the import did not keep.
-        skipped: Number of bad rows by what is wrong with them.
+        skipped: Number of bad rows by reason.
         skipped_examples: Some of their error messages.
         samples: Some nodes with their neighbours.
     """
@@ -81,8 +81,8 @@ class GraphDescription(Result):
         """The counts and percentiles, with the sample nodes as notes."""
         names = ("nodes", "pairs", "edges", "isolated", "mean_degree")
         rows = [(name.replace("_", " "), f"{getattr(self, name):,}") for name in names]
-        rows += [(what, f"{number:,}") for what, number in self.left_aside.items()]
-        rows += [(f"skipped: {what}", f"{number:,}") for what, number in self.skipped.items()]
+        rows += [(kind, f"{number:,}") for kind, number in self.left_aside.items()]
+        rows += [(f"skipped: {reason}", f"{number:,}") for reason, number in self.skipped.items()]
         if self.edge_columns_not_kept:
             rows.append(("not kept of the edges", ", ".join(self.edge_columns_not_kept)))
         columns = ", ".join(f"{name} ({type})" for name, type in self.columns.items())
@@ -92,7 +92,7 @@ class GraphDescription(Result):
         more = " …" if len(types) > NUM_TYPES else ""
         rows.append(("edge types", listed + more or "none"))
         if self.edge_times:
-            rows.append(("edge times", " to ".join(map(moment, self.edge_times))))
+            rows.append(("edge times", " to ".join(map(format_time, self.edge_times))))
         return Table((), [*rows, *self._percentile_rows()], notes=self._sample_lines())
 
     def _percentile_rows(self) -> list[tuple[str, str]]:
@@ -117,7 +117,7 @@ class GraphDescription(Result):
 
 
 def describe_graph(graph: TextGraph) -> GraphDescription:
-    """Counts, percentiles of degree and text length, what the import left out, and sample nodes.
+    """Describes a graph: counts, percentiles, rows that the import left out, and sample nodes.
 
     Example:
         >>> describe_graph(TextGraph.load("papers.graph")).nodes
@@ -151,13 +151,13 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
 
 @dataclass(frozen=True)
 class ImportReport(Result):
-    """What was read by an import and what was left out. Made by `describe_import`.
+    """The rows that an import read and those that it left out. Made by `describe_import`.
 
     Attributes:
         nodes: Number of nodes.
         pairs: Number of linked pairs.
         edges: Number of edges, as they were given.
-        summary: What the reader noted in the graph, such as skipped rows.
+        summary: The summary of the graph, which counts rows that were left out.
     """
 
     nodes: int
@@ -166,18 +166,18 @@ class ImportReport(Result):
     summary: JsonObject
 
     def to_dict(self) -> JsonObject:
-        """The counts and the notes of the reader, for JSON."""
+        """The counts and the summary of the graph, for JSON."""
         counts = {"nodes": self.nodes, "pairs": self.pairs, "edges": self.edges}
         return {**counts, **self.summary}
 
     def as_table(self) -> Table:
-        """One line for the counts and one for everything that was left out or merged."""
+        """One line for the counts, and one for each kind of row that was left out or merged."""
         found = self.summary
         lines = [f"{self.nodes:,} nodes, {self.pairs:,} linked pairs"]
         loops = found.get("self_loops", 0)
         repeated = self.edges - loops - self.pairs
         kinds = {"repeated or reversed": repeated, "from a node to itself": loops}
-        if merged := [f"{what}: {number:,}" for what, number in kinds.items() if number]:
+        if merged := [f"{kind}: {number:,}" for kind, number in kinds.items() if number]:
             lines.append(f"  of {self.edges:,} edges {', '.join(merged)}")
         if columns := found.get("edge_columns_not_kept"):
             lines.append(
@@ -191,16 +191,16 @@ class ImportReport(Result):
             )
         if empty := found.get("empty_texts"):
             lines.append(f"  kept without a text: {empty:,} nodes")
-        for what, number in found["left_aside"].items():
-            lines.append(f"  left out, as is normal for this format: {number:,} {what}")
-        for what, number in found["skipped"].items():
-            lines.append(f"  skipped: {number:,} × {what}")
+        for kind, number in found["left_aside"].items():
+            lines.append(f"  left out, as is normal for this format: {number:,} {kind}")
+        for reason, number in found["skipped"].items():
+            lines.append(f"  skipped: {number:,} × {reason}")
         lines += [f"    {example}" for example in found["skipped_examples"]]
         return Table((), [(line,) for line in lines])
 
 
 def describe_import(graph: TextGraph) -> ImportReport:
-    """What an import read into a graph and what it left out."""
+    """Reports the rows that an import read into a graph and those that it left out."""
     return ImportReport(graph.num_nodes, graph.num_pairs, graph.edges.shape[1], graph.summary)
 
 
@@ -226,7 +226,7 @@ def _percentiles(values: Array) -> dict[str, int]:
 
 
 def _sample_nodes(graph: TextGraph) -> Array:
-    """Nodes with neighbours, where there are any; always the same ones for the same graph."""
+    """Sample nodes, with neighbours if the graph has any; the same ones at every call."""
     linked = np.flatnonzero(graph.degrees() > 0)
     nodes = linked if len(linked) else np.arange(graph.num_nodes)
     hashes = mix(0, graph.id_hashes[nodes])

@@ -1,4 +1,4 @@
-"""To and from the graph objects of other libraries, which are imported only when called."""
+"""Conversion to and from graphs of networkx and PyTorch Geometric, imported only when called."""
 
 import importlib
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     import torch_geometric.data
 
-# of attributes of graphs
+# attributes of a PyG `Data` that are not node columns
 PYG_NAMES = (
     "edge_index",
     "edge_attr",
@@ -122,7 +122,7 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
         times if has_times else None,
     )
     read = {type, "time"} if has_times else {type}
-    return _noting(made, {key for *_, data in edges for key in data} - read)
+    return _with_unread(made, {key for *_, data in edges for key in data} - read)
 
 
 def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
@@ -132,7 +132,7 @@ def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_g
         graph: A graph or its folder.
         directed: Whether `edge_index` holds the directed edges as they were read, with their types
             (`edge_type`, numbers into the list `type_names`) and times (`edge_time`); by default it
-            holds both directions of every linked pair once, which is what models see.
+            holds both directions of every linked pair once, which models use.
 
     Returns:
         A `Data` with `edge_index`, `num_nodes`, the lists `id` and `text`, and the other columns;
@@ -164,7 +164,7 @@ def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_g
 
 
 def _as_tensor(column: pa.Array) -> "torch.Tensor | list[object]":
-    """Numbers and truth values as a tensor where there is one for each node, all else as a list."""
+    """A tensor for numbers and booleans without missing values, otherwise a list."""
     import torch
 
     kind = column.type
@@ -232,19 +232,17 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
     times = getattr(data, "edge_time", None)
     made = build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
     unread = ("edge_attr", "edge_weight")
-    return _noting(made, {name for name in unread if getattr(data, name, None) is not None})
+    return _with_unread(made, {name for name in unread if getattr(data, name, None) is not None})
 
 
-def _noting(graph: TextGraph, names: Set[str]) -> TextGraph:
-    """The graph with a note in its summary that these attributes of edges were not kept."""
-    noted = {"edge_columns_not_kept": sorted(map(str, names))}
-    return replace(graph, summary=graph.summary | noted)
+def _with_unread(graph: TextGraph, names: Set[str]) -> TextGraph:
+    """The graph with attributes of edges that were not kept listed in its summary."""
+    unread = {"edge_columns_not_kept": sorted(map(str, names))}
+    return replace(graph, summary=graph.summary | unread)
 
 
 def _node_columns(data: "torch_geometric.data.Data") -> dict[str, pa.Array]:
-    """The attributes of a PyG `Data` that are lists or one-dimensional tensors with a value for
-    each node.
-    """
+    """The attributes of a PyG `Data` with one value for each node: lists and 1-D tensors."""
     found = {}
     for name, value in data.to_dict().items():
         is_flat = isinstance(value, list) or getattr(value, "ndim", 0) == 1

@@ -33,7 +33,7 @@ from graphformers.places import JsonObject
 
 KIND = "graph"
 VERSION = 1
-# attributes that are saved as .npy files, and those that not every graph has
+# attributes saved as .npy files: those of every graph, and optional ones
 ARRAYS = ("id_hashes", "indptr", "indices", "edges")
 OPTIONAL_ARRAYS = ("edge_types", "edge_times")
 
@@ -51,10 +51,10 @@ class TextGraph:
         indptr: (N + 1,) int64: where each node's neighbours start in `indices`.
         indices: (2P,) int32: the neighbours of each node, sorted, each once.
         edges: (2, E) int32: sources and targets, in the order in which they were read.
-        edge_types: (E,) int16: places in `type_names`; None for an untyped graph.
+        edge_types: (E,) int16: indices into `type_names`; None for an untyped graph.
         type_names: The names of the types.
         edge_times: (E,) float64: the time of each edge, NaN if unknown; None without times.
-        summary: What the import reported on its input.
+        summary: Counts of the import, such as skipped rows.
         artifact: The folder this graph was loaded from or saved to, if any.
 
     Example:
@@ -70,7 +70,6 @@ class TextGraph:
     edges: Array
     edge_types: Array | None = None
     type_names: tuple[str, ...] = ()
-
     edge_times: Array | None = None
     summary: JsonObject = field(default_factory=dict)
     artifact: Artifact | None = None
@@ -136,7 +135,7 @@ class TextGraph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The fingerprint of the graph's folder; without one, a hash of what determines vectors."""
+        """The fingerprint of the graph's folder; without a folder, a hash of texts and links."""
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.text_hash(0, self.num_nodes).encode())
@@ -145,7 +144,7 @@ class TextGraph:
         return digest.hexdigest()
 
     def text_hash(self, start: int, stop: int) -> str:
-        """A hash of the texts of consecutive nodes: of their lengths and their letters.
+        """A hash of the texts of consecutive nodes, computed from their lengths and their bytes.
 
         Args:
             start: The first node.
@@ -155,11 +154,11 @@ class TextGraph:
             The hash, in hexadecimal.
         """
         texts = self.texts[start:stop]
-        _, offsets, letters = texts.buffers()
+        _, offsets, content = texts.buffers()
         ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
         digest = hashlib.sha256((ends - ends[0]).tobytes())
-        if letters is not None:
-            digest.update(memoryview(letters)[int(ends[0]) : int(ends[-1])])
+        if content is not None:
+            digest.update(memoryview(content)[int(ends[0]) : int(ends[-1])])
         return digest.hexdigest()
 
     def nodes_of(self, ids: Sequence[str]) -> Array:
@@ -184,7 +183,7 @@ class TextGraph:
         return found
 
     def find_nodes(self, ids: Sequence[str]) -> Array:
-        """The row numbers of some ids, where there are such nodes.
+        """The row numbers of some ids, -1 for unknown ones.
 
         Args:
             ids: The ids.
@@ -196,24 +195,26 @@ class TextGraph:
             GraphFormersError: An id is not a string.
         """
         ids = plain_ids(ids)
-        strange = [id for id in ids if not isinstance(id, str)]
-        if strange:
+        invalid = [id for id in ids if not isinstance(id, str)]
+        if invalid:
             raise GraphFormersError(
-                f"the id {strange[0]!r} is a {type(strange[0]).__name__}, ids are strings: "
-                f"{str(strange[0])!r}"
+                f"the id {invalid[0]!r} is a {type(invalid[0]).__name__}, ids are strings: "
+                f"{str(invalid[0])!r}"
             )
         if self.num_nodes == 0 or len(ids) == 0:
             return np.full(len(ids), -1, dtype=np.int64)
-        ids = [id if is_unicode(id) else "" for id in ids]  # no node has an empty id
+        # An id that is not Unicode is unknown, as the empty id is.
+        ids = [id if is_unicode(id) else "" for id in ids]
         hashes = hash_strings(ids)
         first = np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash)
         found = self._by_hash[np.minimum(first, self.num_nodes - 1)]
         same = pc.equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string()))
         for i in np.flatnonzero(~np.asarray(same)):
-            # unknown, or the second of two ids with one hash
+            # The id is unknown, or several ids have this hash.
             last = np.searchsorted(self.id_hashes, hashes[i], "right", sorter=self._by_hash)
-            twins = self._by_hash[first[i] : last]
-            found[i] = next((node for node in twins if self.ids[node].as_py() == ids[int(i)]), -1)
+            same_hash = self._by_hash[first[i] : last]
+            matches = (node for node in same_hash if self.ids[node].as_py() == ids[int(i)])
+            found[i] = next(matches, -1)
         return found
 
     def node(self, id: str) -> int:
@@ -318,10 +319,10 @@ class TextGraph:
         if self.edge_times is None:
             return None
         edges, pairs = np.asarray(self.edges), self.pairs()
-        own = edges[0] != edges[1]
-        places = np.searchsorted(pair_keys(*pairs.T), pair_keys(*edges[:, own]))
+        is_pair = edges[0] != edges[1]
+        rows = np.searchsorted(pair_keys(*pairs.T), pair_keys(*edges[:, is_pair]))
         times = np.full(len(pairs), np.nan)
-        np.fmin.at(times, places, np.asarray(self.edge_times)[own])
+        np.fmin.at(times, rows, np.asarray(self.edge_times)[is_pair])
         return times
 
     def save(self, path: str | Path, *, force: bool = False) -> "TextGraph":
@@ -377,10 +378,10 @@ class TextGraph:
 
 
 def plain_ids(ids: Iterable[object]) -> list[Any]:
-    """Ids as Python values, also if they are Arrow's: an array, or scalars from a loop over one."""
+    """Ids as Python values; scalars of Arrow are converted."""
     return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
 
 
 def loaded_graph(graph: TextGraph | str | Path) -> TextGraph:
-    """A graph, or the one in a folder."""
+    """Returns a graph, loaded from its folder if a path is given."""
     return graph if isinstance(graph, TextGraph) else TextGraph.load(graph)

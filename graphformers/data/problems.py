@@ -13,23 +13,28 @@ from graphformers.errors import BadRowError, InputError
 from graphformers.places import JsonObject
 
 SKIPPING = "--skip-bad leaves such rows out and counts them"
-EXAMPLES = 5  # listed of each reason
-ELSEWHERE = "\0"  # placeholder of a second place in a detail
+# number of examples listed for each reason
+EXAMPLES = 5
+# placeholder for a second place in a detail
+ELSEWHERE = "\0"
 
-RowKey = tuple[int, int, int]  # offset and first line of a block of a file, row of that block
+# offset and first line of a block of a file, and the row within that block
+RowKey = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class LateLine:
-    """A row whose line is found by reading its file again; `find` gives those of many rows."""
+class DeferredLine:
+    """A row whose line is not known yet; `find` reads the file again for the lines of many rows."""
 
     find: Callable[[list[RowKey]], dict[RowKey, int]]
     row: RowKey
 
 
-Spot = int | str | LateLine  # a line number, the words for one, or a line yet to be found
+# a line number, a description such as "row 3", or a line yet to be found
+Spot = int | str | DeferredLine
 Place = tuple[Path, Spot]
-Locate = Callable[[int], Place]  # row of a batch -> its file and line
+# from the row of a batch to its file and line
+Locate = Callable[[int], Place]
 
 
 @dataclass(frozen=True)
@@ -40,18 +45,18 @@ class _Example:
 
 
 class Problems:
-    """Collects what was wrong with the input of one import.
+    """Collects the bad rows of one import.
 
-    With `strict` the first problem is an error. Otherwise the row is left out, its reason counted
-    and the first few are listed.
+    With `strict` the first bad row is an error. Otherwise bad rows are left out and counted by
+    reason, and the first few of each reason are listed.
 
     Attributes:
         counts: Number of bad rows by reason.
         normal: Number of rows left out that are normal for a format, such as citations of papers
             outside the data.
-        unread: Columns of edges that have no meaning, in order.
-        other_texts: For a column that was guessed to be the text: the others that could have been
-            it, in order.
+        unread: Columns of edges that are not used, in order.
+        other_texts: For each column that was guessed to be the text, the other columns that could
+            have been, in order.
     """
 
     def __init__(self, *, strict: bool) -> None:
@@ -75,13 +80,13 @@ class Problems:
         Args:
             reason: The kind of problem, by which problems are counted.
             place: The file and line.
-            detail: What was given and what was expected.
-            other: The place that ELSEWHERE in `detail` stands for.
+            detail: The value given and the one expected.
+            other: The place that replaces ELSEWHERE in `detail`.
             advice: The setting that accepts such rows, if there is one.
         """
         example = _Example(place, detail, other)
         if self.strict:
-            raise BadRowError(_worded([example])[0], advice)
+            raise BadRowError(_messages([example])[0], advice)
         self.counts[reason] += 1
         if self.wants_examples(reason):
             self._examples.setdefault(reason, []).append(example)
@@ -98,7 +103,7 @@ class Problems:
         detail: Callable[[int], str],
         advice: str = "",
     ) -> None:
-        """Adds the rows of a batch where `bad` is true; `detail` words the problem of one row."""
+        """Adds the rows of a batch where `bad` is true; `detail` describes the problem of a row."""
         rows = np.flatnonzero(bad)
         for done, row in enumerate(rows.tolist()):
             if not self.wants_examples(reason):
@@ -108,10 +113,10 @@ class Problems:
 
     def examples(self) -> list[str]:
         """The messages of the listed problems. Their lines are found by reading each file once."""
-        return _worded([example for group in self._examples.values() for example in group])
+        return _messages([example for group in self._examples.values() for example in group])
 
     def summary(self) -> JsonObject:
-        """What was left out and why, for the manifest."""
+        """The counts and examples of rows that were left out, for the manifest."""
         found: JsonObject = {
             "skipped": dict(self.counts),
             "skipped_examples": self.examples(),
@@ -124,8 +129,8 @@ class Problems:
 
 
 @contextmanager
-def told_of_skipping() -> Iterator[None]:
-    """Adds to the error for a bad row how such rows can be left out or accepted."""
+def advise_skipping() -> Iterator[None]:
+    """Adds advice on leaving out or accepting bad rows to errors raised in a `with` block."""
     try:
         yield
     except BadRowError as error:
@@ -133,31 +138,31 @@ def told_of_skipping() -> Iterator[None]:
         raise InputError(f"{error} ({advice})") from error
 
 
-def words_for(place: Place) -> str:
-    """A place as messages name it: file:line."""
-    return _words_for([place])[place]
+def format_place(place: Place) -> str:
+    """A place as text: file:line."""
+    return _format_places([place])[place]
 
 
-def _worded(examples: list[_Example]) -> list[str]:
+def _messages(examples: list[_Example]) -> list[str]:
     """The messages of some problems."""
     places = [place for each in examples for place in (each.place, each.other) if place]
-    words = _words_for(places)
+    texts = _format_places(places)
     return [
-        f"{words[each.place]}: "
-        + (each.detail.replace(ELSEWHERE, words[each.other]) if each.other else each.detail)
+        f"{texts[each.place]}: "
+        + (each.detail.replace(ELSEWHERE, texts[each.other]) if each.other else each.detail)
         for each in examples
     ]
 
 
-def _words_for(places: list[Place]) -> dict[Place, str]:
-    """Places as messages name them. The lines of a file are all found in one reading."""
+def _format_places(places: list[Place]) -> dict[Place, str]:
+    """Places as text. All lines of a file are found by reading it once."""
     wanted: dict[Callable[[list[RowKey]], dict[RowKey, int]], list[RowKey]] = {}
     for _, spot in places:
-        if isinstance(spot, LateLine):
+        if isinstance(spot, DeferredLine):
             wanted.setdefault(spot.find, []).append(spot.row)
     lines = {find: find(rows) for find, rows in wanted.items()}
-    words = {}
+    texts = {}
     for path, spot in places:
-        found = lines[spot.find][spot.row] if isinstance(spot, LateLine) else spot
-        words[path, spot] = f"{path}:{found}" if isinstance(found, int) else f"{path}, {found}"
-    return words
+        found = lines[spot.find][spot.row] if isinstance(spot, DeferredLine) else spot
+        texts[path, spot] = f"{path}:{found}" if isinstance(found, int) else f"{path}, {found}"
+    return texts

@@ -1,4 +1,4 @@
-"""From foreign files to a TextGraph, in one call.
+"""read_graph: makes a TextGraph from files of any supported format.
 
 A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`;
 `settings.FORMATS` lists them.
@@ -12,7 +12,7 @@ from typing import Any
 
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.graph import TextGraph
-from graphformers.data.problems import Problems, told_of_skipping
+from graphformers.data.problems import Problems, advise_skipping
 from graphformers.data.settings import FORMATS, ImportSettings
 from graphformers.data.sources import check_files
 from graphformers.errors import InputError
@@ -29,7 +29,7 @@ def read_graph(
         nodes: Files of nodes. Formats whose files hold both nodes and edges (dblp, amazon, …) take
             all files here; "python" takes names of packages.
         edges: Files of edges.
-        settings: How the files are read.
+        settings: The format and its options.
         changes: Settings of `ImportSettings` by name, instead of `settings`.
 
     Returns:
@@ -55,7 +55,7 @@ def read_graph(
     builder = GraphBuilder(
         Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
     )
-    with told_of_skipping():
+    with advise_skipping():
         import_module(f"graphformers.data.formats.{settings.format}").read(
             node_files, edge_files, builder, settings
         )
@@ -67,9 +67,9 @@ def read_graph(
 def _listed(paths: Paths) -> list[Path]:
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     is_table = isinstance(paths, dict) or hasattr(paths, "columns")
-    strange = [path for path in listed if not isinstance(path, str | Path)]
-    if is_table or strange:
-        given = type(paths if is_table else strange[0]).__name__
+    invalid = [path for path in listed if not isinstance(path, str | Path)]
+    if is_table or invalid:
+        given = type(paths if is_table else invalid[0]).__name__
         raise InputError(
             f"a {given} given, expected the names of files; build_graph takes data in memory"
         )

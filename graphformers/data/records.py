@@ -1,6 +1,4 @@
-"""Records: the lines of a file in, one node or one edge at a time out, gathered into the batches
-that a GraphBuilder takes.
-"""
+"""Records: collects nodes and edges found one at a time into batches for a GraphBuilder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,17 +31,17 @@ class Records:
         return read_lines(self._path, self._builder.problems)
 
     def reject(self, line: int, detail: str, reason: str = "malformed row") -> None:
-        """Reports a bad row; `detail` says what was given and what was expected."""
+        """Reports a bad row; `detail` states the value given and the one expected."""
         self._builder.problems.add(reason, (self._path, line), detail)
 
     def add_node(self, line: int, id: str, text: str | None, *columns: object) -> None:
-        """A node found at `line`, with one value for each of the column names."""
+        """Adds a node found at `line`, with one value for each of the column names."""
         self._nodes.append((line, id, text or "", columns))
         if len(self._nodes) >= BATCH:
             self._flush_nodes()
 
     def add_edge(self, line: int, source: str, target: str, type: str | None = None) -> None:
-        """A directed edge found at `line`; all edges of a file have a type, or none has."""
+        """Adds a directed edge found at `line`; all edges of a file have a type, or none has."""
         self._edges.append((line, source, target, type))
         if len(self._edges) >= BATCH:
             self._flush_edges()

@@ -1,4 +1,4 @@
-"""Settings of reading files and of splitting links.
+"""Settings for reading files and for splitting links.
 
 This module imports nothing heavy, so that the command line can show the help texts at once.
 """
@@ -15,7 +15,7 @@ class Format:
     """An input format.
 
     Attributes:
-        about: What the format reads, in one sentence.
+        about: The content of the files, in one sentence.
         outside: Whether edges to nodes outside the data are normal in this format.
         reads: The settings that the format uses, besides skip_bad and keep_empty, which apply to
             all formats.
@@ -30,7 +30,7 @@ TABLES = ("columns", "keep", "header", "quotes")
 VIEWS = ("window", "min_count", "max_views")
 FORMATS = {
     "tables": Format(
-        "node and edge tables (.csv, .tsv, .jsonl, .parquet), told apart by their columns",
+        "node and edge tables (.csv, .tsv, .jsonl, .parquet), distinguished by their columns",
         reads=TABLES,
     ),
     "dblp": Format("titles and references of dblp.v12.json, one record per line", outside=True),
@@ -57,7 +57,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ImportSettings(Settings):
-    """How the files of a graph are read.
+    """The format of the files of a graph, and options for reading them.
 
     Example:
         >>> ImportSettings(columns={"text": "abstract"}, skip_bad=True).format
@@ -158,8 +158,8 @@ class SplitSettings(Settings):
 
     valid: float = setting(
         0.05,
-        "Valid pairs: a share below 1 of all pairs (of all nodes when nodes are held out), or a "
-        "count.",
+        "Validation pairs: a share below 1 of all pairs (of all nodes when nodes are held out), or "
+        "a count.",
         above=0,
         option="--valid NUMBER",
     )
@@ -167,7 +167,7 @@ class SplitSettings(Settings):
         0.05, "Test pairs: a share below 1, or a count.", above=0, option="--test NUMBER"
     )
     seed: int = setting(
-        42, "Random seed; the same seed gives the same bytes.", at_least=0, option="--seed NUMBER"
+        42, "Random seed; equal seeds make equal splits.", at_least=0, option="--seed NUMBER"
     )
     held_out: str = setting(
         "links",
@@ -184,7 +184,7 @@ class SplitSettings(Settings):
     )
     max_train: int | None = setting(
         None,
-        "Maximum number of train pairs; the other links stay visible as neighbours.",
+        "Maximum number of training pairs; other links remain visible as neighbours.",
         at_least=1,
         option="--max-train NUMBER",
     )
@@ -202,7 +202,7 @@ class SplitSettings(Settings):
             )
 
 
-# role -> column names by which it is recognised, the best first
+# column names by which each role is recognised, the preferred one first
 ROLES = {
     "id": ("id", "node", "node_id", "paperid", "key", "name"),
     "text": ("text", "title", "name", "label", "description", "abstract"),
@@ -240,20 +240,20 @@ ROLES = {
 
 
 def guess_column(role: str, names: list[str], settings: ImportSettings) -> str | None:
-    """The column of a role: the one the user named, or the best by its name.
+    """The column of a role: the one that the user named, or else the first of `columns_for`.
 
     Returns None if there is no such column.
     """
     if role in settings.columns:
         return settings.columns[role] if settings.columns[role] in names else None
-    return next(iter(meaning(role, names, settings)), None)
+    return next(iter(columns_for(role, names, settings)), None)
 
 
-def meaning(role: str, names: list[str], settings: ImportSettings) -> list[str]:
-    """All columns that the role is recognised by, the best first."""
+def columns_for(role: str, names: list[str], settings: ImportSettings) -> list[str]:
+    """All columns whose names stand for a role, the preferred one first."""
     lower = {name.lower(): name for name in reversed(names)}
     words = ROLES[role]
-    # In sessions, the id of an item is the column that the log calls item.
+    # In sessions, the id of an item is in the column named like the item column of the log.
     if role == "id" and settings.format == "sessions":
         named = [settings.columns["item"].lower()] if "item" in settings.columns else []
         words = (*named, *(word for word in words if word != "name"), *ROLES["item"], "name")
@@ -264,7 +264,7 @@ def require_column(role: str, names: list[str], settings: ImportSettings, path: 
     """The column of a role.
 
     Raises:
-        InputError: If there is no such column; the message says what to type.
+        InputError: There is no such column.
     """
     found = guess_column(role, names, settings)
     if found is None:

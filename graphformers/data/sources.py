@@ -1,4 +1,4 @@
-"""Input files as streams: decompressed, with a progress bar; every failure names file and line."""
+"""Input files as decompressed streams with a progress bar; errors name the file and the line."""
 
 import bz2
 import gzip
@@ -13,19 +13,19 @@ from graphformers.data.problems import Problems
 from graphformers.errors import InputError
 from graphformers.progress import Progress, progress
 
-RENAMED = "compressed files are known by their names, call it …"
-UNPACKED = "unpack it, or save it as CSV"
-# beginnings of files that are not text: the format, and what to do
-BEGINNINGS = {
-    b"\x1f\x8b": ("gzip", f"{RENAMED}.gz"),
-    b"\xfd7zXZ\0": ("xz", f"{RENAMED}.xz"),
-    b"BZh91AY&SY": ("bzip2", f"{RENAMED}.bz2"),
-    b"\x28\xb5\x2f\xfd": ("zstd", UNPACKED),
-    b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACKED),
+RENAME = "compressed files are recognised by their suffix, name it …"
+UNPACK = "unpack it, or save it as CSV"
+# the first bytes of files that are not text: the name of the format, and advice
+SIGNATURES = {
+    b"\x1f\x8b": ("gzip", f"{RENAME}.gz"),
+    b"\xfd7zXZ\0": ("xz", f"{RENAME}.xz"),
+    b"BZh91AY&SY": ("bzip2", f"{RENAME}.bz2"),
+    b"\x28\xb5\x2f\xfd": ("zstd", UNPACK),
+    b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACK),
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
 Decompressor = gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
-# suffix -> name, and how a compressed file is opened
+# the name of a compression, and the function that opens a file, by suffix
 COMPRESSED: dict[str, tuple[str, Callable[[io.BufferedReader], Decompressor]]] = {
     ".gz": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
     ".xz": ("xz", lzma.LZMAFile),
@@ -51,7 +51,7 @@ def file_kind(path: Path) -> str:
 
 
 def check_files(paths: list[Path]) -> None:
-    """Raises before any work if one of the files cannot be read."""
+    """Raises an error if one of the files does not exist or is a folder."""
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: no such file")
@@ -75,9 +75,7 @@ class TrackedFile(io.FileIO):
 
 
 class Decompressed(io.RawIOBase):
-    """The output of a decompressor, piece by piece: a stream that is cut short is read as far as it
-    goes.
-    """
+    """The output of a decompressor, as a stream that can be read up to where it is damaged."""
 
     def __init__(self, method: str, file: Decompressor) -> None:
         self._method, self._file = method, file
@@ -91,7 +89,7 @@ class Decompressed(io.RawIOBase):
         except (EOFError, zlib.error, lzma.LZMAError) as error:
             raise BrokenStreamError(self._method, error) from error
         except OSError as error:
-            # the disk's error, not the data's: bz2 and gzip raise theirs without a number
+            # Errors of the disk have a number; bz2 and gzip raise errors without one.
             if error.errno is not None:
                 raise
             raise BrokenStreamError(self._method, error) from error
@@ -110,9 +108,9 @@ def open_stream(path: Path, task: Progress | None = None) -> Iterator[io.Buffere
             method, opened = COMPRESSED[path.suffix]
             stream = io.BufferedReader(Decompressed(method, opened(raw)), buffer_size=1 << 20)
         head = stream.peek(10)[:10]
-        for beginning, (what, advice) in BEGINNINGS.items():
-            if head.startswith(beginning):
-                raise InputError(f"{path}:1: not text ({what}), expected UTF-8 text; {advice}")
+        for signature, (kind, advice) in SIGNATURES.items():
+            if head.startswith(signature):
+                raise InputError(f"{path}:1: not text ({kind}), expected UTF-8 text; {advice}")
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InputError(
                 f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
@@ -124,8 +122,9 @@ def open_stream(path: Path, task: Progress | None = None) -> Iterator[io.Buffere
 
 
 def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end). Lines that are not UTF-8 are problems, and
-    so is a file that is cut short.
+    """Yields (line number from 1, line without its end).
+
+    Lines that are not UTF-8 and truncated files are reported as problems.
     """
     with progress(f"Reading {path.name}", path.stat().st_size, "B") as task:
         number = 0
@@ -150,7 +149,7 @@ def report_broken(path: Path, number: int, error: BrokenStreamError, problems: P
 
 
 def bad_bytes(data: bytes) -> str | None:
-    """What is wrong with bytes that are not UTF-8, where, and what to type; None if they are."""
+    """A message about the first byte that is not UTF-8; None if all are."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

@@ -26,7 +26,8 @@ from graphformers.errors import InputError
 from graphformers.progress import progress
 
 KINDS = (*DELIMITERS, "jsonl", "ndjson", "parquet")
-RECORDS_AHEAD = 10_000  # of a .jsonl file that are read for its columns
+# records of a .jsonl file that are read to find its columns
+RECORDS_AHEAD = 10_000
 Record = dict[str, object]
 
 
@@ -36,9 +37,7 @@ def is_plain(path: Path) -> bool:
 
 
 def names_all_columns(path: Path) -> bool:
-    """Whether the beginning of a table names all its columns; each record of a .jsonl may have
-    others.
-    """
+    """Whether a table names all its columns at its beginning; a .jsonl file does not."""
     return is_plain(path) or file_kind(path) == "parquet"
 
 
@@ -47,14 +46,14 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
     kind = file_kind(path)
     if kind not in KINDS:
         expected = ", ".join(f".{kind}" for kind in KINDS)
-        drawn = (
-            "; what networkx reads, from_networkx takes, in Python"
+        advice = (
+            "; in Python, networkx can read it and from_networkx convert it"
             if kind in ("graphml", "gexf", "gml", "json")
             else ""
         )
         raise InputError(
-            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); import "
-            f"can be told by --format{drawn}"
+            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); name "
+            f"another format with --format{advice}"
         )
     if kind == "parquet":
         return list(_open_parquet(path).schema_arrow.names)
@@ -80,10 +79,10 @@ def read_table(
     Args:
         path: The file.
         problems: Collects bad rows.
-        settings: How the file is read.
+        settings: Options for reading the file.
         only: The columns to read; by default all.
-        texts: The columns to read as strings. A row with a value that is no text or number is bad.
-        required: Fields without which a JSON record is bad. Other missing fields are null.
+        texts: The columns to read as strings. A row is bad if a value is neither text nor a number.
+        required: Fields that a JSON record must have. Other missing fields are null.
     """
     kind = file_kind(path)
     if kind == "parquet":
@@ -104,7 +103,7 @@ def _read_json(
     complete = _complete_records(path, problems, texts, required)
     while True:
         lines, records = [], []
-        # two lists: with tuples, the garbage collector takes as long as the decoder
+        # Two lists: with tuples, garbage collection takes as long as decoding.
         for line, record in islice(complete, BATCH_ROWS):
             lines.append(line)
             records.append(record)
@@ -121,7 +120,7 @@ def _read_json(
 def _complete_records(
     path: Path, problems: Problems, texts: Sequence[str], required: Sequence[str]
 ) -> Iterator[tuple[int, Record]]:
-    """(line, record) of every record with the required fields and nothing nested in its texts."""
+    """Yields (line, record) of every record with the required fields and without nested texts."""
     for line, record in _json_records(path, problems):
         missing = [name for name in required if name not in record]
         nested = [name for name in texts if isinstance(record.get(name), list | dict)]
@@ -157,26 +156,24 @@ def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]
         try:
             record = decoder.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
-            reason = (
-                _no_number(text)
+            detail = (
+                _describe_constant(text)
                 or f"{error}; found {text[:60]!r}, expected one JSON object per line"
             )
-            problems.add("malformed row", (path, line), reason)
+            problems.add("malformed row", (path, line), detail)
         else:
             yield line, record
 
 
-def _no_number(text: str) -> str | None:
-    """What is wrong with a line that would be JSON without its NaN or Infinity, as Python writes
-    them; None for other lines.
-    """
+def _describe_constant(text: str) -> str | None:
+    """A message if a line is JSON but for a NaN or an Infinity, which Python writes; else None."""
     found: list[str] = []
     try:
         json.loads(text, parse_constant=found.append)
     except (ValueError, RecursionError):
         return None
     return (
-        f"{found[0]} given, but JSON has no such number, expected null where there is none"
+        f"{found[0]} given, which JSON does not support, expected null for a missing number"
         if found
         else None
     )
@@ -190,7 +187,7 @@ def _open_parquet(path: Path) -> parquet.ParquetFile:
     twice = repeated(file.schema_arrow.names)
     if twice is not None:
         raise InputError(
-            f"{path}: the column {twice!r} stands twice in the file, expected each once"
+            f"{path}: the column {twice!r} occurs twice in the file, expected each once"
         )
     return file
 
@@ -220,8 +217,9 @@ def _read_parquet(
 def _parquet_batch(
     path: Path, block: pa.RecordBatch, first: int, texts: Sequence[str], problems: Problems
 ) -> TableBatch:
-    """The rows of a block whose strings are UTF-8, which Parquet does not ensure; the others are
-    reported.
+    """The rows of a block whose strings are UTF-8, which Parquet does not ensure.
+
+    Other rows are reported.
     """
 
     def locate(i: int) -> Place:
@@ -255,7 +253,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def _decode(column: pa.Array) -> tuple[pa.Array, Array]:
-    """The column as strings, and which rows are not UTF-8 and came out null."""
+    """The column as strings, and a mask of the rows that are not UTF-8, which are null."""
     raw = column.cast(pa.large_binary())
     wrong = np.zeros(len(raw), dtype=bool)
     try:

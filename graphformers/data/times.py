@@ -1,4 +1,4 @@
-"""Numbers and dates of files as times: float64, in seconds since 1970 if they are dates."""
+"""Times in files: numbers, and dates converted to seconds since 1970, as float64."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +23,14 @@ EXPECTED = {
     "number": "a number, as the times before it are",
     "date": "a date and time such as 2024-05-01 12:30:00, as the times before it are",
 }
-FEW_SECONDS = 1e8  # since 1970: numbers below may count something else, such as years
+# Smaller numbers may not be seconds since 1970, but years for example.
+MIN_SECONDS = 1e8
 
 
 class TimeColumn:
     """A column of times over many batches: all of them numbers, or all of them dates.
 
-    Otherwise a year among dates would be a moment of 1970.
+    They may not be mixed, since a year among dates would be taken for seconds since 1970.
 
     Args:
         seconds: Whether every row needs a time in seconds since 1970. Numbers and dates may then be
@@ -38,15 +39,18 @@ class TimeColumn:
 
     def __init__(self, *, seconds: bool = False) -> None:
         self.seconds = seconds
-        self.kind: str | None = None  # "number" or "date", once it is known
+        # "number" or "date", once it is known
+        self.kind: str | None = None
 
     def read(
         self, column: pa.Array, name: str, path: Path, locate: Locate, problems: Problems
     ) -> tuple[Array, Array]:
-        """Reports rows without a valid time. Empty rows are valid unless times are needed.
+        """Reads the times of a batch and reports invalid ones.
+
+        Empty rows are invalid only if `seconds` is set.
 
         Returns:
-            The times, NaN where there is none, and which rows are bad.
+            The times, NaN for missing ones, and a mask of invalid rows.
         """
         try:
             numbers, dates = parse_times(column)
@@ -76,8 +80,11 @@ class TimeColumn:
 
 
 def parse_times(column: pa.Array) -> tuple[Array, Array]:
-    """(n,) float64 each: the values that are numbers, and those that are dates, in seconds since
-    1970; the others are NaN.
+    """Parses numbers and dates.
+
+    Returns:
+        Two arrays (n,) of float64, NaN for other values: the numbers, and the dates in seconds
+        since 1970.
     """
     numbers, dates = np.full(len(column), np.nan), np.full(len(column), np.nan)
     if pa.types.is_temporal(column.type):
@@ -96,9 +103,9 @@ def parse_times(column: pa.Array) -> tuple[Array, Array]:
 def _parse_dates(text: pa.Array) -> Array:
     """Parses ISO 8601; a time without an offset is taken as UTC.
 
-    Arrow refuses all dates if one does not exist, so they are halved until that one is alone.
+    Arrow refuses all dates if one does not exist, so the array is halved until that one is found.
     """
-    # Arrow takes no more digits
+    # Arrow supports at most six digits.
     text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
     with_offset = pc.match_substring_regex(text, OFFSET)
     seconds = np.full(len(text), np.nan)
@@ -143,8 +150,9 @@ def are_times(values: Sequence[object]) -> bool:
 
 
 def in_seconds(times: Array) -> Array:
-    """Converts milliseconds, microseconds or nanoseconds since 1970 to seconds; the unit is guessed
-    from the largest number.
+    """Converts milliseconds, microseconds or nanoseconds since 1970 to seconds.
+
+    The unit is guessed from the largest number.
     """
     largest = float(np.nanmax(np.abs(times), initial=0.0))
     for least, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
@@ -153,11 +161,9 @@ def in_seconds(times: Array) -> Array:
     return times
 
 
-def moment(value: float) -> str:
-    """A time for messages: a date if it counts seconds since 1970, else the number, such as a
-    year.
-    """
-    if abs(value) < FEW_SECONDS:
+def format_time(value: float) -> str:
+    """A time as text: a date if it may be seconds since 1970, else the number, such as a year."""
+    if abs(value) < MIN_SECONDS:
         return f"{value:.12g}"
     (seconds,) = in_seconds(np.array([value]))
     return (

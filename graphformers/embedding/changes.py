@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from graphformers.data.arrays import Array, is_unicode, one_chunk
 from graphformers.data.batches import EdgeBatch
-from graphformers.data.builder import MOST_TYPES, NODE, GraphBuilder, node_table
+from graphformers.data.builder import MAX_TYPES, NODE, GraphBuilder, node_table
 from graphformers.data.columns import as_strings, python_values, table_in_memory
 from graphformers.data.formats.tables import Known, edge_columns, read_edges, read_nodes
 from graphformers.data.graph import plain_ids
-from graphformers.data.problems import SKIPPING, Place, Problems, words_for
-from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
+from graphformers.data.problems import SKIPPING, Place, Problems, format_place
+from graphformers.data.settings import ImportSettings, columns_for, guess_column, require_column
 from graphformers.data.sources import check_files, file_kind, read_lines
 from graphformers.data.tables import KINDS, is_plain, read_table, table_columns
 from graphformers.embedding.live import UNTYPED, Link, LiveGraph
@@ -80,7 +80,7 @@ class Changes:
             )
         if too_many_types(self.links, live):
             raise InputError(
-                f"more than {MOST_TYPES:,} types of links; is the right column used as the type?"
+                f"more than {MAX_TYPES:,} types of links; is the right column used as the type?"
             )
         lost = lost_ends(self.links, live, set(given), set(self.removed))
         if lost:
@@ -89,7 +89,7 @@ class Changes:
             gone = ", which is to be removed" if end in self.removed else ""
             advice = f" ({SKIPPING})" if self.where else ""
             raise InputError(
-                f"{words_for(place)}: a link to {end!r}{gone}, expected the id of a node{advice}"
+                f"{format_place(place)}: a link to {end!r}{gone}, expected the id of a node{advice}"
             )
 
 
@@ -99,7 +99,7 @@ def too_many_types(links: Iterable[Link], live: LiveGraph) -> bool:
     if given <= set(live.base.type_names):
         return False
     known = live.link_types()
-    return not given <= known and len(given | known) > MOST_TYPES
+    return not given <= known and len(given | known) > MAX_TYPES
 
 
 def lost_ends(
@@ -294,7 +294,7 @@ class _Reading:
         """
         own, strange = _parts("text", self.remembered.get("text", "")), self.no_texts()
         rest = [name for name in names if name not in strange]
-        if found := own if set(own) <= set(names) else meaning("text", rest, self.settings):
+        if found := own if set(own) <= set(names) else columns_for("text", rest, self.settings):
             raise GraphFormersError(
                 f"nodes with {', '.join(names)} given: in Python the text of a node is called "
                 f"'text', and {found[0]!r} is a "

@@ -31,7 +31,7 @@ from graphformers.artifact import (
     open_artifact,
     publish_artifact,
 )
-from graphformers.batching.tokens import TokenCache, cut_words, graph_tokens
+from graphformers.batching.tokens import TokenCache, graph_tokens, truncation_warning
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import Plan, stay_in_memory
@@ -504,7 +504,7 @@ def _run(
 def tokens_of(graph: TextGraph, model: GraphFormers) -> TokenCache:
     """The tokens of a graph. Logs how many texts are cut."""
     tokens = graph_tokens(graph, model.tokenizer)
-    if words := cut_words(tokens, model.config.max_tokens):
+    if words := truncation_warning(tokens, model.config.max_tokens):
         logger.info(words)
     return tokens
 

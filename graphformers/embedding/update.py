@@ -24,7 +24,7 @@ from graphformers.artifact import check_place, find_parent, parent_of, sweep_dra
 from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.data.arrays import Array
-from graphformers.data.problems import told_of_skipping
+from graphformers.data.problems import advise_skipping
 from graphformers.data.settings import ImportSettings
 from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
@@ -393,7 +393,7 @@ def update(
         # A killed compaction leaves a draft.
         sweep_drafts(path)
         store = VectorStore.load(path)
-        with told_of_skipping():
+        with advise_skipping():
             changes = gather_changes(
                 store.live, nodes, edges, remove, remove_edges, settings, **reading
             )

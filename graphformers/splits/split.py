@@ -24,7 +24,7 @@ from graphformers.batching.sampling import NeighborSampler
 from graphformers.data.arrays import Array, load_array, pair_keys, save_array
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.data.settings import SplitSettings
-from graphformers.data.times import moment
+from graphformers.data.times import format_time
 from graphformers.errors import GraphFormersError
 from graphformers.places import JsonObject
 from graphformers.splits.candidates import default_lists, draw_candidates
@@ -361,7 +361,7 @@ def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> li
     if tied:
         found.append(
             f"{tied:,} links left for training are of the same time as the earliest link that is "
-            f"asked ({moment(first)})"
+            f"asked ({format_time(first)})"
         )
     if unused:
         reasons = {

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphformers.batching.tokens import cut_words
+from graphformers.batching.tokens import truncation_warning
 from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.files import require_space
 from graphformers.model.encoder import GraphFormers
@@ -165,7 +165,7 @@ class TrainingRun:
                 self.best = self.folder.load_best(self.state)
         self._share(optimizer_tensors)
         self.log = TrainingLog(self.folder, self.state)
-        if words := cut_words(self.loader.maker.tokens, self.model.config.max_tokens):
+        if words := truncation_warning(self.loader.maker.tokens, self.model.config.max_tokens):
             logger.info(words)
         if is_resumed:
             logger.info(f"continuing an unfinished run at step {self.state.step:,}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphformers.data import delimited
 from graphformers.data.graph import TextGraph
-from graphformers.data.problems import LateLine, Problems
+from graphformers.data.problems import DeferredLine, Problems
 from graphformers.data.readers import read_graph
 from graphformers.data.settings import ImportSettings
 from graphformers.data.tables import read_table
@@ -36,7 +36,7 @@ def rows_with_lines(path: Path, problems: Problems) -> list[tuple[int, tuple[str
             zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
         ):
             spot = batch.locate(i)[1]
-            line = spot.find([spot.row])[spot.row] if isinstance(spot, LateLine) else spot
+            line = spot.find([spot.row])[spot.row] if isinstance(spot, DeferredLine) else spot
             found.append((int(line), row))
     return found
 
@@ -129,7 +129,7 @@ def test_an_unclosed_quote_longer_than_any_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delimited, "BLOCK_BYTES", 1024)
-    monkeypatch.setattr(delimited, "LONGEST_FIELD", 3000)
+    monkeypatch.setattr(delimited, "MAX_FIELD", 3000)
     path = write_csv(
         tmp_path / "n.tsv", "id\ttext\n" + "\n".join(numbered(3000, n5='n5\t"a', n900='n900\t"b'))
     )
@@ -140,8 +140,8 @@ def test_an_unclosed_quote_longer_than_any_field(
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('b,"x" y', "a field opened with a quote here goes on after the quote that closes it"),
-        ("b,x\rc,y", "a carriage return that ends no line"),
+        ('b,"x" y', "a field opened with a quote here has text after its closing quote"),
+        ("b,x\rc,y", "a carriage return within a line"),
     ],
 )
 def test_what_readers_differ_on_is_reported(tmp_path: Path, row: str, message: str) -> None:
@@ -158,7 +158,7 @@ def test_clean_files_go_through_the_fast_reader(
 ) -> None:
     """Quoted separators, quotes and line ends included; and quotes within unquoted fields."""
     monkeypatch.setattr(delimited, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(delimited, "CarefulReader", lambda *given: None)
+    monkeypatch.setattr(delimited, "RowReader", lambda *given: None)
     rows = [(f"n{i}", ("plain", 'a "b", c', "two\r\nlines, here", "")[i % 4]) for i in range(400)]
     path = tmp_path / "n.csv"
     with path.open("w", encoding="utf-8", newline="") as file:

@@ -258,9 +258,9 @@ def test_graphs_from_memory_that_are_wrong() -> None:
         ((pa.table({"id": [1, 2], "text": [1.5, float("nan")]}),), "the text of node '2' is empty"),
         (
             (pa.table([[1], ["x"], [3], [4]], names=["id", "text", "a", "a"]),),
-            "the column 'a' stands twice",
+            "the column 'a' occurs twice",
         ),
-        (({"id": [1, 2], "text": ["x"]},), "nodes that are no table given"),
+        (({"id": [1, 2], "text": ["x"]},), "nodes given that are not a table"),
         ((["x"],), "the node 'x' given, expected a dict"),
     ]
     for arguments, message in wrong:

@@ -230,7 +230,7 @@ BAD_NODES = {
     "duplicate id": (
         "id,text\na,First\nb,Second\na,Third\n",
         "4",
-        "the id 'a' stands already at {path}:2, expected unique ids",
+        "the id 'a' is used already at {path}:2, expected unique ids",
         2,
     ),
     "empty text": (
@@ -262,10 +262,10 @@ BAD_NODES = {
         # first.
         (
             gzip.compress(b'{"id": "a", "text": "First"}\n', mtime=13),
-            "(gzip), expected UTF-8 text; .* call it ….gz",
+            "(gzip), expected UTF-8 text; .* name it ….gz",
         ),
-        (bz2.compress(b'{"id": "a"}'), "(bzip2), expected UTF-8 text; .* call it ….bz2"),
-        (lzma.compress(b'{"id": "a"}'), "(xz), expected UTF-8 text; .* call it ….xz"),
+        (bz2.compress(b'{"id": "a"}'), "(bzip2), expected UTF-8 text; .* name it ….bz2"),
+        (lzma.compress(b'{"id": "a"}'), "(xz), expected UTF-8 text; .* name it ….xz"),
         (
             b"PK\x03\x04\x14\x00\x06\x00",
             "(zip, as Excel's workbooks are), expected UTF-8 text; .* save it as CSV",
@@ -363,7 +363,7 @@ def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
     )
     with pytest.raises(
         InputError,
-        match=r"n.parquet: the column 'year' stands twice in the file, expected each once",
+        match=r"n.parquet: the column 'year' occurs twice in the file, expected each once",
     ):
         read_graph(tmp_path / "n.parquet")
 
@@ -373,12 +373,12 @@ def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
     [
         ("n.csv", b"", "empty file, expected a header and rows"),
         ("n.csv", b"\xff\xfei\x00d\x00", "UTF-16 text, expected UTF-8"),
-        ("n.csv", b"id,id,text\n", "the column 'id' stands twice"),
+        ("n.csv", b"id,id,text\n", "the column 'id' occurs twice"),
         ("n.csv.gz", b"id,text\n", "the gzip stream is cut short or damaged"),
         ("n.csv.bz2", b"id,text\n", "the bzip2 stream is cut short or damaged"),
         ("n.jsonl.bz2", b'{"id": 1}', "the bzip2 stream is cut short or damaged"),
         ("n.csv.xz", b"id,text\n", "the xz stream is cut short or damaged"),
-        ("n.csv", b"id,text\ra,First\r", "n.csv:1: a carriage return that ends no line"),
+        ("n.csv", b"id,text\ra,First\r", "n.csv:1: a carriage return within a line"),
         (
             "n.csv",
             b'id,"text\na,First\n',
@@ -386,7 +386,11 @@ def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
         ),
         ("n.parquet", b"PAR1 not really", "not a Parquet file or cut short"),
         ("n.xlsx", b"PK", "cannot tell the format from the name, expected .csv"),
-        ("n.graphml", b"<graphml/>", "what networkx reads, from_networkx takes, in Python"),
+        (
+            "n.graphml",
+            b"<graphml/>",
+            "networkx can read it and from_networkx convert it",
+        ),
         (
             "n.jsonl",
             b'{"id": "a", "text": "x"}\n{"id": \n',
@@ -478,7 +482,7 @@ def test_every_reason_has_its_examples_and_one_reading_finds_their_lines(
         for i in range(5)
     ]
     expected += [
-        f"{path}:{5 + 3 * i}: the id 'x' stands already at {path}:2, expected unique ids"
+        f"{path}:{5 + 3 * i}: the id 'x' is used already at {path}:2, expected unique ids"
         for i in range(5)
     ]
     assert summary["skipped_examples"] == expected
@@ -534,11 +538,11 @@ def test_a_bad_first_record_is_skipped_like_any_other(tmp_path: Path) -> None:
         ('{"id": "b", ', "expected one JSON object per line"),
         (
             '{"id": "b", "text": "x", "score": NaN}',
-            "NaN given, but JSON has no such number, expected null where there is none",
+            "NaN given, which JSON does not support, expected null for a missing number",
         ),
         (
             '{"id": "b", "text": "x", "score": [-Infinity]}',
-            "-Infinity given, but JSON has no such number, expected null",
+            "-Infinity given, which JSON does not support, expected null",
         ),
         ('{"id": "NaN", "text": ', "expected one JSON object per line"),
     ],

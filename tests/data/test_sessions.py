@@ -203,7 +203,7 @@ def test_sessions_without_a_user_are_bad_rows(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.parquet", pa.array([10, 20, 30, 40]), [None, "", "u", "u"])
     with pytest.raises(
         InputError,
-        match=re.escape(f"{log}, row 1: the user is empty, expected who viewed the item"),
+        match=re.escape(f"{log}, row 1: the user is empty, expected the user who viewed the item"),
     ):
         read("sessions", items, log)
     graph = read("sessions", items, log, skip_bad=True)

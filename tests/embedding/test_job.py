@@ -465,7 +465,7 @@ def test_too_many_neighbours_for_a_bidirectional_model_are_said_at_once(
     model, graph = make_model(direction="bidirectional"), some_graph()
     model.limits = BatchLimits(joint_neighbors=4)
     with pytest.raises(
-        GraphFormersError, match="a node with 7 neighbours; a bidirectional model reads at most 4"
+        GraphFormersError, match="a node with 7 neighbours; a bidirectional model encodes at most 4"
     ):
         embed(model, graph, tmp_path / "some.vectors", num_neighbors=10)
     assert not list(tmp_path.iterdir())

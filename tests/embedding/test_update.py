@@ -328,7 +328,7 @@ def test_a_model_that_was_never_saved_must_be_passed(tmp_path: Path) -> None:
         ({"nodes": [{"id": "new"}]}, "nodes with the columns id given, 'text' is missing"),
         (
             {"nodes": [{"id": "new", "text": "a"}, {"id": "new", "text": "b"}]},
-            "the id 'new' stands already at nodes, row 1",
+            "the id 'new' is used already at nodes, row 1",
         ),
         ({"nodes": {"new": " "}}, "the text of node 'new' is empty"),
         (
@@ -1368,7 +1368,7 @@ def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Pa
     (tmp_path / "new.csv").write_text(
         "id,text,year\nc,words,3\nc,again,4\nd,more,soon\ne,last,late\n"
     )
-    with pytest.raises(GraphFormersError, match=r"new.csv:3: the id 'c' stands already"):
+    with pytest.raises(GraphFormersError, match=r"new.csv:3: the id 'c' is used already"):
         update(store, nodes=tmp_path / "new.csv", model=model)
     report = update(store, nodes=tmp_path / "new.csv", model=model, skip_bad=True)
     assert dict(report.skipped) == {"duplicate id": 1, "value of another kind": 2}
@@ -1547,7 +1547,7 @@ def test_more_types_of_links_than_a_graph_holds_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, store = imported_base(tmp_path, "id,text\na,graph\nb,text\n")
-    monkeypatch.setattr(changes_module, "MOST_TYPES", 4)
+    monkeypatch.setattr(changes_module, "MAX_TYPES", 4)
     update(store, edges=[("a", "b", "x"), ("a", "b", "y")], model=model)
     with pytest.raises(GraphFormersError, match="more than 4 types of links"):
         update(store, edges=[("a", "b", "z")], model=model)

@@ -341,7 +341,7 @@ def test_edges_of_what_can_be_encoded() -> None:
         model.encode(["graph"], [[None]])  # type: ignore[list-item]
     with pytest.raises(GraphFormersError, match="neighbors takes a list of texts for each text"):
         model.encode(["graph"], ["node link"])
-    with pytest.raises(GraphFormersError, match="a bidirectional model reads at most 4,000"):
+    with pytest.raises(GraphFormersError, match="a bidirectional model encodes at most 4,000"):
         make_model(direction="bidirectional").encode(["graph"], [["node"] * 5000])
 
 

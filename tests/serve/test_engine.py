@@ -165,13 +165,13 @@ def test_more_types_of_links_than_a_graph_holds_are_refused(
     graph = engine.view.store.graph()
     one, other = graph.ids_of(np.array(graph.pairs()[0]))
     types = len(graph.type_names)
-    monkeypatch.setattr(changes_module, "MOST_TYPES", types + 1)
+    monkeypatch.setattr(changes_module, "MAX_TYPES", types + 1)
     # one is welcome
     answers = engine._write([AddEdges(((one, other, "x"),)), AddEdges(((one, other, "y"),))])
     assert answers[0] == {"added": 1, "already_there": 0, "self_links": 0}
     assert isinstance(answers[1], RefusedError)
     assert "more types of links" in str(answers[1])
-    monkeypatch.setattr(changes_module, "MOST_TYPES", types)  # a type that is known is no new one
+    monkeypatch.setattr(changes_module, "MAX_TYPES", types)  # a type that is known is no new one
     assert engine._write([AddEdges(((other, one, "x"),))]) == [
         {"added": 1, "already_there": 0, "self_links": 0}
     ]

@@ -1,5 +1,4 @@
-"""SNAP's amazon-meta.txt: products with their titles, linked to the products that Amazon called
-similar.
+"""SNAP's amazon-meta.txt: titles of products, linked to the products listed as similar.
 
 Discontinued products have no title and are left out. Similar products outside the file are normal.
 """

@@ -1,8 +1,7 @@
-"""dblp.v12.json, the citation graph of the paper: a JSON array with one record per line, 12 GB,
-never loaded whole.
+"""dblp.v12.json, the citation graph of the paper: a JSON array with one record per line.
 
-The text is the title; an edge runs from a paper to each paper it cites. Citations of papers outside
-the file are normal.
+The file has 12 GB and is read line by line. The text is the title; an edge runs from a paper to
+each paper that it cites. Citations of papers outside the file are normal.
 """
 
 from pathlib import Path

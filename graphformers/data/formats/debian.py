@@ -44,7 +44,7 @@ def read(
 
 
 def dependencies(field: str) -> list[str]:
-    """The package names of a dependency field: "a (>= 1), b:any | c" gives a, b, c, each once."""
+    """The distinct package names of a dependency field: "a (>= 1), b:any | c" gives a, b, c."""
     alternatives = (name for group in field.split(",") for name in group.split("|"))
     names = (
         alternative.split("(")[0].split("[")[0].split("<")[0].strip().split(":")[0]

@@ -2,7 +2,7 @@
 
     text|'|neighbour|'|neighbour<TAB>text|'|neighbour
 
-Node identity was lost in that format: equal texts become one node, whose id is a hash of the text.
+The format has no node ids: equal texts become one node, whose id is a hash of the text.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""The docstrings of Python packages as a textual graph, which every machine can make.
+"""The docstrings of Python packages as a textual graph.
 
 Nodes are modules, classes and functions with a docstring; the text is the docstring's first
-paragraph, without the name, which would give most links away. Edges: a member to the module or
-class it belongs to, a function to what it calls, a class to what it inherits from. Source files are
-parsed, never imported or run.
+paragraph. It does not include the name, from which most links could be predicted. Edges run from a
+member to its module or class, from a function to those that it calls, and from a class to its
+bases. Source files are parsed, never imported or run.
 """
 
 import ast
@@ -36,7 +36,8 @@ NOT_LIBRARY = {
     "_bundled",
     "__phello__",
 }
-MOST_HOPS = 8  # imports of imports that are followed to where a name is defined
+# imports that are followed from a name to its definition
+MAX_HOPS = 8
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -77,8 +78,9 @@ def read(
 
 
 def standard_library_files() -> Iterator[tuple[str, Path]]:
-    """(module name, file) of the sources of the standard library, without tests and programs, in
-    order of name.
+    """Yields (module name, file) of the standard library's sources, in order of name.
+
+    Tests and programs are left out.
     """
     top = Path(sysconfig.get_paths()["stdlib"])
     for name in sorted(sys.stdlib_module_names - NOT_LIBRARY):
@@ -86,7 +88,7 @@ def standard_library_files() -> Iterator[tuple[str, Path]]:
 
 
 def package_files(name: str) -> Iterator[tuple[str, Path]]:
-    """(module name, file) of an installed package."""
+    """Yields (module name, file) of the sources of an installed package."""
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         raise InputError(
@@ -111,15 +113,19 @@ class Library:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
-        self._aliases: dict[str, str] = {}  # "module.name" -> origin of an imported name
-        self._stars: dict[str, list[str]] = {}  # module -> modules imported by "from … import *"
+        # from "module.name" to the origin of an imported name
+        self._aliases: dict[str, str] = {}
+        # from a module to those imported by "from … import *"
+        self._stars: dict[str, list[str]] = {}
 
     def add_module(self, name: str, path: Path) -> None:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in other people's sources
+                # The sources may contain invalid escapes.
+                warnings.simplefilter("ignore")
                 tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # templates and deliberately broken files
+        except (SyntaxError, ValueError):
+            # Some packages contain templates and deliberately invalid files.
             return
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         parent = self.entries.get(name.rpartition(".")[0])
@@ -144,7 +150,8 @@ class Library:
                     self._add_members(node.body, entry, module)
                 elif entry.text:
                     entry.calls += _calls(node, parent, module)
-            elif isinstance(node, ast.If | ast.Try):  # definitions for one platform or another
+            elif isinstance(node, ast.If | ast.Try):
+                # definitions that depend on the platform or on installed packages
                 handlers = node.handlers if isinstance(node, ast.Try) else []
                 for branch in (node.body, node.orelse, *(handler.body for handler in handlers)):
                     self._add_members(branch, parent, module)
@@ -167,8 +174,8 @@ class Library:
                 self._aliases.setdefault(name, f"{origin}.{alias.name}")
 
     def find(self, name: str) -> Entry | None:
-        """The entry that a dotted name stands for, imports followed to where it is defined."""
-        for _ in range(MOST_HOPS):
+        """The entry of a dotted name, found by following imports to the definition."""
+        for _ in range(MAX_HOPS):
             if name in self.entries:
                 return self.entries[name]
             follow = self._follow(name)
@@ -178,9 +185,7 @@ class Library:
         return None
 
     def _follow(self, name: str) -> str | None:
-        """One step towards a definition: replaces the longest prefix that was imported by its
-        origin.
-        """
+        """Replaces the longest imported prefix of a name by its origin: one step of `find`."""
         parts = name.split(".")
         for end in range(len(parts), 0, -1):
             prefix, rest = ".".join(parts[:end]), parts[end:]
@@ -192,7 +197,7 @@ class Library:
         return None
 
     def links(self, entry: Entry) -> Iterator[tuple[str, str]]:
-        """(target, type) of every edge that leaves an entry, each once."""
+        """Yields (target, type) of every edge that leaves an entry, each once."""
         found = [(entry.parent, "member of")]
         found += [(self.find(name), "inherits") for name in entry.bases]
         found += [(self.find(name), "calls") for name in entry.calls]
@@ -214,7 +219,7 @@ def first_paragraph(node: ast.Module | Definition) -> str | None:
 
 
 def _dotted(node: ast.expr) -> str | None:
-    """a.b.c as a string; None for anything that is not a plain dotted name."""
+    """The name in an expression such as a.b.c; None for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -225,8 +230,9 @@ def _dotted(node: ast.expr) -> str | None:
 def _calls(
     function: ast.FunctionDef | ast.AsyncFunctionDef, parent: Entry, module: str
 ) -> list[str]:
-    """The dotted names that a function calls, as seen from its module or, for self and cls, from
-    its class.
+    """The dotted names that a function calls, prefixed by its module.
+
+    Calls of methods of self and cls are prefixed by the class.
     """
     names = []
     for node in ast.walk(function):

@@ -22,7 +22,8 @@ from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
 from graphformers.progress import progress
 
-MOST_PAIRS = 50_000_000  # co-views held before equal ones are merged
+# co-views held in memory before equal ones are merged
+MAX_CO_VIEWS = 50_000_000
 
 
 def read(
@@ -56,7 +57,7 @@ class Views:
     items: Array
 
     def take(self, rows: Array) -> "Views":
-        """Some of the views, by their numbers or by a mask."""
+        """The views at some indices or of a mask."""
         return Views(self.users[rows], self.times[rows], self.items[rows])
 
 
@@ -96,26 +97,27 @@ def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Arr
     """The users of a batch as a dictionary; rows without a user are bad, and null."""
     users = batch.columns[name]
     users = pc.if_else(pc.equal(pc.utf8_trim_whitespace(users), ""), None, users)
-    nobody = np.asarray(users.is_null().to_numpy(zero_copy_only=False))
+    is_empty = np.asarray(users.is_null().to_numpy(zero_copy_only=False))
     builder.problems.report(
         "empty user",
-        nobody,
+        is_empty,
         batch.locate,
-        lambda i: f"the {name} is empty, expected who viewed the item",
+        lambda i: f"the {name} is empty, expected the user who viewed the item",
     )
     return users.dictionary_encode()
 
 
 def _without_robots(views: Views, builder: GraphBuilder, settings: ImportSettings) -> Views:
-    """The views in the order of user and time, without users with more than `max_views` views in
-    one window.
+    """The views sorted by user and time, without users with too many views.
+
+    Users with more than `max_views` views in one window are taken for robots.
     """
     views = views.take(np.lexsort((views.times, views.users)))
     if not len(views.users):
         return views
     earliest, window = views.times.min(), settings.window * 60
     span = views.times.max() - earliest + 2 * window
-    # one axis on which users do not overlap
+    # Times are shifted by user, so that users do not overlap.
     moments = views.users * span + (views.times - earliest)
     last = np.searchsorted(moments, moments + window, "right")
     within = last - np.arange(len(moments))
@@ -128,17 +130,23 @@ def _without_robots(views: Views, builder: GraphBuilder, settings: ImportSetting
 
 
 def _co_views(views: Views, settings: ImportSettings) -> tuple[Array, Array]:
-    """(sources, targets) of the item pairs that at least `min_count` users viewed within the
-    window. Views are in the order of user and time.
+    """The item pairs that at least `min_count` users viewed within the window.
+
+    Args:
+        views: Views sorted by user and time.
+        settings: The window and the counts.
+
+    Returns:
+        The sources and the targets of the pairs.
     """
     users, times, items = views.users, views.times, views.items
     window = settings.window * 60
     found: list[tuple[Array, Array]] = []
-    held, limit = 0, MOST_PAIRS
+    held, limit = 0, MAX_CO_VIEWS
     first = np.arange(len(users))
     with progress("Linking items viewed together", None, "co-views") as task:
         for step in range(1, len(users)):
-            # a view too far from its step-th successor is too far from later ones
+            # A view outside the window of its step-th successor is outside that of later ones.
             first = first[first + step < len(users)]
             second = first + step
             near = (users[first] == users[second]) & (times[second] - times[first] <= window)
@@ -153,7 +161,8 @@ def _co_views(views: Views, settings: ImportSettings) -> tuple[Array, Array]:
             if held > limit:
                 found = [_merge(found)]
                 held = len(found[0][0])
-                limit = max(MOST_PAIRS, 2 * held)  # merging pays when the list has doubled
+                # Merging again is worthwhile when the list has doubled.
+                limit = max(MAX_CO_VIEWS, 2 * held)
     keys = _merge(found)[1] if found else np.zeros(0, np.uint64)
     keys, counts = np.unique(keys, return_counts=True)
     keys = keys[counts >= settings.min_count]

@@ -1,6 +1,4 @@
-"""Node and edge tables (.csv .tsv .jsonl .parquet), in several files, with columns that are guessed
-or named.
-"""
+"""Node and edge tables (.csv .tsv .jsonl .parquet); the roles of columns are guessed or named."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -14,8 +12,8 @@ import pyarrow.compute as pc
 from graphformers.data.batches import EdgeBatch, TableBatch
 from graphformers.data.builder import GraphBuilder
 from graphformers.data.columns import ColumnNames
-from graphformers.data.problems import Problems, told_of_skipping, words_for
-from graphformers.data.settings import ImportSettings, guess_column, meaning, require_column
+from graphformers.data.problems import Problems, advise_skipping, format_place
+from graphformers.data.settings import ImportSettings, columns_for, guess_column, require_column
 from graphformers.data.tables import is_plain, names_all_columns, read_table, table_columns
 from graphformers.data.times import TimeColumn
 from graphformers.errors import InputError
@@ -23,11 +21,11 @@ from graphformers.errors import InputError
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the nodes of a graph that is updated.
+    """The nodes of a graph that is updated.
 
     Attributes:
-        texts: Gives the texts of ids, null for unknown ones.
-        columns: Columns that are no texts, whatever their names mean elsewhere.
+        texts: Returns the texts of ids, null for unknown ones.
+        columns: Columns that are not texts, even if their names suggest it.
     """
 
     texts: Callable[[pa.Array], pa.Array]
@@ -53,11 +51,11 @@ def read(
 
 
 def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
-    """Tells node files from edge files by their columns: an edge file has a source and a target."""
+    """Divides files into node files and edge files; an edge file has a source and a target."""
     nodes: list[Path] = []
     edges: list[Path] = []
     for path in paths:
-        with told_of_skipping():
+        with advise_skipping():
             names = table_columns(path, settings)
         is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
         if is_edges and "id" in names and {"text", "title"} & set(names):
@@ -78,8 +76,9 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
 def read_nodes(
     paths: list[Path], builder: GraphBuilder, settings: ImportSettings, known: Known | None = None
 ) -> None:
-    """Reads all files of nodes and seals them in the builder. Where a file has no texts, they may
-    be `known`.
+    """Reads all files of nodes and seals them in the builder.
+
+    If a file has no texts, those of `known` nodes are used.
     """
     columns = {path: table_columns(path, settings) for path in paths}
     names = ColumnNames(name for found in columns.values() for name in found)
@@ -99,21 +98,21 @@ def _read_node_file(
     settings: ImportSettings,
     known: Known | None,
 ) -> None:
-    """Reads one file of nodes. Several text columns, "title,abstract", are joined with a full
-    stop.
-    """
+    """Reads one file of nodes. Several text columns are joined with full stops."""
     id_name, texts = _id_and_texts(found, settings, path, known)
     if texts and "text" not in settings.columns:
-        meant = meaning("text", found, settings)
-        if others := [name for name in meant if name not in (id_name, *texts)]:
+        possible = columns_for("text", found, settings)
+        if others := [name for name in possible if name not in (id_name, *texts)]:
             builder.problems.other_texts.setdefault(texts[0], {}).update(dict.fromkeys(others))
     roles = list(dict.fromkeys([id_name, *texts]))
     only = None
     if settings.keep is not None:
-        there = found if names_all_columns(path) else settings.keep
-        only = [*roles, *(name for name in there if name in settings.keep and name not in roles)]
+        available = found if names_all_columns(path) else settings.keep
+        kept = [name for name in available if name in settings.keep and name not in roles]
+        only = [*roles, *kept]
     kept_texts = [name for name in texts if name in (settings.keep or ()) and name != id_name]
-    required = roles if len(texts) == 1 else [id_name]  # of several texts one is enough
+    # Of several text columns, a record needs only one.
+    required = roles if len(texts) == 1 else [id_name]
     for batch in read_table(
         path, builder.problems, settings, only=only, texts=roles, required=required
     ):
@@ -129,9 +128,9 @@ def _read_node_file(
         if not given and text.null_count:
             row = next(row for row in range(len(ids)) if not text[row].is_valid)
             raise InputError(
-                f"{words_for(batch.locate(row))}: the node {ids[row].as_py()!r} is new and needs a "
-                f"text, but there is no column for it among: {', '.join(found)}; name one with "
-                f"--column text=NAME"
+                f"{format_place(batch.locate(row))}: the node {ids[row].as_py()!r} is new and "
+                f"needs a text, but there is no column for it among: {', '.join(found)}; name one "
+                f"with --column text=NAME"
             )
         nodes = TableBatch({"id": ids, "text": text, **columns}, batch.locate)
         builder.add_nodes(nodes, plain=is_plain(path))
@@ -142,7 +141,7 @@ def _id_and_texts(
 ) -> tuple[str, list[str]]:
     """The columns of the id and of the texts; no text if there is no column and texts are `known`.
 
-    What the user named comes first; "name" may be either.
+    Columns that the user named come first. A column called "name" may be the id or the text.
     """
     no_texts = () if known is None or "text" in settings.columns else known.columns
     possible = [name for name in found if name not in no_texts]
@@ -179,7 +178,7 @@ def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
 def edge_columns(
     names: list[str], settings: ImportSettings, path: Path
 ) -> tuple[str, str, str | None]:
-    """Which columns hold the sources of edges, their targets, and their types, if any does."""
+    """The columns of the sources, the targets and the types of edges; None without types."""
     source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
     if "type" in settings.columns:
         return source, target, require_column("type", names, settings, path)
@@ -189,7 +188,7 @@ def edge_columns(
 def read_edges(
     path: Path, problems: Problems, settings: ImportSettings, times: TimeColumn | None = None
 ) -> Iterator[EdgeBatch]:
-    """Reads one file of edges, with `times` if they are to be kept."""
+    """Reads one file of edges, with their times if `times` is given."""
     names = table_columns(path, settings)
     source, target, type_name = edge_columns(names, settings, path)
     time_name = require_column("time", names, settings, path) if times else None
@@ -216,8 +215,9 @@ def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
 
 
 def _join(texts: list[pa.Array]) -> pa.Array:
-    """The texts of each row with a full stop between those that are there. (Arrow's own skipping of
-    nulls loses rows of them.)
+    """Joins the texts of each row with full stops, skipping missing ones.
+
+    Arrow's own null handling would lose rows.
     """
     joined, *others = texts
     for text in others:

@@ -1,8 +1,7 @@
-"""Wikidata5M, the entity graph of the paper: `id<TAB>text` files and `head<TAB>relation<TAB>tail`
-files, no headers.
+"""Wikidata5M, the entity graph of the paper.
 
-Files are told apart by the number of fields of their first line. The first sentence of a text is
-the node's text.
+Files without headers hold `id<TAB>text` or `head<TAB>relation<TAB>tail`; the number of fields of
+their first line distinguishes them. The first sentence of a text is the node's text.
 """
 
 import re
@@ -15,9 +14,8 @@ from graphformers.data.settings import ImportSettings
 from graphformers.data.sources import read_lines
 from graphformers.errors import InputError
 
-# A sentence ends at . ! ? (with closing quotes or brackets) before a space and something that can
-# start a sentence, unless the full stop belongs to an initial, an abbreviation, or a number that
-# goes on.
+# A sentence ends at . ! ? (with closing quotes or brackets) before a space and a character that can
+# start a sentence, unless the full stop belongs to an initial or an abbreviation.
 _END = re.compile(r"[.!?][\"')\]]*(?=\s+[\"'(\[]*[A-Z0-9À-ÖØ-Þ])")
 _NO_END = re.compile(
     r"(?:\b[A-Za-z]|\b(?:Mr|Mrs|Ms|Dr|Prof|Rev|Gen|Col|Lt|Sgt|Capt|Sen|Rep|Gov|Hon|St|Ste|Mt|Ft|Jr|Sr|vs|etc|approx|ca|cf|fl|resp"
@@ -26,7 +24,7 @@ _NO_END = re.compile(
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a paragraph; the whole paragraph when no end is found."""
+    """The first sentence of a paragraph; the whole paragraph if no end is found."""
     for match in _END.finditer(text):
         sentence = text[: match.end()]
         if sentence[-1] != "." or not _NO_END.search(sentence):
@@ -61,7 +59,7 @@ def _read_file(records: Records, width: int) -> None:
 
 
 def _num_fields(path: Path, settings: ImportSettings) -> int:
-    """The number of fields of the first line; with --skip-bad of the first one that is sound."""
+    """The number of fields of the first line; with --skip-bad of the first valid one."""
     for line, text in read_lines(path, Problems(strict=not settings.skip_bad)):
         width = text.count("\t") + 1
         if width in (2, 3):
