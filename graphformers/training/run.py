@@ -229,7 +229,7 @@ class TrainingRun:
                 break
             self._run_steps()
         logger.info(
-            f"stage {state.stage + 1} ends, {reason}: best valid P@1 {state.best:.4f} at step "
+            f"stage {state.stage + 1} ended ({reason}): best valid P@1 {state.best:.4f} at step "
             f"{state.best_step:,}"
         )
         state.next_stage()

@@ -43,10 +43,10 @@ class Schedule:
         """Why the stage ends now; empty if it continues."""
         steps, seconds = self.limits(state)
         if state.stage_seconds >= seconds:
-            return "its time is used up"
+            return "time limit reached"
         if state.stage_step >= steps:
             has_all_epochs = state.stage_epoch >= self.config.epochs
-            return "all epochs done" if has_all_epochs else "its steps are used up"
+            return "all epochs done" if has_all_epochs else "step limit reached"
         if state.stale_validations >= self.config.patience:
             return f"{state.stale_validations} validations without a better P@1"
         return ""

@@ -9,7 +9,7 @@ import torch
 from graphformers.batching.tokens import TokenCache
 from graphformers.data.arrays import Array, equal_parts
 from graphformers.evaluation.metrics import METRICS
-from graphformers.evaluation.ranking import asked_nodes, rank_listed
+from graphformers.evaluation.ranking import question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkQuestions, LinkSplit
@@ -41,7 +41,7 @@ class Validation:
         count = len(split.valid)
         chosen = np.linspace(0, count - 1, min(count, max_questions)).astype(np.int64)
         self.questions = LinkQuestions(split.valid.pairs[chosen], split.valid.candidates[chosen])
-        self.nodes = asked_nodes(self.questions)
+        self.nodes = question_nodes(self.questions)
         self.model = model
         self.world = world
         self._graph = split.graph
