@@ -24,7 +24,7 @@ from graphformers.table import Result, Table
 
 logger = logging.getLogger(__name__)
 
-# Settings of training for a minute or two on two cores.
+# settings for one or two minutes of training on two cores
 SETTINGS: dict[str, Any] = {
     "batch_size": 64,
     "similarity": "cosine",
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     "warmup": 10,
     "decay": "linear",
     "max_norm": 1.0,
-    # On a CPU, drawing random numbers takes a third of the time.
+    # Drawing random numbers for dropout would take a third of the time on a CPU.
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "neighbor_gradients": False,
@@ -47,12 +47,12 @@ METHODS = ("plm.one-stage", "graphformers.one-stage")
 
 
 @dataclass(frozen=True)
-class Searched(Result):
+class DemoSearch(Result):
     """A search in the vectors of the demo.
 
     Attributes:
         vectors: The folder of vectors.
-        query: The text that was searched for.
+        query: The text of the search.
         matches: The nearest nodes.
     """
 
@@ -61,16 +61,16 @@ class Searched(Result):
     matches: Matches
 
     def as_table(self) -> Table:
-        """The matches, and what to type next."""
+        """The matches, followed by the next commands to try."""
         return replace(
             self.matches.as_table(),
             title=(
-                f"The vectors of all docstrings are in {self.vectors}. A search for {self.query!r}:"
+                f"The vectors of all docstrings are in {self.vectors}. Results for {self.query!r}:"
             ),
             notes=(
                 "",
                 f"Next: make serve (a page to search in), or graphformers search {self.vectors} "
-                f"'your words'",
+                f"'your text'",
             ),
         )
 
@@ -83,7 +83,7 @@ class Demo:
         graph: The docstrings of the standard library and their links.
         split: The held-out links.
         comparison: Training and evaluation of two methods.
-        model: The folder of the model that reads neighbours.
+        model: The folder of the model that uses neighbours.
         found: A search in the vectors of that model.
     """
 
@@ -91,7 +91,7 @@ class Demo:
     split: LinkSplit
     comparison: Comparison
     model: Path
-    found: Searched
+    found: DemoSearch
 
     def to_dict(self) -> dict[str, Any]:
         """Graph, split, evaluation and search, for JSON."""
@@ -103,11 +103,11 @@ class Demo:
         }
 
     def print(self) -> None:
-        """Prints the graph, the comparison, the search, and what to type next."""
+        """Prints the graph, the comparison, the search, and the next commands to try."""
         print(describe_graph(self.graph).as_table())
         print(
-            "\nWhich docstring is linked to this one? The true one among its candidates, on links "
-            "held out from training."
+            "\nTask: of several candidates, find the docstring that is linked to a given one. The "
+            "links were held out from training."
         )
         print(
             "Both models were trained for the same time; a step with neighbours takes longer than "
@@ -121,13 +121,13 @@ class Demo:
 
 def embed_and_search(
     model: Path, graph: TextGraph, folder: Path, query: str = "read a compressed file line by line"
-) -> Searched:
+) -> DemoSearch:
     """Embeds the graph, unless the folder has its vectors already, and searches for a sentence."""
-    place, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
-    if not _is_there(place) or VectorStore.load(place).key.model != model_fingerprint(loaded):
+    vectors, loaded = folder / "python.vectors", GraphFormers.from_pretrained(model)
+    if not _exists(vectors) or VectorStore.load(vectors).key.model != model_fingerprint(loaded):
         logger.info(f"embedding {graph.num_nodes:,} docstrings with {model} …")
-        embed(loaded, graph, place, force=True)
-    return Searched(place, query, Searcher(place, loaded).text(query, k=3))
+        embed(loaded, graph, vectors, force=True)
+    return DemoSearch(vectors, query, Searcher(vectors, loaded).text(query, k=3))
 
 
 def run_demo(
@@ -135,11 +135,11 @@ def run_demo(
     seconds: float,
     questions: int = 1000,
     candidates: int | None = None,
-    search: Callable[[Path, TextGraph, Path], Searched] = embed_and_search,
+    search: Callable[[Path, TextGraph, Path], DemoSearch] = embed_and_search,
 ) -> Demo:
     """Imports and splits a graph, trains and compares two models, embeds and searches.
 
-    Results of an earlier run in the same folder are used again.
+    Results of an earlier run in the same folder are reused.
 
     Args:
         folder: The folder of all results.
@@ -150,20 +150,20 @@ def run_demo(
             the graph and the folder of all results.
     """
     graph_folder = folder / f"python{platform.python_version()}.graph"
-    if _is_there(graph_folder):
+    if _exists(graph_folder):
         graph = TextGraph.load(graph_folder)
     else:
         logger.info("reading the docstrings of Python's standard library …")
         graph = read_graph([], settings=ImportSettings(format="python")).save(graph_folder)
     split_folder = folder / "python.split"
-    if _is_there(split_folder):
+    if _exists(split_folder):
         split = LinkSplit.load(split_folder, graph)
     else:
         valid = max(questions // 5, 1)
         split = split_links(graph, valid=valid, test=questions, candidates=candidates)
         split = split.save(split_folder)
     count = split.test.candidates.shape[1]
-    logger.info(f"{split}: which links are true, each among {count} candidates?")
+    logger.info(f"{split}, {count} candidates per question")
     settings = ComparisonSettings(
         split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True
     )
@@ -172,8 +172,9 @@ def run_demo(
     return Demo(graph, split, found, model, search(model, graph, folder))
 
 
-def _is_there(place: Path) -> bool:
-    if not (place / "manifest.json").is_file():
+def _exists(folder: Path) -> bool:
+    """Whether an earlier run made a folder; logs that it is used."""
+    if not (folder / "manifest.json").is_file():
         return False
-    logger.info(f"using {place}, made by an earlier run")
+    logger.info(f"using {folder}, made by an earlier run")
     return True

@@ -1,6 +1,6 @@
 """Settings: frozen dataclasses whose fields carry their bounds and their description.
 
-A setting is declared once, on its field::
+A setting is declared once, as a field::
 
     @dataclass(frozen=True)
     class SearchSettings(Settings):
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from graphformers.errors import GraphFormersError
 
-# what a setting holds in a file of settings: JSON or TOML
+# the value of a setting in a JSON or TOML file
 SettingValue: TypeAlias = (
     "str | int | float | bool | list[SettingValue] | dict[str, SettingValue] | None"
 )
@@ -38,7 +38,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which values of a setting are valid. None is valid wherever the type allows it."""
+    """The valid values of a setting. None is valid wherever the type allows it."""
 
     at_least: float | None = None
     above: float | None = None
@@ -96,7 +96,7 @@ def setting(
     Args:
         default: The default value; without one the field is required.
         help: One sentence for help texts and documentation.
-        default_factory: Makes the default value, where it is mutable.
+        default_factory: Makes the default value; needed where it is mutable.
         at_least: The smallest valid value.
         above: A bound that valid values exceed.
         at_most: The largest valid value.
@@ -123,8 +123,8 @@ class Settings:
             f"    {name}: {entry.metadata.get('help', '')}"
             for name, entry in (inherited | own).items()
         ]
-        about = inspect.cleandoc(cls.__doc__ or "")
-        cls.__doc__ = "\n".join([about, "", "Attributes:", *lines])
+        description = inspect.cleandoc(cls.__doc__ or "")
+        cls.__doc__ = "\n".join([description, "", "Attributes:", *lines])
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -141,7 +141,8 @@ class SettingInfo:
 
     name: str
     type: str
-    default: object  # MISSING where the setting is required
+    # MISSING where the setting is required
+    default: object
     expected: str
     help: str
     option: str
@@ -151,10 +152,10 @@ def describe(settings: type[Settings]) -> list[SettingInfo]:
     """The fields of a settings class, in the order of their declaration."""
     found = []
     for entry in fields(settings):
-        made = entry.default_factory
-        default = entry.default if made is MISSING else made()
-        words = (str(entry.metadata.get(name, "")) for name in ("bounds", "help", "option"))
-        found.append(SettingInfo(entry.name, type_name(entry.type), default, *words))
+        factory = entry.default_factory
+        default = entry.default if factory is MISSING else factory()
+        texts = (str(entry.metadata.get(name, "")) for name in ("bounds", "help", "option"))
+        found.append(SettingInfo(entry.name, type_name(entry.type), default, *texts))
     return found
 
 
@@ -166,14 +167,14 @@ def require(settings: object, holds: bool, name: str, expected: str) -> None:
 
 
 def type_name(annotation: object) -> str:
-    """A type as it is written: `int`, `float | None`."""
+    """The name of a type as in source code: `int`, `float | None`."""
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def has_type(value: object, type_name: str) -> bool:
     """Whether a value has a type such as `int` or `float | None`.
 
-    Numbers of numpy count as numbers; true and false do not.
+    NumPy scalars count as numbers; booleans do not.
     """
     names = type_name.split(" | ")
     if isinstance(value, bool):
@@ -187,7 +188,7 @@ def _check_type(settings: Settings, name: str, expected: str) -> None:
         return
     require(settings, has_type(value, expected), name, expected)
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
-        # numpy's numbers cannot be written as JSON
+        # NumPy scalars cannot be written as JSON
         value = value.item()
         object.__setattr__(settings, name, value)
     is_finite = not isinstance(value, float) or math.isfinite(value)

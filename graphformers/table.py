@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-# invisible letters that belong to words and to composed emoji
+# zero-width characters inside words of some scripts and inside composed emoji
 JOINERS = "\u200c\u200d"
-# rich breaks cells to fit the terminal; terminals break whole lines, which stays readable
+# Wide enough that rich never wraps cells: lines that the terminal wraps are easier to read.
 WIDTH = 1000
 
 
@@ -48,7 +48,7 @@ class Table:
             file: Where to print, stdout by default. On a terminal the header is bold.
             gap: Whether a blank line separates the title from the cells.
         """
-        # rich takes a while to import
+        # imported here, because importing rich is slow
         from rich.console import Console
         from rich.table import Table as Grid
         from rich.text import Text
@@ -93,14 +93,14 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _repr_html_(self) -> str:
-        """The table with its title and notes, as notebooks show it."""
+        """The table with its title and notes, as HTML for notebooks."""
         title = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return title + self.to_html() + notes
 
 
 class Result:
-    """A result that shows itself as a table, on a terminal and in notebooks."""
+    """Base class of results that are shown as a table, on a terminal and in notebooks."""
 
     def as_table(self) -> Table:
         """The result as a table."""
@@ -111,12 +111,12 @@ class Result:
 
 
 def tables_html(tables: Iterable[Table]) -> str:
-    """Several tables, one below the other, as notebooks show them."""
+    """Several tables, one below the other, as HTML for notebooks."""
     return "\n".join(table._repr_html_() for table in tables)
 
 
 def printable(text: str) -> str:
-    """Replaces control characters by blanks, so that a text cannot send commands to a terminal."""
+    """Replaces control characters by blanks, so that a text cannot control the terminal."""
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " for letter in text)
 
 

@@ -205,11 +205,11 @@ def test_demo_trains_on_the_standard_library(
     tested in test_demo.py.
     """
     from graphformers.cli.output import show_result
-    from graphformers.demo import Searched, run_demo
+    from graphformers.demo import DemoSearch, run_demo
     from graphformers.retrieval.searcher import Matches
 
-    def search(model: Path, graph: TextGraph, folder: Path) -> Searched:
-        return Searched(folder / "v", "words", Matches())
+    def search(model: Path, graph: TextGraph, folder: Path) -> DemoSearch:
+        return DemoSearch(folder / "v", "words", Matches())
 
     demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10, search=search)
     show_result(demo, as_json=True)

@@ -25,7 +25,7 @@ from graphformers.data.arrays import load_array, save_array
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
-from graphformers.evaluation.ranking import asked_nodes, model_scores, rank, rank_listed
+from graphformers.evaluation.ranking import model_scores, question_nodes, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.files import held, write_whole
 from graphformers.model.backbones import training_of
@@ -127,7 +127,7 @@ def score_model(
     """The ranks of the test questions under a condition, and nodes encoded per second."""
     split = settings.split
     sampler = sampler_of(condition, split, model.config.num_neighbors)
-    nodes = asked_nodes(split.test)
+    nodes = question_nodes(split.test)
     # the first call is slower: it compiles kernels and fills caches
     model.encode_nodes(split.graph, nodes[:64], sampler=sampler)
     times: list[float] = []
@@ -154,7 +154,7 @@ def rank_untrained(settings: ComparisonSettings) -> dict[str, Ranks]:
         scores = place.with_suffix(".scores")
         if (scores / MANIFEST).is_file():
             return load_ranks(scores)[0]
-        nodes = asked_nodes(split.test)
+        nodes = question_nodes(split.test)
         systems: dict[str, Scorer] = dict(baseline_scores(split, settings.num_neighbors))
         vectors = sentence_vectors(
             settings.source, split.graph, nodes, settings.max_tokens, settings.device

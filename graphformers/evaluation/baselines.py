@@ -1,6 +1,6 @@
-"""Rankings without training: degrees, common neighbours, TF-IDF, untrained sentence embeddings.
+"""Baselines without training: degrees, common neighbours, TF-IDF, untrained embeddings.
 
-They see the same data as models: the texts, and the links that are left for training.
+They use the same data as models: the texts, and the links that are left for training.
 
 Shapes: N nodes, V words of the vocabulary.
 """
@@ -40,19 +40,18 @@ TITLES = {
 
 
 def baseline_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, SparseScores]:
-    """Scorers that need neither training nor a language model.
+    """Makes the scorers that need neither training nor a language model.
 
     Args:
-        split: The links for training define degrees and common neighbours.
-        num_neighbors: How many neighbours TF-IDF vectors are averaged with.
+        split: The split; degrees and common neighbours are those of its training links.
+        num_neighbors: The number of neighbours that TF-IDF vectors are averaged with.
 
     Returns:
         The scorers by their titles in tables.
     """
     features = tfidf_features(text.as_py() for text in split.graph.texts)
     links, degrees = adjacency_matrix(split), np.diff(split.indptr)
-    # A node of degree 1 is no common neighbour of two others, so the weight of 1 / log(1) is never
-    # used.
+    # A node of degree 1 is no common neighbour of two others, so its weight 1 / log(1) is not used.
     weights = 1 / np.log(np.maximum(degrees, 2))
     scorers = {
         "degree": SparseScores(_column(np.ones(len(degrees))), _column(degrees)),
@@ -65,11 +64,14 @@ def baseline_scores(split: LinkSplit, num_neighbors: int = 5) -> dict[str, Spars
 
 
 def tfidf_features(texts: Iterable[str]) -> "csr_matrix":
-    """(N, V) CSR of unit rows: term frequency times ln((1 + N) / (1 + document frequency)) + 1."""
+    """(N, V) CSR of unit rows: term frequency times smoothed inverse document frequency.
+
+    The latter is ln((1 + N) / (1 + document frequency)) + 1.
+    """
     from scipy.sparse import csr_matrix
 
     vocabulary: dict[str, int] = {}
-    # typed arrays: for millions of texts, lists of numbers do not fit in memory
+    # typed arrays, because lists of numbers do not fit in memory for millions of texts
     columns, counts, indptr = array("i"), array("f"), array("q", [0])
     for text in texts:
         found = Counter(WORD.findall(text.lower()))
@@ -92,9 +94,9 @@ def tfidf_features(texts: Iterable[str]) -> "csr_matrix":
 def add_neighbor_means(
     features: "csr_matrix", split: LinkSplit, num_neighbors: int
 ) -> "csr_matrix":
-    """Each row plus the mean row of its sampled neighbours, normalized.
+    """Adds the mean row of a node's sampled neighbours to each row, and normalizes the sum.
 
-    The neighbours are those that a model with `num_neighbors` sees.
+    The neighbours are those that a model with `num_neighbors` uses.
     """
     from scipy.sparse import csr_matrix
 
@@ -110,7 +112,7 @@ def add_neighbor_means(
 
 
 def adjacency_matrix(split: LinkSplit) -> "csr_matrix":
-    """(N, N) CSR of ones: the links that models may see."""
+    """(N, N) CSR with ones at the links that models may see."""
     from scipy.sparse import csr_matrix
 
     ones, size = np.ones(len(split.indices), dtype=np.float32), split.graph.num_nodes
@@ -141,7 +143,7 @@ def sentence_vectors(
     max_tokens: int = 32,
     device: str | None = None,
 ) -> Array:
-    """Embeds the texts of some nodes by an untrained backbone. Compare them by cosine.
+    """Embeds the texts of some nodes by an untrained backbone, to be compared by cosine.
 
     Args:
         source: The backbone: a folder, minilm, or a name on the hub.
@@ -157,7 +159,7 @@ def sentence_vectors(
     pooling = pooling_of(folder) or "mean"
     if pooling not in POOLINGS:
         logger.warning(
-            f"{folder}: its pooling {pooling} is not supported; its token vectors are averaged "
+            f"{folder}: pooling {pooling} is not supported; the mean of the token vectors is used "
             f"instead"
         )
         pooling = "mean"

@@ -1,4 +1,4 @@
-"""Vectors of other systems, read from files and scored on the same questions.
+"""Reads vectors of other systems from files, to score them on the same questions.
 
 Shapes: N vectors, D vector size.
 """
@@ -36,7 +36,7 @@ def external_scores(
     *,
     cosine: bool = False,
 ) -> VectorScores:
-    """Scores by vectors from a file.
+    """Makes a scorer of vectors from a file.
 
     Args:
         path: A folder of vectors, or a file of ids and vectors. Ids that are not needed are
@@ -72,8 +72,8 @@ def external_scores(
     broken_N = ~np.isfinite(own_ND).all(1)
     if broken_N.any():
         raise GraphFormersError(
-            f"{path}: the vector of {wanted[int(broken_N.argmax())]!r} holds numbers that are not "
-            f"finite (NaN or inf)"
+            f"{path}: the vector of {wanted[int(broken_N.argmax())]!r} contains numbers that are "
+            f"not finite (NaN or inf)"
         )
     return VectorScores(own_ND, None if len(nodes) == graph.num_nodes else nodes, cosine=cosine)
 
@@ -115,7 +115,7 @@ def read_vectors(path: str | Path) -> tuple[list[str], Array]:
 
 
 def _warn_of_known_links(store: VectorStore, graph: TextGraph, pairs: Array) -> None:
-    """Logs a warning if vectors were computed from the links that they shall predict."""
+    """Logs a warning if vectors were computed from the links that they are to predict."""
     if not store.settings["num_neighbors"]:
         return
     ends = store.live.find(graph.ids_of(pairs.reshape(-1))).reshape(-1, 2)
@@ -125,8 +125,8 @@ def _warn_of_known_links(store: VectorStore, graph: TextGraph, pairs: Array) -> 
     if known:
         logger.warning(
             f"{store.path}: these vectors were computed from a graph with {known:,} of the "
-            f"{len(pairs):,} held-out links, so their scores are too good; evaluate MODEL SPLIT "
-            f"computes vectors without them"
+            f"{len(pairs):,} held-out links, so their scores are too high; graphformers evaluate "
+            f"MODEL SPLIT computes vectors without these links"
         )
 
 
@@ -147,10 +147,10 @@ def _read_npz(path: Path) -> tuple[list[str], Array]:
         return ids, arrays["vectors"]
 
 
-def _require_names(what: str, found: list[str], *names: str) -> None:
+def _require_names(kind: str, found: list[str], *names: str) -> None:
     for name in names:
         if name not in found:
-            raise ValueError(f"{what} {', '.join(found)}, none called {name}")
+            raise ValueError(f"{kind} {', '.join(found)} found, {name} is missing")
 
 
 def _read_npy(path: Path) -> tuple[list[str], Array]:

@@ -1,8 +1,8 @@
-"""Rank metrics of link prediction, and the registry of them.
+"""Rank metrics of link prediction, and their registry.
 
-Every metric is a function of the rank of the positive among its candidates. Where candidates score
-exactly as the positive does, a metric is its expectation over random orders of the tied candidates:
-a model that scores everything equal gets exactly the chance level.
+Every metric is a function of the rank of the positive among its candidates. Where candidates have
+the same score as the positive, a metric is its expectation over random orders of the tied ones: a
+model that scores all candidates equally gets exactly chance level.
 
 A metric is added by registering a function::
 
@@ -27,13 +27,15 @@ from graphformers.errors import GraphFormersError
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of each positive: how many candidates score better, and how many score the same.
+    """The rank of each positive.
 
-    The positive itself is not counted.
+    Attributes:
+        better: (Q,) int64: candidates with a higher score than the positive.
+        tied: (Q,) int64: other candidates with the same score.
     """
 
-    better: Array  # (Q,) int64
-    tied: Array  # (Q,) int64
+    better: Array
+    tied: Array
 
     def __len__(self) -> int:
         return len(self.better)
@@ -44,7 +46,7 @@ class Ranks:
 
 
 def rank_positives(scores_QC: Array) -> Ranks:
-    """Ranks from scores. The first column holds the scores of the positives."""
+    """Computes ranks from scores. The first column holds the scores of the positives."""
     if np.isnan(scores_QC).any():
         raise GraphFormersError(
             f"{int(np.isnan(scores_QC).sum()):,} of {scores_QC.size:,} scores are not numbers (NaN)"
@@ -55,7 +57,7 @@ def rank_positives(scores_QC: Array) -> Ranks:
 
 @dataclass(frozen=True)
 class Metric:
-    """A function of ranks under a name. Calling it gives (Q,) values between 0 and 1."""
+    """A named function of ranks. Calling it returns (Q,) values between 0 and 1."""
 
     name: str
     function: Callable[[Ranks], Array]
@@ -65,7 +67,7 @@ class Metric:
         return self.function(ranks)
 
 
-# the metric that decides comparisons, differences and figures
+# the metric of comparisons, differences and figures
 PRIMARY = "P@1"
 METRICS: dict[str, Metric] = {}
 
@@ -73,7 +75,7 @@ METRICS: dict[str, Metric] = {}
 def register_metric(
     name: str, *, headline: bool = False
 ) -> Callable[[Callable[[Ranks], Array]], Callable[[Ranks], Array]]:
-    """Decorates a function from `Ranks` to (Q,) values between 0 and 1, one per question.
+    """Decorator that registers a metric: a function from `Ranks` to (Q,) values between 0 and 1.
 
     Args:
         name: The name of the metric in tables, reports and JSON.
@@ -132,7 +134,7 @@ def _mean_over_ties(ranks: Ranks, value: Callable[[Array], Array]) -> Array:
     worst = int((ranks.better + ranks.tied).max(initial=0)) + 1
     sums = np.concatenate([[0.0], np.cumsum(value(np.arange(1, worst + 1, dtype=np.float64)))])
     mean = (sums[ranks.better + ranks.tied + 1] - sums[ranks.better]) / (ranks.tied + 1)
-    # without ties the exact value: the difference of two sums is rounded
+    # Without ties the value is computed directly, because the difference of two sums is rounded.
     single = value((ranks.better + 1).astype(np.float64))
     result: Array = np.where(ranks.tied == 0, single, mean)
     return result

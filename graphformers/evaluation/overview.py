@@ -1,4 +1,4 @@
-"""An overview of a system: all protocols, all slices, and baselines on the same questions."""
+"""Evaluation of systems side by side: protocols, slices, and baselines without training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from graphformers.evaluation.external import external_scores
 from graphformers.evaluation.metrics import METRICS, PRIMARY, headline_metrics
 from graphformers.evaluation.ranking import (
     Evaluation,
-    asked_nodes,
     check_protocol,
     evaluations_table,
     model_scores,
+    question_nodes,
     rank,
 )
 from graphformers.evaluation.scores import Scorer, VectorScores
@@ -38,16 +38,16 @@ PROTOCOL_TITLES = {
 class Overview:
     """Systems evaluated on the same questions. The first system is compared with all others.
 
-    Args:
-        evaluations: protocol -> system -> scores.
-        slices: group -> slice -> scores of the first system by the first protocol.
+    Attributes:
+        evaluations: Scores by protocol and system.
+        slices: Scores of the first system by the first protocol, by group and slice.
     """
 
     evaluations: dict[str, dict[str, Evaluation]]
     slices: dict[str, dict[str, Evaluation]]
 
     def differences(self) -> dict[str, Difference]:
-        """The P@1 of the first system minus that of each other one, by the first protocol."""
+        """P@1 of the first system minus that of each other one, by the first protocol."""
         systems = next(iter(self.evaluations.values()))
         values = {name: METRICS[PRIMARY](each.ranks) for name, each in systems.items()}
         first, *others = values
@@ -86,7 +86,7 @@ class Overview:
                 continue
             rows = []
             for name, each in slices.items():
-                # the interval of one metric is enough to tell how much a slice says
+                # The interval of one metric suffices to show how precise a slice is.
                 cells = [
                     str(each.scores[metric])
                     if metric == PRIMARY
@@ -158,8 +158,7 @@ def evaluate_with_baselines(
         questions: The links to rank.
         protocols: How to rank them.
         vectors: Files of vectors, and whether to compare them by cosine.
-        backbone: The backbone to evaluate untrained; by default the one that the model was trained
-            from.
+        backbone: The backbone to evaluate untrained; by default that of the model.
         num_neighbors: Neighbours sampled per node; by default as in training.
         device: Where to compute; by default the best device.
 
@@ -172,7 +171,7 @@ def evaluate_with_baselines(
     """
     for protocol in protocols:
         check_protocol(protocol)
-    nodes = None if "full" in protocols else asked_nodes(questions)
+    nodes = None if "full" in protocols else question_nodes(questions)
     scored_nodes = np.arange(split.graph.num_nodes) if nodes is None else nodes
     systems: dict[str, Scorer] = {}
     max_tokens, trained_neighbors = ModelConfig.max_tokens, ModelConfig.num_neighbors

@@ -1,8 +1,8 @@
-"""Link prediction: the rank of the true link among other candidates, by one of three protocols.
+"""Ranks the positives of questions among their candidates, by one of three protocols.
 
 - "saved", of the paper: among the saved candidates of each question, usually 1 + 299.
 - "in-batch", of the 2021 code: among the positives of 300 consecutive questions. No question is
-  dropped: the last ones are ranked among the last 300 positives.
+  dropped; the last ones are ranked among the last 300 positives.
 - "full": among all nodes of the graph, without the known links of the anchor.
 
 Shapes: Q questions, C candidates per question, M nodes of a block.
@@ -32,9 +32,9 @@ from graphformers.table import Result, Table
 logger = logging.getLogger(__name__)
 
 PROTOCOLS = ("saved", "in-batch", "full")
-# questions that the in-batch protocol ranks together
+# number of questions that the in-batch protocol ranks together
 BATCH_SIZE = 300
-# how much of the full protocol is computed at a time, by device
+# anchors and scores that the full protocol computes at a time, by device
 ANCHORS_PER_BLOCK: Mapping[str, int] = {"cpu": 2048, "cuda": 8192}
 SCORES_PER_BLOCK: Mapping[str, int] = {"cpu": 1 << 26, "cuda": 1 << 30}
 
@@ -98,7 +98,7 @@ class Evaluation(Result):
 
 
 def evaluations_table(evaluations: Mapping[str, Evaluation], title: str = "") -> Table:
-    """A row for each system; all of them answered the same questions."""
+    """A table with a row for each system; all systems ranked the same questions."""
     first = next(iter(evaluations.values()))
     rows = [
         (name, *(str(score) for score in evaluation.scores.values()))
@@ -166,20 +166,19 @@ def model_scores(
     )
     if trained_on not in (None, split.fingerprint):
         logger.warning(
-            f"{model.source}: was trained on another split. If that is a split of the same graph, "
-            f"its training links may include held-out links of this one, and the scores are too "
-            f"good"
+            f"{model.source}: trained on another split. If that is a split of the same graph, its "
+            f"training links may include held-out links of this one, and the scores are too high"
         )
-    nodes = None if "full" in protocols else asked_nodes(questions)
+    nodes = None if "full" in protocols else question_nodes(questions)
     sampler = sampler or split.sampler(model.config.num_neighbors)
     vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)
-    # only the full protocol has enough products to pay for copying vectors to the GPU
+    # Only the full protocol computes enough products to justify copying vectors to the GPU.
     device = model.device if nodes is None else "cpu"
     return VectorScores(vectors, nodes, cosine=model.is_cosine, device=device)
 
 
-def asked_nodes(questions: LinkQuestions) -> Array:
-    """The distinct nodes of some questions and their candidates, sorted."""
+def question_nodes(questions: LinkQuestions) -> Array:
+    """The distinct anchors and candidates of some questions, sorted."""
     return np.union1d(questions.pairs[:, 0], questions.candidates)
 
 
@@ -192,7 +191,7 @@ def check_protocol(protocol: str, known: Sequence[str] = PROTOCOLS) -> None:
 def rank(
     scorer: Scorer, graph: TextGraph, questions: LinkQuestions, protocol: str = "saved"
 ) -> Evaluation:
-    """Ranks the positives of some questions by one of the protocols.
+    """Ranks the positives of questions by one of the protocols.
 
     Raises:
         GraphFormersError: The protocol is unknown, or some scores are not finite.
@@ -200,8 +199,9 @@ def rank(
     check_protocol(protocol)
     if protocol == "full":
         return Evaluation.from_ranks(rank_all(scorer, graph, questions.pairs), graph.num_nodes)
-    asked = in_batch(questions.pairs) if protocol == "in-batch" else questions
-    return Evaluation.from_ranks(rank_listed(scorer, asked), asked.candidates.shape[1])
+    if protocol == "in-batch":
+        questions = in_batch(questions.pairs)
+    return Evaluation.from_ranks(rank_listed(scorer, questions), questions.candidates.shape[1])
 
 
 def rank_listed(scorer: Scorer, questions: LinkQuestions) -> Ranks:
@@ -218,7 +218,7 @@ def in_batch(pairs: Array, size: int = BATCH_SIZE) -> LinkQuestions:
     size = min(size, len(pairs))
     questions = np.arange(len(pairs))
     starts = np.minimum(questions - questions % size, len(pairs) - size)
-    # each question's own positive comes first
+    # the question's own positive first
     candidates = (np.arange(size) + (questions - starts)[:, None]) % size + starts[:, None]
     return LinkQuestions(pairs, pairs[candidates, 1])
 
@@ -233,17 +233,18 @@ def rank_all(
 ) -> Ranks:
     """Ranks each positive among all nodes, without the anchor and its other links.
 
-    Scores are computed and counted block by block: the matrix of all scores does not fit in memory.
+    Scores are computed and counted block by block, because all of them do not fit in memory.
 
     Args:
         scorer: Scores all nodes of the graph.
-        graph: All its links are known links.
+        graph: The graph; all its links are known links.
         pairs: (Q, 2) anchors and positives.
         anchors_per_block: Rows of a block; by default by device.
         scores_per_block: Scores of a block; by default by device.
 
     Raises:
-        GraphFormersError: The scorer has other nodes, or the score of a positive is not finite.
+        GraphFormersError: The scorer does not cover all nodes, or the score of a positive is not
+            finite.
     """
     if scorer.num_nodes != graph.num_nodes:
         raise GraphFormersError(
@@ -257,7 +258,7 @@ def rank_all(
     with progress("Ranking", len(pairs) * graph.num_nodes, "scores") as task:
         for start in range(0, len(pairs), height):
             part = pairs[start : start + height]
-            width = max(1, min(scores // len(part), scorer.most_rows))
+            width = max(1, min(scores // len(part), scorer.max_rows))
             counted.append(_rank_block(scorer, graph, part, width, task.advance))
     better, tied = np.concatenate(counted, 1)
     return Ranks(better, tied)
@@ -266,7 +267,7 @@ def rank_all(
 def _rank_block(
     scorer: Scorer, graph: TextGraph, pairs: Array, width: int, advance: Callable[[float], None]
 ) -> Array:
-    """(2, Q): how many nodes score better, and how many the same. `width` nodes at a time."""
+    """(2, Q): how many nodes score better, and how many are tied; `width` nodes at a time."""
     anchors, positives = pairs[:, 0], pairs[:, 1]
     rounding_Q1 = scorer.rounding(anchors, positives)[:, None]
     device = rounding_Q1.device
@@ -283,7 +284,7 @@ def _rank_block(
         excluded = np.stack([questions[first:last], nodes[first:last] - start])
         rows, columns = torch.from_numpy(excluded).to(scores_QM.device)
         scores_QM[rows, columns] = -torch.inf
-        # comparisons written as floats are summed six times as fast, and exactly below 2^24
+        # Comparisons written as floats are summed six times as fast, and exactly below 2^24.
         marks_QM = torch.empty_like(scores_QM)
         at_least_Q = torch.ge(scores_QM, positive_Q1 - rounding_Q1, out=marks_QM).sum(1)
         above_Q = torch.gt(scores_QM, positive_Q1 + rounding_Q1, out=marks_QM).sum(1)
@@ -294,7 +295,7 @@ def _rank_block(
 
 
 def _excluded(graph: TextGraph, pairs: Array) -> tuple[Array, Array]:
-    """(question, node) pairs that are not ranked, sorted by node.
+    """The nodes that are not ranked, as arrays of questions and of nodes, sorted by node.
 
     These are the anchor, the positive itself and the known links of the anchor.
     """

@@ -1,6 +1,6 @@
-"""Scores of anchors against candidates: by vectors, or by sparse features such as words and links.
+"""Scorers: scores of anchors against candidates, from vectors or sparse features.
 
-Higher is nearer.
+A higher score means a likelier link.
 
 Shapes: Q questions, C candidates per question, M nodes of a block, N vectors, D vector size.
 """
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 # bytes of vectors that are multiplied at a time
 BLOCK_BYTES = 1 << 28
-# bytes of candidate vectors gathered at a time, by device: what fits a CPU's cache is ten times as
-# fast
+# bytes of candidate vectors gathered at a time, by device; ten times as fast if they fit a CPU's
+# cache
 GATHER_BYTES: Mapping[str, int] = {"cpu": 1 << 22, "cuda": 1 << 28}
-# two scores count as tied when they differ by less than this share of the vectors' lengths
+# Two scores are tied if they differ by less than this share of the product of the vectors' lengths.
 ROUNDING = 2.0**-20
 SPARSE_BLOCK_ROWS = 1 << 18
 
 
 class Scorer(Protocol):
-    """Ranks nodes of a graph for an anchor."""
+    """Scores nodes of a graph for an anchor."""
 
     num_nodes: int
     """Nodes of the graph that have a score."""
 
-    most_rows: int
+    max_rows: int
     """Nodes of a block, at most."""
 
     @property
     def device(self) -> torch.device:
-        """Where `block` and `rounding` compute."""
+        """The device of `block` and `rounding`."""
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
         """(Q, C) float32: each anchor against its own candidates.
@@ -50,16 +50,16 @@ class Scorer(Protocol):
         """
 
     def block(self, anchors_Q: Array, start: int, stop: int) -> Tensor:
-        """(Q, M) float32: each anchor against the nodes from start to below stop."""
+        """(Q, M) float32: each anchor against the nodes `start` … `stop - 1`."""
 
     def rounding(self, anchors_Q: Array, positives_Q: Array) -> Tensor:
-        """(Q,) float32: by how much `block` may round the scores of equal nodes differently."""
+        """(Q,) float32: the largest difference that counts as rounding in scores of `block`."""
 
 
 class VectorScores:
     """Inner products or cosines of float32 vectors.
 
-    On a GPU all vectors are copied there. On a CPU they are read block by block, so that they may
+    On a GPU, all vectors are copied to it. On a CPU they are read block by block, so that they may
     be a memory-mapped file larger than the memory.
 
     Args:
@@ -95,16 +95,16 @@ class VectorScores:
             )
         self.nodes, self.cosine, self.device = nodes, cosine, torch.device(device)
         self.num_nodes = len(vectors) if nodes is None else int(nodes[-1]) + 1 if len(nodes) else 0
-        self.most_rows = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
+        self.max_rows = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
         default_bytes = GATHER_BYTES.get(self.device.type, GATHER_BYTES["cpu"])
         self._gather_bytes = default_bytes if gather_bytes is None else gather_bytes
-        _check_range(vectors, cosine, self.most_rows)
+        _check_range(vectors, cosine, self.max_rows)
         self._vectors: Array | Tensor = vectors
         if self.device.type != "cpu":
             dtype = torch.from_numpy(vectors[:0].copy()).dtype
             self._vectors = torch.empty(vectors.shape, dtype=dtype, device=self.device)
-            for start in range(0, len(vectors), self.most_rows):
-                rows = slice(start, start + self.most_rows)
+            for start in range(0, len(vectors), self.max_rows):
+                rows = slice(start, start + self.max_rows)
                 self._vectors[rows] = torch.from_numpy(np.array(vectors[rows]))
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
@@ -115,8 +115,8 @@ class VectorScores:
             part = slice(start, start + size)
             anchor_QD = self._take(self._rows_of(anchors_Q[part]))
             candidate_QCD = self._take(self._rows_of(candidates_QC[part]))
-            # Not a matrix product: that may round equal rows differently, depending on their
-            # position, and ties must stay ties.
+            # A matrix product may round equal rows differently, depending on their position, so
+            # that equal candidates would not be tied.
             scores_QC[part] = candidate_QCD.mul_(anchor_QD[:, None]).sum(-1).cpu().numpy()
         return scores_QC
 
@@ -133,7 +133,7 @@ class VectorScores:
         return rounding_Q
 
     def _rows_of(self, nodes: Array) -> Array:
-        """The rows in which the vectors of some nodes are."""
+        """The rows of the vectors of some nodes."""
         if self.nodes is None:
             return nodes.astype(np.int64)
         rows = np.searchsorted(self.nodes, nodes)
@@ -157,24 +157,22 @@ class VectorScores:
 def _check_range(vectors: Array, cosine: bool, block_rows: int) -> None:
     """Raises an error if scores would not be finite float32 numbers."""
     limit = float(np.finfo(np.float32).max)
-    # the sum of D products overflows beyond this
+    # the largest number with which a sum of D products does not overflow
     largest_allowed = limit if cosine else math.sqrt(limit / max(vectors.shape[1], 1))
     for start in range(0, len(vectors), block_rows):
         largest_N = _largest(vectors[start : start + block_rows])
         if not np.isfinite(largest_N).all():
-            raise GraphFormersError(
-                "some of the vectors hold numbers that are not finite (NaN or inf)"
-            )
+            raise GraphFormersError("some vectors contain numbers that are not finite (NaN or inf)")
         if largest_N.max(initial=0) > largest_allowed:
             problem = "which" if cosine else "whose inner products"
             raise GraphFormersError(
-                f"some of the vectors hold numbers as large as {largest_N.max():.1g}, {problem} "
-                f"are too large for float32; divide all vectors by the same number"
+                f"some vectors contain numbers as large as {largest_N.max():.1g}, {problem} are "
+                f"too large for float32; divide all vectors by the same number"
             )
 
 
 def _largest(vectors_ND: Array) -> Array:
-    """(N,) float64: the largest absolute value of each vector, not finite if one number is not."""
+    """(N,) float64: the largest absolute value of each vector; NaN or inf if it contains one."""
     # numpy reduces float16 five times more slowly than float32
     if vectors_ND.dtype == np.float16:
         vectors_ND = vectors_ND.astype(np.float32)
@@ -185,10 +183,10 @@ def _largest(vectors_ND: Array) -> Array:
 
 
 def _normalize(vectors_ND: Tensor) -> Tensor:
-    """Vectors divided by their lengths; zero vectors stay zero.
+    """Divides vectors by their lengths; zero vectors stay zero.
 
-    Divides by the largest number first: the squares of very long or very short vectors are outside
-    float32.
+    They are divided by their largest number first, because squares of very large or very small
+    numbers are outside the range of float32.
     """
     largest_N1 = (
         vectors_ND.abs().amax(-1, keepdim=True) if vectors_ND.shape[-1] else vectors_ND.new_ones(())
@@ -200,17 +198,17 @@ def _normalize(vectors_ND: Tensor) -> Tensor:
 class SparseScores:
     """Inner products of sparse rows: those of the anchors with those of the candidates.
 
-    A score is summed in the order of the columns, so equal candidates are tied to the bit.
+    A score is summed in the order of the columns, so equal candidates have exactly equal scores.
 
     Args:
-        anchors: CSR matrix with a row for each node.
-        candidates: The same for candidates; by default `anchors`.
+        anchors: A CSR matrix with the features of each node as an anchor.
+        candidates: The features as a candidate; by default the same.
     """
 
     def __init__(self, anchors: "csr_matrix", candidates: "csr_matrix | None" = None) -> None:
         self.anchors = anchors
         self.candidates = anchors if candidates is None else candidates
-        self.num_nodes, self.most_rows = anchors.shape[0], SPARSE_BLOCK_ROWS
+        self.num_nodes, self.max_rows = anchors.shape[0], SPARSE_BLOCK_ROWS
         self.device = torch.device("cpu")
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:

@@ -19,7 +19,7 @@ RESAMPLES = 2000
 SIGN_DRAWS = 9999
 # standard deviations around the mean that hold 95 % of a normal distribution
 NORMAL_95 = 1.959964
-# numbers drawn at a time, and how many at most are cached for the next call
+# numbers drawn at a time, and the maximum that is cached for the next call
 BLOCK_SIZE = 4_000_000
 CACHE_SIZE = 40_000_000
 
@@ -49,8 +49,8 @@ class Score:
 class Difference:
     """The mean difference of a metric between two systems on the same questions.
 
-    Comes with its 95 % interval and the p-value of a paired test: how often a difference at least
-    as large occurs when the two systems are swapped at random, question by question.
+    With its 95 % interval and the p-value of a paired test: how often a difference at least as
+    large occurs if the two systems are swapped at random, question by question.
 
     Example:
         >>> print(Difference(0.02, 0.01, 0.03, 0.004))
@@ -98,10 +98,10 @@ def bootstrap(values: Array, seed: int = 0, minimum: float = 0.0) -> Score:
         minimum: The smallest possible value.
 
     Returns:
-        The mean with its interval, which is wider than the percentiles where values are few.
+        The mean with its interval, which is wider than the percentiles if there are few values.
     """
-    # Drawing Q questions with replacement is drawing how often each distinct value occurs, and
-    # there are few distinct values: one multinomial draw per resample.
+    # One multinomial draw per resample: drawing Q questions with replacement is the same as drawing
+    # how often each distinct value occurs, and there are few distinct values.
     distinct, counts = np.unique(values, return_counts=True)
     draw, means = np.random.default_rng(seed), []
     for size in _block_sizes(RESAMPLES, len(distinct), BLOCK_SIZE):
@@ -121,15 +121,15 @@ def bootstrap_jointly(
     block_size: int = BLOCK_SIZE,
     cache_size: int = CACHE_SIZE,
 ) -> list[Score]:
-    """Means and intervals of several metrics of the same questions, resampled once for all.
+    """Means and intervals of several metrics of the same questions, from the same resamples.
 
-    Faster than `bootstrap` for each where most values are distinct.
+    Faster than `bootstrap` for each metric if most values are distinct.
 
     Args:
         values_KQ: Values between 0 and 1.
         seed: Seeds the resampling.
-        block_size: How many numbers are drawn at a time.
-        cache_size: Draws of up to so many numbers are kept for the next call.
+        block_size: Numbers drawn at a time.
+        cache_size: Up to so many numbers are cached for the next call.
     """
     total = values_KQ.shape[1]
     means_RK = np.concatenate(
@@ -162,8 +162,8 @@ def paired_difference(one: Array, other: Array, seed: int = 0) -> Difference:
         )
     difference = one - other
     mean = bootstrap(difference, seed, minimum=-1.0)
-    # Questions with equal differences are drawn together: of n differences of the same size, the
-    # number that keep their sign is binomial.
+    # Questions with differences of the same size are drawn together: the number of those that keep
+    # their sign is binomial.
     sizes, counts = np.unique(np.abs(difference).round(12), return_counts=True)
     draw, extreme = np.random.default_rng(seed), 0
     for size in _block_sizes(SIGN_DRAWS, len(counts), BLOCK_SIZE):
@@ -176,12 +176,12 @@ def paired_difference_over_seeds(one_SQ: Array, other_TQ: Array, seed: int = 0) 
     """The mean difference of two methods that were trained with several seeds.
 
     Accounts for two sources of variance. Questions are resampled. The variance between seeds is
-    drawn from Student's distribution with Welch's degrees of freedom: resampling a handful of runs
-    underestimates it. A side with one row has no variance between seeds.
+    drawn from Student's distribution with Welch's degrees of freedom, because resampling a few runs
+    underestimates it. A method with one row has no variance between seeds.
 
     The p-value is two-sided: twice the share of draws on the other side of zero. It is at least
-    that of `paired_difference` of the means over seeds, and the interval contains that one: more
-    seeds do not make up for few questions.
+    that of `paired_difference` of the means over seeds, and the interval contains the interval of
+    that difference, because more seeds do not compensate for few questions.
 
     Args:
         one_SQ: The values of one method, a row for each seed.
@@ -215,7 +215,7 @@ def _widen_small_sample(score: Score, count: int, minimum: float = 0.0) -> Score
 
     Means of resamples vary too little, by a factor of sqrt((n - 1) / n), and their percentiles
     ignore that the variance is an estimate: with five questions, 95 % intervals contained the true
-    mean in 64 % of the trials. One question gives no interval at all.
+    mean in 64 % of the trials. For one question the interval covers all possible values.
     """
     if count < 2:
         return Score(score.value, minimum, 1.0)
@@ -225,9 +225,9 @@ def _widen_small_sample(score: Score, count: int, minimum: float = 0.0) -> Score
 
 
 def _widen_unanimous(score: Score, count: int) -> Score:
-    """The Clopper-Pearson interval where all questions score 0, or all 1.
+    """Replaces the interval by that of Clopper-Pearson if all questions score 0, or all score 1.
 
-    Their resamples are all the same, so the bootstrap interval would have no width.
+    All resamples are then the same, so the bootstrap interval would have no width.
     """
     bound = 0.025 ** (1 / count)
     if score.value == 0:
@@ -236,14 +236,14 @@ def _widen_unanimous(score: Score, count: int) -> Score:
 
 
 def _resamples(total: int, seed: int, block_size: int, cache_size: int) -> Iterator[Array]:
-    """Blocks (R, Q) float32: how often each question is in each resample."""
+    """Blocks of (R, Q) float32: how often each question occurs in each resample."""
     if total * RESAMPLES <= cache_size:
         yield _cached_resamples(total, seed, block_size)
     else:
         yield from _draw_resamples(total, seed, block_size)
 
 
-# metrics and systems of one comparison have the same questions, so the last draw is used again
+# cached, because all metrics and systems of a comparison have the same questions
 @lru_cache(maxsize=1)
 def _cached_resamples(total: int, seed: int, block_size: int) -> Array:
     return np.concatenate(list(_draw_resamples(total, seed, block_size)))

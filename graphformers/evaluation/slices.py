@@ -1,7 +1,7 @@
-"""Slices: groups of questions that are evaluated separately, such as anchors of one degree.
+"""Slices: sets of questions that are evaluated separately, such as anchors of one degree.
 
-A slice is a name and a mask over the questions. Slices of a group may overlap: a pair can have
-links of several types.
+A slice is a name and a mask over the questions. Slices of a group may overlap, because a pair can
+have links of several types.
 
 Shapes: Q questions.
 """
@@ -14,18 +14,18 @@ from graphformers.evaluation.baselines import adjacency_matrix
 from graphformers.evaluation.scores import SparseScores
 from graphformers.splits.split import LinkQuestions, LinkSplit
 
-# lower bounds of the slices by number of neighbours, and of common neighbours
+# lower bounds of the slices by number of neighbours and by number of common neighbours
 DEGREE_BOUNDS = (0, 1, 3, 6, 11, 21)
 COMMON_BOUNDS = (0, 1, 2, 6)
-# link types with a slice of their own; all others share one
+# maximum number of link types with a slice of their own; all others share one slice
 MAX_TYPE_SLICES = 12
 
 Slices = dict[str, dict[str, Array]]
-"""group -> name -> (Q,) bool"""
+"""Masks (Q,) bool, by group and name of the slice."""
 
 
 def slices_of(split: LinkSplit, questions: LinkQuestions) -> Slices:
-    """The slices of some questions. Empty slices are left out."""
+    """Computes the slices of some questions. Empty slices are left out."""
     anchors = questions.pairs[:, 0].astype(np.int64)
     # links that models may see, before neighbours are sampled
     degrees = split.indptr[anchors + 1] - split.indptr[anchors]
@@ -62,8 +62,9 @@ def count_slices(counts: Array, bounds: tuple[int, ...]) -> dict[str, Array]:
 def type_slices(split: LinkSplit, pairs: Array) -> Slices:
     """Slices by the type of the question's link.
 
-    One group has a slice for each frequent type. The other tells whether the anchor has a visible
-    neighbour linked by the same type: the paper explains by this why neighbours help less on Wiki.
+    One group has a slice for each frequent type. The other divides questions by whether the anchor
+    has a visible neighbour linked by the same type, by which the paper explains why neighbours help
+    less on Wiki.
     """
     graph, anchors = split.graph, pairs[:, 0].astype(np.int64)
     count = len(graph.type_names)
@@ -75,10 +76,10 @@ def type_slices(split: LinkSplit, pairs: Array) -> Slices:
     neighbors = split.indices[ranges(split.indptr[nodes], degrees)]
     links, neighbor_types = types_of(graph, np.stack([nodes[owners], neighbors], 1))
     # (node, type) as one number
-    asked_keys = node_of_question[questions] * count + types
+    question_keys = node_of_question[questions] * count + types
     visible_keys = owners[links] * count + neighbor_types
     shared = np.zeros(len(pairs), dtype=bool)
-    shared[questions[np.isin(asked_keys, visible_keys)]] = True
+    shared[questions[np.isin(question_keys, visible_keys)]] = True
 
     frequent = np.argsort(-np.bincount(types, minlength=count), kind="stable")[:MAX_TYPE_SLICES]
     everything = np.arange(len(pairs))

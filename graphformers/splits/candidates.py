@@ -9,13 +9,16 @@ from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError
 from graphformers.progress import progress
 
-BLOCK = 16_384  # questions at a time
-DEFAULT_COUNT = 300  # the paper's 1 + 299
-# share of the questions that are left out rather than that all get shorter lists
-FEW = 0.05
-# the same for questions that would cut the lists to less than half: a hub is the anchor of 1 of
-# every (mean degree) questions
-SOME = 0.2
+# questions at a time
+BLOCK_SIZE = 16_384
+# one positive and 299 negatives, as in the paper
+DEFAULT_COUNT = 300
+# Questions that allow too few negatives are left out, up to this share of all; if there are more of
+# them, the lists of all questions become shorter.
+MAX_LEFT_OUT = 0.05
+# The same where they would cut all lists to less than half. It is larger because a hub may be the
+# anchor of one in every (mean degree) questions.
+MAX_LEFT_OUT_HUBS = 0.2
 
 
 def draw_candidates(
@@ -26,18 +29,28 @@ def draw_candidates(
     seed: int,
     max_rounds: int = 20,
 ) -> Array:
-    """(Q, count) int32 candidates for (Q, 2) pairs of anchor and positive: the positive, then
-    negatives without repetition.
+    """Draws the candidates of questions: the positive, then distinct negatives.
 
     Negatives are uniform over `eligible`, the nodes that could be positives, so that having
-    neighbours does not tell them apart. Never the anchor, a neighbour of it in the whole graph, or
-    a node with the positive's text. Forbidden negatives are drawn again, `max_rounds` times, and
-    then drawn from an explicit list.
+    neighbours does not distinguish positives from negatives. A negative is never the anchor, a
+    neighbour of the anchor in the whole graph, or a node with the positive's text. Forbidden
+    negatives are drawn again up to `max_rounds` times, and then from a list of all allowed ones.
+
+    Args:
+        graph: The whole graph.
+        pairs: (Q, 2) anchors and positives.
+        eligible: Nodes that may be negatives.
+        count: Candidates per question.
+        seed: Seed of the draw.
+        max_rounds: Draws before the list is made.
+
+    Returns:
+        (Q, count) int32.
     """
     result = np.empty((len(pairs), count), dtype=np.int32)
     with progress("Drawing candidates", len(pairs), "pairs") as task:
-        for start in range(0, len(pairs), BLOCK):
-            block = pairs[start : start + BLOCK]
+        for start in range(0, len(pairs), BLOCK_SIZE):
+            block = pairs[start : start + BLOCK_SIZE]
             generator = np.random.Generator(np.random.PCG64([seed, start]))
             result[start : start + len(block), 0] = block[:, 1]
             result[start : start + len(block), 1:] = _draw_block(
@@ -49,66 +62,69 @@ def draw_candidates(
 
 @dataclass(frozen=True, eq=False)
 class DefaultLists:
-    """The default length of the lists, and which questions are left out for it.
+    """The default length of candidate lists, and the questions that are left out to keep it.
 
     Attributes:
         count: Candidates per question.
-        asked: The questions of each set that are kept.
-        left_out: The other questions.
+        kept: The pairs of each set whose questions are kept.
+        left_out: The other pairs.
         notes: Reasons, if questions are left out or lists are shorter than DEFAULT_COUNT.
     """
 
     count: int
-    asked: list[Array]
+    kept: list[Array]
     left_out: Array
     notes: list[str]
 
 
-def default_lists(graph: TextGraph, asked: list[Array], eligible: Array) -> DefaultLists:
-    """300 candidates, or as many as the graph allows. A few questions that allow much fewer than
+def default_lists(graph: TextGraph, sets: list[Array], eligible: Array) -> DefaultLists:
+    """Chooses 300 candidates per question, or as many as the graph allows.
+
+    `sets` are the pairs of valid and of test. A few questions that allow much fewer candidates than
     the others are left out.
     """
-    pairs, wanted = np.concatenate(asked), DEFAULT_COUNT - 1
+    pairs, wanted = np.concatenate(sets), DEFAULT_COUNT - 1
     possible = possible_negatives(graph, pairs, eligible, wanted)
     typical = int(np.median(possible))
     kept = np.ones(len(pairs), dtype=bool)
-    parts = np.cumsum([len(part) for part in asked])[:-1]
-    for least, most in ((wanted, FEW), (max(typical // 2, 1), SOME)):
-        enough = possible >= least
-        if (~enough).mean() <= most and all(part.any() for part in np.split(enough, parts)):
+    parts = np.cumsum([len(part) for part in sets])[:-1]
+    for required, share in ((wanted, MAX_LEFT_OUT), (max(typical // 2, 1), MAX_LEFT_OUT_HUBS)):
+        enough = possible >= required
+        if (~enough).mean() <= share and all(part.any() for part in np.split(enough, parts)):
             kept = enough
             break
     count = int(possible[kept].min()) + 1
     if count == 1:
         raise GraphFormersError(
-            "this graph is too small or too dense for a ranking: some question has no possible "
-            "negative at all"
+            "this graph is too small or too dense for a ranking: a question has no possible "
+            "negative"
         )
-    notes = _why_left_out(graph, pairs, possible, kept, eligible) + _why_short(
+    notes = _left_out_notes(graph, pairs, possible, kept, eligible) + _length_notes(
         graph, pairs[kept], possible[kept], eligible
     )
-    kept_asked = [part[keep] for part, keep in zip(asked, np.split(kept, parts), strict=True)]
-    return DefaultLists(count, kept_asked, pairs[~kept], notes)
+    kept_pairs = [part[keep] for part, keep in zip(sets, np.split(kept, parts), strict=True)]
+    return DefaultLists(count, kept_pairs, pairs[~kept], notes)
 
 
-def _why_left_out(
+def _left_out_notes(
     graph: TextGraph, pairs: Array, possible: Array, kept: Array, eligible: Array
 ) -> list[str]:
     if kept.all():
         return []
     nodes, count = np.unique(pairs[~kept, 0]), int(possible[kept].min()) + 1
     example = np.flatnonzero(~kept)[np.argmin(possible[~kept])]
-    others = f" ({len(nodes):,} nodes ask such questions)" if len(nodes) > 1 else ""
+    others = f" ({len(nodes):,} nodes are anchors of such questions)" if len(nodes) > 1 else ""
     return [
         f"questions left out: {int((~kept).sum()):,} of {len(pairs):,}; {count} candidates need "
         f"{count - 1} negatives, and "
-        f"{_what_leaves_few(graph, pairs[example], eligible)} only {possible[example]:,}{others}"
+        f"{_cause_of_few(graph, pairs[example], eligible)} only {possible[example]:,}{others}"
     ]
 
 
-def _what_leaves_few(graph: TextGraph, pair: Array, eligible: Array) -> str:
-    """Why a question has few possible negatives: the anchor has many links, or many nodes share
-    the text of the positive.
+def _cause_of_few(graph: TextGraph, pair: Array, eligible: Array) -> str:
+    """Why a question has few possible negatives, as the beginning of a sentence.
+
+    Either the anchor has many links, or many nodes share the text of the positive.
     """
     alike = int((graph.text_groups[eligible] == graph.text_groups[pair[1]]).sum())
     if alike > graph.degrees()[pair[0]]:
@@ -118,30 +134,31 @@ def _what_leaves_few(graph: TextGraph, pair: Array, eligible: Array) -> str:
     return f"the node {graph.ids[int(pair[0])].as_py()!r} leaves"
 
 
-def _why_short(graph: TextGraph, pairs: Array, possible: Array, eligible: Array) -> list[str]:
+def _length_notes(graph: TextGraph, pairs: Array, possible: Array, eligible: Array) -> list[str]:
     shortest = int(np.argmin(possible))
     count = int(possible[shortest]) + 1
     if count == DEFAULT_COUNT:
         return []
     why = "this graph is too small for more"
-    # it would not be, but for a node linked to most of it, or a text of most
+    # A larger list would be possible but for a node linked to most others, or a text of most nodes.
     if possible[shortest] < len(eligible) // 2:
-        cause = _what_leaves_few(graph, pairs[shortest], eligible)
+        cause = _cause_of_few(graph, pairs[shortest], eligible)
         why = f"{cause} only {possible[shortest]:,} possible negatives of {len(eligible):,} nodes"
         short = int((possible < DEFAULT_COUNT - 1).sum())
         why += f"; {short:,} of {len(pairs):,} questions leave fewer than {DEFAULT_COUNT - 1}"
     return [f"{count} candidates per question instead of {DEFAULT_COUNT}: {why}"]
 
 
-def possible_negatives(graph: TextGraph, pairs: Array, eligible: Array, most: int) -> Array:
-    """(Q,) int64 how many negatives each question allows; `most` where it is that or more."""
+def possible_negatives(graph: TextGraph, pairs: Array, eligible: Array, limit: int) -> Array:
+    """(Q,) int64: how many negatives each question allows, counted up to `limit`."""
     is_eligible = np.zeros(graph.num_nodes, dtype=bool)
     is_eligible[eligible] = True
     alike = np.bincount(graph.text_groups[eligible], minlength=int(graph.text_groups.max()) + 1)[
         graph.text_groups[pairs[:, 1]]
     ]
-    possible: Array = len(eligible) - alike - graph.degrees()[pairs[:, 0]] - 1  # at least
-    unsure = np.flatnonzero(possible < most)
+    # A lower bound: a neighbour may be ineligible, or have the positive's text.
+    possible: Array = len(eligible) - alike - graph.degrees()[pairs[:, 0]] - 1
+    unsure = np.flatnonzero(possible < limit)
     unsure = unsure[np.argsort(pairs[unsure, 0], kind="stable")]
     anchors, starts = np.unique(pairs[unsure, 0], return_index=True)
     for anchor, questions in zip(anchors.tolist(), np.split(unsure, starts)[1:], strict=True):
@@ -150,7 +167,7 @@ def possible_negatives(graph: TextGraph, pairs: Array, eligible: Array, most: in
         texts = graph.text_groups[pairs[questions, 1]]
         both = np.searchsorted(near, texts, "right") - np.searchsorted(near, texts, "left")
         possible[questions] = len(eligible) - alike[questions] - len(near) + both
-    return np.minimum(possible, most)
+    return np.minimum(possible, limit)
 
 
 def allowed_negatives(graph: TextGraph, pair: Array, eligible: Array) -> Array:
@@ -185,8 +202,10 @@ def _draw_block(
 
 
 def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array) -> Array:
-    """(Q, C) marks negatives that are the anchor, linked to it, of the positive's text, or a
-    repetition in their row.
+    """(Q, C) bool: marks negatives that are not allowed.
+
+    These are the anchor, nodes linked to it, nodes with the positive's text, and repetitions in a
+    row.
     """
     anchors, positives = pairs[:, :1], pairs[:, 1:]
     wrong: Array = (negatives == anchors) | (
@@ -204,7 +223,7 @@ def _not_allowed(graph: TextGraph, pairs: Array, negatives: Array) -> Array:
 def _draw_from_list(
     graph: TextGraph, pair: Array, eligible: Array, count: int, generator: np.random.Generator
 ) -> Array:
-    """Draws from a list of all possible negatives, for an anchor linked to most of the graph."""
+    """Draws from the list of all possible negatives, for an anchor linked to most of the graph."""
     allowed = allowed_negatives(graph, pair, eligible)
     if len(allowed) < count:
         name = graph.ids[int(pair[0])].as_py()

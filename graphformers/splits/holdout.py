@@ -1,8 +1,8 @@
 """Selection of held-out links.
 
 Four ways to hold out:
-- "links" (the paper's): valid and test pairs are drawn from all pairs whose two ends both keep a
-  train link.
+- "links" (as in the paper): valid and test pairs are drawn from all pairs whose two ends both keep
+  a train link.
 - "latest-links" (temporal): the same, but the valid and test pairs are the latest ones, where edges
   have times. No visible link is later than a held-out one; late links that cannot be held out are
   dropped.
@@ -22,9 +22,9 @@ from graphformers.data.graph import TextGraph
 from graphformers.data.settings import SplitSettings
 from graphformers.errors import GraphFormersError
 
-# Ways to hold out that leave all nodes known.
+# ways to hold out links, which leave all nodes known
 OF_LINKS = ("links", "latest-links")
-# indptr and indices of the links that models may see.
+# indptr and indices of the links that models may see
 Rows = tuple[Array, Array]
 
 
@@ -37,26 +37,25 @@ def hold_out(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Ro
     """
     if settings.held_out not in OF_LINKS:
         return _hold_out_nodes(graph, settings)
-    asked, rows = (_hold_out_links if settings.held_out == "links" else _hold_out_latest)(
+    sets, rows = (_hold_out_links if settings.held_out == "links" else _hold_out_latest)(
         graph, settings
     )
-    return asked, rows, np.zeros(0, dtype=np.int32)
+    return sets, rows, np.zeros(0, dtype=np.int32)
 
 
 def _hold_out_links(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
-    """[valid, test] pairs whose ends keep a train link, and the rows of the remaining links."""
+    """Draws [valid, test] pairs whose ends keep a train link; returns them and the other links."""
     pairs = graph.pairs()
     wanted = wanted_pairs(settings, len(pairs))
     order = np.argsort(pair_hashes(graph, pairs, settings.seed), kind="stable")
     taken = _take_links(pairs, order, graph.degrees(), sum(wanted))
-    sizes = _share_out(wanted, len(taken), settings, "pairs both ends of which keep a train link")
-    asked = np.split(_orient(graph, pairs[taken], settings.seed), [sizes[0]])
-    return asked, compressed_rows(graph.num_nodes, *_both_ways(np.delete(pairs, taken, axis=0)))
+    sizes = _set_sizes(wanted, len(taken), settings, "pairs both ends of which keep a train link")
+    sets = np.split(_orient(graph, pairs[taken], settings.seed), [sizes[0]])
+    return sets, compressed_rows(graph.num_nodes, *_both_ways(np.delete(pairs, taken, axis=0)))
 
 
 def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows]:
-    """[valid, test] pairs, the latest ones whose ends have earlier links, and the rows of the
-    earlier links.
+    """Takes the latest pairs whose ends have earlier links; returns them and the earlier links.
 
     Test pairs are later than valid pairs.
     """
@@ -77,28 +76,28 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
     order = np.lexsort((pair_hashes(graph, pairs, settings.seed), -times))
     late, found, degrees = pairs[:0], np.zeros(0, dtype=np.int64), graph.degrees()
     # Models see at least the earlier half.
-    most = len(order) // 2
-    tried = min(sum(wanted), most)
+    limit = len(order) // 2
+    tried = min(sum(wanted), limit)
     while True:
         latest = pairs[order[:tried]]
         left = degrees - np.bincount(latest.reshape(-1), minlength=graph.num_nodes)
-        can_be_asked = np.flatnonzero((left[latest] > 0).all(1))
+        usable = np.flatnonzero((left[latest] > 0).all(1))
         # Holding out more pairs can leave fewer questions, as their ends lose other links.
-        if len(can_be_asked) > len(found):
-            late, found = latest, can_be_asked
-        if len(found) >= sum(wanted) or tried >= most:
+        if len(usable) > len(found):
+            late, found = latest, usable
+        if len(found) >= sum(wanted) or tried >= limit:
             break
-        tried = min(most, tried + tried // 4 + 1)
-    what = "of the later half of the pairs have earlier links at both ends"
-    sizes = _share_out(wanted, len(found), settings, what)
+        tried = min(limit, tried + tried // 4 + 1)
+    described = "of the later half of the pairs have earlier links at both ends"
+    sizes = _set_sizes(wanted, len(found), settings, described)
     found = found[: sum(sizes)]
     test, valid = np.split(_orient(graph, late[found], settings.seed), [sizes[1]])
     earlier = np.delete(pairs, order[: found[-1] + 1], axis=0)
     return [valid, test], compressed_rows(graph.num_nodes, *_both_ways(earlier))
 
 
-def give_back(graph: TextGraph, rows: Rows, pairs: Array) -> Rows:
-    """Rows of links with some pairs added."""
+def add_pairs(graph: TextGraph, rows: Rows, pairs: Array) -> Rows:
+    """The rows of links with some pairs added."""
     indptr, indices = rows
     sources = np.repeat(np.arange(graph.num_nodes), np.diff(indptr))
     return compressed_rows(graph.num_nodes, edge_keys(sources, indices), *_both_ways(pairs))
@@ -121,35 +120,35 @@ def _take_links(pairs: Array, order: Array, degrees: Array, wanted: int) -> Arra
 
 
 def _hold_out_nodes(graph: TextGraph, settings: SplitSettings) -> tuple[list[Array], Rows, Array]:
-    """[valid, test] pairs (held-out node, known node), the rows of the visible links, and the
-    held-out nodes.
+    """Holds out nodes; returns [valid, test] pairs, the visible links and the held-out nodes.
 
-    Nodes are held out in order, at random or the latest first, until enough of them have a
-    question. At random, those without one stay known nodes, which can only add links to the rest;
-    by time they are held out too, so that training sees nothing later.
+    A pair is a held-out node and a known node. Nodes are held out in order, at random or the latest
+    first, until enough of them can be the anchor of a question. Drawn at random, the others stay
+    known nodes, which can only add links to the rest; by time they are held out too, so that
+    training sees nothing later.
     """
     wanted = wanted_pairs(settings, graph.num_nodes)
     order = _node_order(graph, settings)
     tried = min(sum(wanted), len(order))
     while True:
-        chosen = _with_a_question(graph, order[:tried])
+        chosen = _possible_anchors(graph, order[:tried])
         if len(chosen) >= sum(wanted) or tried >= len(order):
             break
         tried = min(
             len(order), max(tried + 1, int(tried * 1.1 * sum(wanted) / max(len(chosen), 1)))
         )
-    sizes = _share_out(wanted, len(chosen), settings, "nodes with two links to known nodes")
+    sizes = _set_sizes(wanted, len(chosen), settings, "nodes with two links to known nodes")
     chosen = chosen[: sum(sizes)]
     held_out = chosen if settings.held_out == "nodes" else order[:tried]
     position, targets = _links_to_known(graph, chosen, held_out)
-    # The positive is the target with the smallest hash of those that can be asked.
-    can_be_asked = np.flatnonzero(_can_be_asked(graph, held_out)[targets])
-    place, target = position[can_be_asked], targets[can_be_asked]
+    # Of the targets that may be positives, the one with the smallest hash is the positive.
+    allowed = np.flatnonzero(_possible_positives(graph, held_out)[targets])
+    place, target = position[allowed], targets[allowed]
     hashes = mix(settings.seed, 2, graph.id_hashes[chosen[place]], graph.id_hashes[target])
     order_of_choice = np.lexsort((hashes, place))
     _, first = np.unique(place[order_of_choice], return_index=True)
     positives = target[order_of_choice[first]]
-    # The first ones, which are the latest, are test.
+    # Test gets the first ones, which are the latest.
     test, valid = np.split(np.stack([chosen, positives], axis=1).astype(np.int32), [sizes[1]])
     # Models may see the links among known nodes, and the other links of chosen nodes to known ones.
     context = targets != positives[position]
@@ -177,7 +176,8 @@ def times_of(graph: TextGraph, name: str) -> Array:
             column = column.cast(pa.timestamp("us"))
         except pa.ArrowInvalid as error:
             raise GraphFormersError(
-                f"the column {name!r} is text that is no date ({error}), expected numbers or dates"
+                f"the column {name!r} holds text other than dates ({error}), expected numbers or "
+                f"dates"
             ) from error
     if not (
         pa.types.is_integer(column.type)
@@ -202,7 +202,7 @@ def times_of(graph: TextGraph, name: str) -> Array:
 
 
 def known_nodes(graph: TextGraph, held_out: Array) -> Array:
-    """(N,) whether a node is known in training."""
+    """(N,) bool: whether a node is known in training."""
     known = np.ones(graph.num_nodes, dtype=bool)
     known[held_out] = False
     return known
@@ -217,23 +217,24 @@ def _links_to_known(graph: TextGraph, chosen: Array, held_out: Array) -> tuple[A
     return position[kept], targets[kept]
 
 
-def _can_be_asked(graph: TextGraph, held_out: Array) -> Array:
-    """(N,) whether a node is known and has a link to another known node."""
+def _possible_positives(graph: TextGraph, held_out: Array) -> Array:
+    """(N,) bool: whether a node is known and has a link to another known node."""
     _, targets = _links_to_known(graph, held_out, held_out)
     lost = np.bincount(targets, minlength=graph.num_nodes)
     return known_nodes(graph, held_out) & (graph.degrees() - lost > 0)
 
 
-def _with_a_question(graph: TextGraph, held_out: Array) -> Array:
-    """The held-out nodes with two links to known nodes, one of them to a node that can be asked; in
-    order.
+def _possible_anchors(graph: TextGraph, held_out: Array) -> Array:
+    """The held-out nodes, in order, that can be anchors of questions.
+
+    They have two links to known nodes, one of them to a possible positive.
     """
     position, targets = _links_to_known(graph, held_out, held_out)
     links = np.bincount(position, minlength=len(held_out))
-    askable = np.bincount(
-        position, weights=_can_be_asked(graph, held_out)[targets], minlength=len(held_out)
+    positives = np.bincount(
+        position, weights=_possible_positives(graph, held_out)[targets], minlength=len(held_out)
     )
-    return held_out[(links > 1) & (askable > 0)]
+    return held_out[(links > 1) & (positives > 0)]
 
 
 def _both_ways(pairs: Array) -> tuple[Array, Array]:
@@ -241,7 +242,7 @@ def _both_ways(pairs: Array) -> tuple[Array, Array]:
 
 
 def pair_hashes(graph: TextGraph, pairs: Array, seed: int) -> Array:
-    """(P,) a hash of each unordered pair of ids, independent of its order."""
+    """(P,) a hash of each pair of ids, independent of their order."""
     one, other = graph.id_hashes[pairs[:, 0]], graph.id_hashes[pairs[:, 1]]
     return mix(seed, np.minimum(one, other), np.maximum(one, other))
 
@@ -262,16 +263,18 @@ def wanted_pairs(settings: SplitSettings, total: int) -> list[int]:
     ]
 
 
-def _share_out(wanted: list[int], found: int, settings: SplitSettings, what: str) -> list[int]:
-    """[valid, test] sizes: as wanted, or smaller in proportion if shares were asked for and there
-    are too few pairs.
+def _set_sizes(wanted: list[int], found: int, settings: SplitSettings, described: str) -> list[int]:
+    """The sizes [valid, test]: as wanted, or smaller in proportion where there are too few pairs.
+
+    Raises:
+        GraphFormersError: There are too few pairs, and the settings give counts, not shares.
     """
     if found >= sum(wanted):
         return wanted
     if settings.valid >= 1 or settings.test >= 1 or found < 2:
         raise GraphFormersError(
             f"{wanted[0]:,} valid and {wanted[1]:,} test pairs asked for, but only {found:,} "
-            f"{what}; ask for fewer, or take a graph with more links"
+            f"{described}; ask for fewer, or take a graph with more links"
         )
     valid = max(1, found * wanted[0] // sum(wanted))
     return [valid, found - valid]

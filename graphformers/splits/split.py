@@ -31,7 +31,7 @@ from graphformers.splits.candidates import default_lists, draw_candidates
 from graphformers.splits.holdout import (
     OF_LINKS,
     Rows,
-    give_back,
+    add_pairs,
     hold_out,
     known_nodes,
     pair_hashes,
@@ -42,16 +42,21 @@ from graphformers.table import Result, Table
 
 KIND = "split"
 VERSION = 1
-# Below so many questions a score is imprecise: of 30, one is 3 percent.
-ROUGH = 30
+# With fewer questions scores are imprecise: of 30, one is 3 percent.
+MIN_QUESTIONS = 30
 
 
 @dataclass(frozen=True)
 class LinkQuestions:
-    """Q held-out links: anchor, positive, and the candidates among which the positive is ranked."""
+    """Q held-out links, each with the candidates among which its positive is ranked.
 
-    pairs: Array  # (Q, 2) int32: anchor, positive
-    candidates: Array  # (Q, C) int32: the positive first, then the negatives
+    Attributes:
+        pairs: (Q, 2) int32: anchors and positives.
+        candidates: (Q, C) int32: the positive first, then the negatives.
+    """
+
+    pairs: Array
+    candidates: Array
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -70,7 +75,7 @@ class LinkSplit(Result):
         valid: The questions of validation: pairs and their candidates.
         test: The questions of the test.
         held_out_nodes: Nodes that are unknown in training, sorted.
-        notes: What was done otherwise than the settings say.
+        notes: Where the split deviates from the settings, and why.
         artifact: The folder this split was loaded from or saved to, if any.
 
     Example:
@@ -129,8 +134,8 @@ class LinkSplit(Result):
         if self.artifact is not None:
             return self.artifact.fingerprint
         digest = hashlib.sha256(self.graph.fingerprint.encode())
-        asked = (self.valid.candidates, self.test.candidates)
-        for array in (self.indptr, self.indices, self.train, *asked):
+        candidates = (self.valid.candidates, self.test.candidates)
+        for array in (self.indptr, self.indices, self.train, *candidates):
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         return digest.hexdigest()
 
@@ -143,7 +148,7 @@ class LinkSplit(Result):
         """The columns of the paper's Table 1.
 
         Returns:
-            Numbers of nodes and of pairs, and the mean number of neighbours, by name of the column.
+            Numbers of nodes and of pairs, and the mean number of neighbours, by column.
         """
         sizes = {"#Train": len(self.train), "#Valid": len(self.valid), "#Test": len(self.test)}
         return {"#Item": self.graph.num_nodes, "#N": round(self.mean_neighbors, 2), **sizes}
@@ -205,9 +210,9 @@ class LinkSplit(Result):
         with write_artifact(path, KIND, VERSION, force=force) as draft:
             for name in ("indptr", "indices", "train", "held_out_nodes"):
                 save_array(draft.path(f"{name}.npy"), getattr(self, name))
-            for name, asked in (("valid", self.valid), ("test", self.test)):
-                save_array(draft.path(f"{name}_pairs.npy"), asked.pairs)
-                save_array(draft.path(f"{name}_candidates.npy"), asked.candidates)
+            for name, questions in (("valid", self.valid), ("test", self.test)):
+                save_array(draft.path(f"{name}_pairs.npy"), questions.pairs)
+                save_array(draft.path(f"{name}_candidates.npy"), questions.candidates)
             draft.parents = {"graph": parent_entry(self.graph.artifact, path)}
             draft.settings = dict(vars(self.settings))
             draft.summary = self.sizes() | {"notes": list(self.notes)}
@@ -219,7 +224,7 @@ class LinkSplit(Result):
 
         Args:
             path: The split folder.
-            graph: The graph that was split; by default it is loaded from where it was then.
+            graph: The graph that was split; by default it is loaded from its recorded path.
 
         Returns:
             The split.
@@ -232,8 +237,8 @@ class LinkSplit(Result):
         graph = graph or TextGraph.load(find_parent(artifact, "graph"))
         if graph.artifact is None:
             raise GraphFormersError(
-                f"{path}: the graph given is not on disk, so it cannot be told whether the split "
-                f"was made from it"
+                f"{path}: a graph that was not saved given, expected the saved graph that the "
+                f"split was made from; save it with graph.save(…), or leave it out"
             )
         check_parent(artifact, "graph", graph.artifact)
 
@@ -291,95 +296,93 @@ def split_links(
         raise GraphFormersError(
             f"this graph of {graph.num_nodes:,} nodes has no links, so there is nothing to split"
         )
-    asked, rows, held_out_nodes = hold_out(graph, settings)
+    sets, rows, held_out_nodes = hold_out(graph, settings)
     known = known_nodes(graph, held_out_nodes)
     eligible = np.flatnonzero(known & (np.diff(rows[0]) > 0))
-    notes, count, left_out = _too_few(graph, settings, asked), settings.candidates, asked[0][:0]
+    notes, count = _size_notes(graph, settings, sets), settings.candidates
+    left_out = sets[0][:0]
     if count is None:
-        lists = default_lists(graph, asked, eligible)
+        lists = default_lists(graph, sets, eligible)
         count, notes = lists.count, notes + lists.notes
-        asked, left_out = lists.asked, lists.left_out
-        # With other ways to hold out they are later than held-out links, or of unknown nodes.
+        sets, left_out = lists.kept, lists.left_out
+        # Otherwise they are later than held-out links, or links of unknown nodes.
         if settings.held_out == "links" and len(left_out):
-            rows = give_back(graph, rows, left_out)
+            rows = add_pairs(graph, rows, left_out)
     indptr, indices = rows
     train = _train_pairs(graph, indptr, indices, known, settings)
     valid, test = (
         LinkQuestions(pairs, draw_candidates(graph, pairs, eligible, count, settings.seed + phase))
-        for phase, pairs in enumerate(asked)
+        for phase, pairs in enumerate(sets)
     )
     if settings.held_out == "latest-links":
-        notes += _late_links(graph, np.concatenate(asked), rows, len(left_out))
+        notes += _late_link_notes(graph, np.concatenate(sets), rows, len(left_out))
     elif settings.held_out not in ("links", "nodes"):
-        notes += _tied(graph, settings.held_out, np.concatenate(asked)[:, 0], known)
-    notes += _rough(len(valid), len(test))
+        notes += _tie_notes(graph, settings.held_out, np.concatenate(sets)[:, 0], known)
+    notes += _precision_notes(len(valid), len(test))
     return LinkSplit(
         graph, settings, indptr, indices, train, valid, test, held_out_nodes, tuple(notes)
     )
 
 
-def _too_few(graph: TextGraph, settings: SplitSettings, asked: list[Array]) -> list[str]:
-    """Notes that fewer pairs could be held out than asked for."""
+def _size_notes(graph: TextGraph, settings: SplitSettings, sets: list[Array]) -> list[str]:
+    """Notes that fewer pairs could be held out than the settings ask for."""
     total = graph.num_pairs if settings.held_out in OF_LINKS else graph.num_nodes
     wanted = wanted_pairs(settings, total)
     return [
-        f"{len(pairs):,} {name} pairs instead of {count:,}: no more can be asked without isolating "
-        f"a node"
-        for name, count, pairs in zip(("valid", "test"), wanted, asked, strict=True)
+        f"{len(pairs):,} {name} pairs instead of {count:,}: no more can be held out without "
+        f"isolating a node"
+        for name, count, pairs in zip(("valid", "test"), wanted, sets, strict=True)
         if getattr(settings, name) < 1 and len(pairs) < count
     ]
 
 
-def _tied(graph: TextGraph, name: str, asked: Array, known: Array) -> list[str]:
-    """Notes that known nodes have the same time as the earliest held-out ones."""
+def _tie_notes(graph: TextGraph, name: str, anchors: Array, known: Array) -> list[str]:
+    """Notes that known nodes have the same time as the earliest anchor of a question."""
     times = times_of(graph, name)
-    first = times[asked].min()
+    first = times[anchors].min()
     tied = int((times[known] == first).sum())
     if not tied:
         return []
-    return [
-        f"{tied:,} known nodes are of the same {name} as the earliest of those that ask ({first})"
-    ]
+    return [f"{tied:,} known nodes have the same {name} as the earliest anchor ({first})"]
 
 
-def _late_links(graph: TextGraph, asked: Array, rows: Rows, left_out: int) -> list[str]:
-    """Notes on visible links as late as the earliest held-out one, and on late links that are
-    dropped.
+def _late_link_notes(graph: TextGraph, held_out: Array, rows: Rows, left_out: int) -> list[str]:
+    """Notes on visible links as late as the earliest held-out one, and on dropped late links.
 
-    Of these, `left_out` could have been held out but for their negatives.
+    `left_out` of the dropped links were left out because their questions allow too few negatives.
     """
     times, pairs = graph.pair_times(), graph.pairs()
-    assert times is not None, "a split by the times of links has them"
-    # Sorted, because pairs are.
+    assert times is not None, "a graph split by the times of its links has times"
+    # sorted, because pairs are
     keys = pair_keys(*pairs.T)
-    first = times[np.searchsorted(keys, pair_keys(*asked.T))].min()
+    first = times[np.searchsorted(keys, pair_keys(*held_out.T))].min()
     sources = np.repeat(np.arange(graph.num_nodes), np.diff(rows[0]))
     once = sources < rows[1]
     seen = times[np.searchsorted(keys, pair_keys(sources[once], rows[1][once]))]
-    tied, unused = int((seen == first).sum()), len(pairs) - len(asked) - len(seen)
+    tied, unused = int((seen == first).sum()), len(pairs) - len(held_out) - len(seen)
     found = []
     if tied:
         found.append(
-            f"{tied:,} links left for training are of the same time as the earliest link that is "
-            f"asked ({format_time(first)})"
+            f"{tied:,} links left for training have the same time as the earliest held-out link "
+            f"({format_time(first)})"
         )
     if unused:
         reasons = {
             "with an end that has no earlier links": unused - left_out,
-            "for want of negatives": left_out,
+            "with too few possible negatives": left_out,
         }
         why = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number)
-        found.append(f"{unused:,} late links are neither trained on nor asked: {why}")
+        found.append(f"{unused:,} late links are neither trained on nor held out: {why}")
     return found
 
 
-def _rough(valid: int, test: int) -> list[str]:
+def _precision_notes(valid: int, test: int) -> list[str]:
     """Notes that scores are imprecise, where there are few questions."""
-    counts = {"valid": valid, "test": test}
-    few = " and ".join(f"{count:,} {name}" for name, count in counts.items() if count < ROUGH)
+    sizes = {"valid": valid, "test": test}
+    few = " and ".join(f"{size:,} {name}" for name, size in sizes.items() if size < MIN_QUESTIONS)
     if not few:
         return []
-    return [f"few questions, {few}: scores from these are rough (--valid and --test say how many)"]
+    return [f"few questions, {few}: their scores are imprecise; --valid and --test ask for more"]
 
 
 def _train_pairs(

@@ -1,1 +1,1 @@
-"""Training: link prediction, on masked text first, then on clean text."""
+"""Training by link prediction: first on masked text, then on clean text."""

@@ -1,12 +1,12 @@
-"""TrainBatch: what one process computes in one step.
+"""Training batches: pairs, their sampled neighbours and tokens, for one process and one step.
 
 A batch is a function of the settings, the epoch and its number alone. Every epoch visits each
-unordered pair once, in an order of its own; which end is the anchor is drawn anew. The pairs of a
-batch are divided among the processes in consecutive parts. Every process knows all pairs of the
-batch, so that only vectors have to be exchanged.
+unordered pair once, in a new order, and draws again which end is the anchor. The pairs of a batch
+are divided among the processes in consecutive parts. Every process knows all pairs of the batch, so
+that processes exchange only vectors.
 
-Centres are the two ends of each pair, anchors first. Their neighbours are drawn anew in each epoch,
-never the other end of the pair: the link that is asked for must not show in the input.
+Centres are the two ends of each pair, anchors first. Their neighbours are sampled again in each
+epoch. The other end of the pair is excluded, so that the input does not reveal the link.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -35,13 +35,13 @@ from graphformers.training.settings import TrainConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Random draws of different kinds are hashes with different numbers.
+# numbers that enter the hashes, so that random draws of different kinds are independent
 DRAW_DIRECTION, DRAW_DROPOUT, DRAW_KEPT, DRAW_ORDER = 6, 7, 8, 9
 
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Which batch, and in chunks of how many pairs it is computed."""
+    """Identifies a batch, and says in chunks of how many pairs it is computed."""
 
     epoch: int
     number: int
@@ -54,11 +54,17 @@ class BatchKey:
 
 @dataclass(frozen=True)
 class CenterChunk:
-    """Centres, and which of the neighbours that all chunks share are theirs."""
+    """The centres of a chunk, and which of the neighbours shared by all chunks it reads.
+
+    Attributes:
+        centers: The texts of the centres.
+        needed_m: int64: the m of the M shared neighbours that this chunk reads.
+        index: The neighbours of each centre, as indices into `needed_m`.
+    """
 
     centers: PackedBatch
-    needed_m: "Tensor"  # int64: the m of the M shared neighbours that this chunk reads
-    index: NeighborIndex  # into those
+    needed_m: "Tensor"
+    index: NeighborIndex
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,12 @@ class BatchCounts:
     Attributes:
         pairs: Pairs of all processes.
         anchors: Pairs of this process.
-        false_negatives: Keys that are no negatives, over all anchors of this process.
-        negatives: Keys that are negatives.
+        false_negatives: Keys masked as false negatives, over all anchors of this process.
+        negatives: The other keys besides the positives.
         neighbors: Neighbours of all centres.
         encoded_neighbors: Neighbours that are encoded; one that centres share is encoded once.
         tokens: Tokens of all texts.
-        token_slots: Room for tokens in all rows, padding included.
+        token_slots: Places for tokens in all rows, padding included.
     """
 
     pairs: int = 0
@@ -99,15 +105,15 @@ class TrainBatch:
     encoded once.
 
     Attributes:
-        key: Which batch it is.
+        key: Identifies the batch.
         pairs: (B, 2) int64: anchors and positives of this process.
         sizes: Pairs of each process.
         first: Where the pairs of this process start among all.
         bounds: Where chunks start among the pairs of this process, and where the last one ends.
         chunks: The centres of the pairs.
-        neighbors: Neighbours that all chunks share, in as many parts.
-        false_negatives: For anchors, and for positives as queries: (2, number) int64, places of
-            the query and of keys that are no negatives.
+        neighbors: Neighbours that all chunks share, in as many parts as there are chunks.
+        false_negatives: For anchors as queries, and for positives as queries: (2, number) int64,
+            indices of queries and of their false negatives among the keys.
         log_frequency_K2: (K, 2) float32: the log of how often each end of all processes' pairs
             occurs in the training pairs; None where the objective does not use it.
         counts: What the batch contains.
@@ -127,16 +133,17 @@ class TrainBatch:
 
 @dataclass(frozen=True)
 class BatchMaker:
-    """Makes the batches of one process; worker processes share it.
+    """Makes the batches of one process; its worker processes use copies of it.
 
     Attributes:
         split: The pairs, and the links that models may see.
         tokens: The tokens of all texts.
-        sampler: Draws neighbours.
+        sampler: Samples neighbours.
         packer: Packs texts into rows.
-        masking: Masks texts; None if no stage does.
+        masking: Masks texts; None if no stage trains on masked text.
         config: The settings of the run.
-        shares_neighbors: Whether a neighbour's states do not depend on who reads them.
+        shares_neighbors: Whether a neighbour has the same states for all centres, so that chunks
+            can share them.
         rank: The number of this process.
         num_processes: The number of processes.
     """
@@ -160,11 +167,11 @@ class BatchMaker:
         rank: int = 0,
         num_processes: int = 1,
     ) -> "BatchMaker":
-        """The maker of the batches that a model is trained on."""
+        """A maker of batches for the training of a model."""
         packer = model.packer()
         if model.device.type == "cuda":
-            # Few shapes: cuDNN plans attention for every number of rows, and torch.compile
-            # compiles layers for every number of neighbours.
+            # Few distinct shapes, because cuDNN plans attention for every number of rows, and
+            # torch.compile compiles layers for every number of neighbours.
             packer = model.packer(8, model.config.num_neighbors)
         num_neighbors = model.config.num_neighbors if model.network.reads_neighbors else 0
         masking = None
@@ -184,12 +191,12 @@ class BatchMaker:
 
     @cached_property
     def num_batches(self) -> int:
-        """The batches of an epoch."""
+        """The number of batches of an epoch."""
         return -(-len(self.split.train) // self.config.batch_size)
 
     @cached_property
     def log_frequency(self) -> Array:
-        """(number of nodes,) float32: the log of how many training pairs a node is an end of."""
+        """(N,) float32: for each of N nodes, the log of the number of its training pairs."""
         counts = np.bincount(self.split.train.reshape(-1), minlength=self.split.graph.num_nodes)
         return np.log(np.maximum(counts, 1)).astype(np.float32)
 
@@ -214,7 +221,7 @@ class BatchMaker:
         neighborhoods = [self.neighborhood(own[a:b], key.epoch) for a, b in pairwise(bounds)]
         tokens = self.tokens
         if key.is_masked:
-            assert self.masking is not None, "a run with a masked stage has a way to mask"
+            assert self.masking is not None, "a run with a masked stage has a masking"
             tokens = MaskedTokens.of(tokens, self.masking, key.epoch)
         chunks, neighbors = self._pack(tokens, neighborhoods)
         uses_frequency = self.config.logq_correction
@@ -243,7 +250,7 @@ class BatchMaker:
             mix(self.config.seed, epoch, kinds, hashes[centers], hashes[others]) / 2.0**64
         )
         counts = np.diff(drawn.indptr)
-        # The first ones are a random choice: neighbours are in random order.
+        # Keeping the first ones is a random choice, because neighbours are in random order.
         some = np.minimum((share * (counts + 1)).astype(np.int64), counts)
         kept = np.where(chance < self.config.neighbor_dropout, some, counts)
         indptr = np.concatenate([[0], np.cumsum(kept)])
@@ -252,10 +259,11 @@ class BatchMaker:
     def _pack(
         self, tokens: TokenCache, neighborhoods: list[Neighborhood]
     ) -> tuple[list[PackedNeighborhoods | CenterChunk], list[PackedBatch]]:
-        """The chunks, and the neighbours that they share."""
+        """Packs the chunks, and the neighbours that they share."""
         if not neighborhoods:
             return [], []
-        # One chunk shares with no other; without gradients its neighbours need no graph, though.
+        # A single chunk shares nothing. If no gradients flow through neighbours, they are encoded
+        # separately all the same, because that needs no autograd graph.
         is_one_pass = len(neighborhoods) == 1 and self.config.neighbor_gradients
         if is_one_pass or not self.shares_neighbors:
             return [self.packer.pack_neighborhoods(tokens, entry) for entry in neighborhoods], []
@@ -273,12 +281,12 @@ class BatchMaker:
 
     def _false_negatives(self, pairs: Array, own: Array, first: int) -> "tuple[Tensor, Tensor]":
         found = []
-        for query, is_asked in ((0, True), (1, self.config.symmetric)):
-            places = np.zeros((2, 0), dtype=np.int64)
-            if is_asked and self.config.mask_false_negatives:
+        for query, is_used in ((0, True), (1, self.config.symmetric)):
+            indices = np.zeros((2, 0), dtype=np.int64)
+            if is_used and self.config.mask_false_negatives:
                 rows = self.split.indptr, self.split.indices
-                places = find_false_negatives(own[:, query], pairs[:, 1 - query], first, *rows)
-            found.append(torch.from_numpy(places))
+                indices = find_false_negatives(own[:, query], pairs[:, 1 - query], first, *rows)
+            found.append(torch.from_numpy(indices))
         return found[0], found[1]
 
 
@@ -303,11 +311,10 @@ def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> BatchCounts:
 
 
 def shuffled(numbers: Array, total: int, seed: int, epoch: int) -> Array:
-    """Where numbers go in a random permutation of `total` numbers, which is never written down.
+    """Applies a random permutation of 0 … total - 1 to some numbers, without storing it.
 
-    A Feistel network permutes the numbers below the next power of four; a result outside the range
-    is sent through again until it is inside. Eight processes on forty million pairs need not hold
-    eight shuffled lists.
+    A Feistel network permutes the numbers below the next power of four. A result outside the range
+    is permuted again until it is inside. So no process has to hold a shuffled list of all pairs.
     """
     half = max(1, ((total - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
@@ -315,8 +322,8 @@ def shuffled(numbers: Array, total: int, seed: int, epoch: int) -> Array:
     outside = np.ones(len(result), dtype=bool)
     while outside.any():
         left, right = result[outside] >> np.uint64(half), result[outside] & mask
-        for turn in range(4):
-            left, right = right, left ^ (mix(seed, epoch, DRAW_ORDER, turn, right) & mask)
+        for i in range(4):
+            left, right = right, left ^ (mix(seed, epoch, DRAW_ORDER, i, right) & mask)
         result[outside] = left << np.uint64(half) | right
         outside[outside] = result[outside] >= total
     return result.astype(np.int64)

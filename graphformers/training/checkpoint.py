@@ -1,4 +1,4 @@
-"""The folder of an unfinished run: all that is needed to continue exactly where it stopped.
+"""The folder of an unfinished run: everything needed to continue exactly where it stopped.
 
     papers.model.training/
       checkpoint/     weights, optimizer, TrainState; replaced as a whole
@@ -6,9 +6,9 @@
       history.jsonl   the training log, one entry a line
       tensorboard/    the same as scalars
 
-A new best model is written before the checkpoint that names it, and the old one is removed after:
-whenever the process dies, the best model of the checkpoint exists. The state of random number
-generators is not stored: the random numbers of a step come from the seed and the step's number.
+A new best model is written before the checkpoint that names it, and the old one is removed after
+it. So the best model of the checkpoint exists whenever the process is killed. The state of random
+number generators is not stored: random numbers are seeded by the run's seed and the step's number.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ class RecentSteps:
 
 @dataclass
 class TrainState:
-    """Where a run stands. Epochs and steps count over both stages.
+    """The progress of a run. Epochs and steps count over both stages.
 
     Attributes:
         stage: The stage, from 0.
@@ -119,11 +119,11 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainState":
-        """The state of which `asdict` made these values."""
-        # It becomes part of the name of a folder.
+        """The state that `asdict` turned into these values."""
+        # best_step becomes part of a folder's name
         if type(best := values["best_step"]) is not int:
-            words = f"best_step = {shown(best)}, expected a whole number"
-            raise ArtifactError(f"a checkpoint with {words}; --force (force=True) starts anew")
+            problem = f"best_step = {shown(best)}, expected a whole number"
+            raise ArtifactError(f"a checkpoint with {problem}; --force (force=True) starts anew")
         recent = dict(values["recent"])
         counts = BatchCounts(**recent["counts"])
         return cls(**values | {"recent": RecentSteps(**recent | {"counts": counts})})
@@ -139,7 +139,7 @@ class TrainState:
             self.batch = 0
 
     def next_stage(self) -> None:
-        """Moves on to the next stage, and to a new epoch unless the last one was whole."""
+        """Moves on to the next stage, and to a new epoch if the current one is unfinished."""
         self.stage += 1
         self.epoch += int(self.batch > 0)
         self.batch = self.stage_epoch = self.stage_step = self.stale_validations = 0
@@ -166,7 +166,7 @@ class TrainState:
 
 
 def bytes_of_run(parameters: int) -> int:
-    """Bytes on disk: weights, Adam's two averages and the best weights, all in float32."""
+    """Bytes on disk of weights, Adam's two averages and the best weights, all in float32."""
     return 4 * 4 * parameters
 
 
@@ -175,7 +175,7 @@ class RunFolder:
 
     def __init__(self, output: str | Path) -> None:
         self.path = Path(f"{Path(output)}{TRAINING}")
-        # before anything there is read or written: a link would lead elsewhere
+        # A symbolic link could redirect all reads and writes below.
         refuse_links_out(self.path)
         # the step of the best model on disk
         self._best_written = -1
@@ -196,12 +196,12 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps other processes from training into the same folder."""
+        """A context in which no other process can train into the same folder."""
         if self.path.exists() and not self.path.is_dir():
             raise ArtifactError(
                 f"{self.path}: a file, expected a folder for the unfinished run; move it elsewhere"
             )
-        # the folder is what artifacts lock
+        # not the folder itself, which artifacts lock
         with held(self.path / ".lock", f"{self.path}: another process is training here"):
             yield
 
@@ -212,7 +212,7 @@ class RunFolder:
         self.history.unlink(missing_ok=True)
 
     def finish(self, keep: Path | None = None) -> None:
-        """Removes what only an unfinished run needs, except the folder `keep`; the log stays."""
+        """Removes the files that only an unfinished run needs; keeps the log and `keep`."""
         if keep is None:
             shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
             self._best_written = -1
@@ -243,8 +243,8 @@ class RunFolder:
         """The fingerprint of the weights that the run started from.
 
         Args:
-            own: The fingerprint of the weights that the model has now. After an interruption they
-                may be those of the checkpoint.
+            own: The fingerprint of the model's present weights. After an interruption they may be
+                those of the checkpoint.
         """
         if not self.exists():
             return own
@@ -269,7 +269,7 @@ class RunFolder:
         _refuse_changes(self.path, artifact.settings, settings)
         model.network.load_state_dict(load_file(artifact.file("weights.safetensors")))
         state = TrainState.from_dict(artifact.summary)
-        # A best model that the checkpoint does not name was written after it.
+        # removes a best model that was written after the checkpoint
         self.finish(keep=self.best(state))
         self._best_written = state.best_step
         return state, load_file(artifact.file("optimizer.safetensors"))
@@ -285,7 +285,7 @@ class RunFolder:
         return dict(from_pretrained(self.best(state)).network.state_dict())
 
     def read_history(self, state: TrainState) -> list[LogEntry]:
-        """The entries of the log up to a state; a line that was written in part ends the log."""
+        """The entries of the log up to a state. An incomplete line ends the log."""
         if not self.history.exists():
             return []
         found = []
@@ -294,13 +294,14 @@ class RunFolder:
                 entry = json.loads(line)
             except ValueError:
                 break
-            happens_again = (
+            # validations that the run did after its checkpoint, and will repeat
+            is_repeated = (
                 entry["kind"] == "validation"
                 and entry["step"] == state.step
                 and state.recent.steps > 0
             )
-            happens_again |= entry["kind"] == "start" and state.start < 0
-            if entry["step"] <= state.step and not happens_again:
+            is_repeated |= entry["kind"] == "start" and state.start < 0
+            if entry["step"] <= state.step and not is_repeated:
                 found.append(entry)
         return found
 
@@ -309,14 +310,14 @@ def _optimizer_tensors(
     network: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in network.named_parameters():
-        for what, value in optimizer.state.get(parameter, {}).items():
-            yield f"{name}:{what}", value
+        for key, value in optimizer.state.get(parameter, {}).items():
+            yield f"{name}:{key}", value
 
 
 def restore_optimizer(
     network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Gives an optimizer the tensors of a checkpoint."""
+    """Loads the tensors of a checkpoint into an optimizer."""
     names = {parameter: name for name, parameter in network.named_parameters()}
     ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -355,9 +356,8 @@ def _refuse_changes(
             for name in changed[:3]
         )
         raise GraphFormersError(
-            f"{folder}: an unfinished run with other settings ({first}); the same ones continue "
-            f"it, "
-            "--force (force=True) starts anew"
+            f"{folder}: an unfinished run with other settings ({first}); the same settings "
+            f"continue it, --force (force=True) starts anew"
         )
 
 

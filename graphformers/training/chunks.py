@@ -1,4 +1,4 @@
-"""How many pairs of a batch are computed at a time, when memory runs out and afterwards."""
+"""ChunkSize: how many pairs of a batch are computed at a time, adapted to the GPU's memory."""
 
 import logging
 
@@ -12,8 +12,8 @@ class ChunkSize:
     """The number of pairs that this process computes at a time.
 
     It is halved when memory runs out. Small chunks take longer, and another process may have
-    needed the memory only for a while, so after some steps twice as many pairs are tried again.
-    Each failed try doubles the number of steps until the next one.
+    needed the memory for a while only, so after some steps twice as many pairs are tried. Each
+    failed attempt doubles the number of steps until the next one.
 
     Args:
         limit: Pairs at a time at most; None for whole batches.
@@ -21,7 +21,7 @@ class ChunkSize:
         rank: The number of this process if there are several; messages name it.
 
     Attributes:
-        current: The chunk size of batches to come; None for whole batches.
+        current: The chunk size of the next batches; None for whole batches.
         used: The chunk size of the last step.
     """
 
@@ -37,7 +37,7 @@ class ChunkSize:
         self._largest_batch = 0
 
     def allows(self, batch: TrainBatch) -> bool:
-        """Whether a batch has chunks that are small enough; it may have been made earlier."""
+        """Whether the chunks of a batch are small enough; it may have been made earlier."""
         size = batch.key.chunk_size
         return self.current is None or (size is not None and size <= self.current)
 
@@ -53,7 +53,7 @@ class ChunkSize:
         size = min(batch.key.chunk_size or len(batch.pairs), len(batch.pairs))
         if size <= 1:
             raise GraphFormersError(
-                "the GPU's memory is too small even for one pair at a time; take a smaller "
+                "the GPU's memory is too small even for one pair at a time; use a smaller "
                 "max_tokens or backbone"
             )
         self.current = -(-size // 2)
@@ -63,7 +63,7 @@ class ChunkSize:
         return self.current
 
     def record(self, batch: TrainBatch) -> None:
-        """Notes that a step has succeeded; every so often the next one tries larger chunks."""
+        """Records that a step has succeeded; after enough steps, lets the next try more pairs."""
         before, self.used = self.used, batch.key.chunk_size
         if self.used != before:
             self._report(before)
@@ -83,12 +83,12 @@ class ChunkSize:
     def _report(self, before: int | None) -> None:
         if self.used is not None and (before is None or self.used < before):
             message = (
-                f"out of GPU memory: {self.used} pairs of a batch are computed at a time now, "
-                f"which takes longer; more are tried again later"
+                f"out of GPU memory: from now on {self.used} pairs of a batch are computed at a "
+                f"time, which takes longer; more are tried again later"
             )
         else:
             message = (
-                f"the GPU's memory is enough for {self.used or 'all'} pairs of a batch at a time "
-                f"again"
+                f"the GPU's memory again suffices for {self.used or 'all'} pairs of a batch at a "
+                f"time"
             )
         logger.warning(self._prefix + message)

@@ -1,8 +1,8 @@
 """Processes that train one model together, started by torchrun.
 
 Gradients are summed here rather than by DistributedDataParallel: a step exchanges vectors once and
-gradients once, however many chunks each process computes, and whether or not it has pairs in the
-batch. A single process has nothing to exchange and uses the same code.
+gradients once, however many chunks each process computes, and also if a process has no pairs in
+the batch. A single process exchanges nothing and uses the same code.
 """
 
 import atexit
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 Json = TypeVar("Json")
 
-# gradients that are summed in one message
+# bytes of gradients that are summed in one message
 BUCKET_BYTES = 1 << 26
 FAILURE_KEY = "graphformers/failed"
 ACKNOWLEDGED_KEY = "graphformers/acknowledged"
-# A failed process waits for the others to learn of it, and then for them to report it.
+# how long a failed process waits for the others to read its error, and then to print it
 ACKNOWLEDGE_TIMEOUT = timedelta(seconds=15)
 REPORT_SECONDS = 2.0
-# Another process may be tokenising or writing a checkpoint.
+# Long, because another process may be tokenising or writing a checkpoint.
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 
 
@@ -46,7 +46,7 @@ class World:
     Attributes:
         rank: The number of this process.
         size: The number of processes.
-        control: A process group for messages between CPUs; None where the default group is one.
+        control: A process group for tensors on the CPU; None where the default group is one.
     """
 
     rank: int = 0
@@ -59,11 +59,10 @@ class World:
         return self.rank == 0
 
     def gather(self, rows_BD: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The rows of all processes, in their order; `sizes` are the numbers of rows of each."""
+        """The rows of all processes, in order of rank. `sizes` are their numbers of rows."""
         if self.size == 1:
             return rows_BD
-        most = max(sizes)
-        padded = rows_BD.new_zeros(most, *rows_BD.shape[1:])
+        padded = rows_BD.new_zeros(max(sizes), *rows_BD.shape[1:])
         padded[: len(rows_BD)] = rows_BD
         found = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(found, padded)
@@ -117,13 +116,13 @@ class World:
         """The tensors of the first process, on every process."""
         if self.size == 1:
             return tensors
-        kinds = {
+        layout = {
             name: (str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
             for name, tensor in tensors.items()
         }
         found = {}
-        for name, (kind, shape) in self.share_json(kinds).items():
-            tensor = torch.empty(shape, dtype=getattr(torch, kind))
+        for name, (dtype, shape) in self.share_json(layout).items():
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             found[name] = (tensors[name] if self.is_first else tensor).to(device)
             dist.broadcast(found[name], 0)
         return found
@@ -165,11 +164,11 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def own_device(asked: str | None) -> str | None:
+def own_device(given: str | None) -> str | None:
     """The device of this process: its own GPU where torchrun started several processes."""
-    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and asked in (None, "cuda"):
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ and given in (None, "cuda"):
         return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-    return asked
+    return given
 
 
 @contextmanager
@@ -185,8 +184,8 @@ def joined(device: torch.device) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # torch's optimizers import this module, whose functions keep the process group as a default
-    # argument. Imported after the group exists, they would keep its connections open when a
-    # process fails, and the others would be ended before they could report why.
+    # argument. If it were imported after the group exists, it would keep the connections of a
+    # failed process open, and torchrun would end the others before they can report the cause.
     import_module("torch.distributed.nn.functional")
     if is_ours:
         dist.init_process_group(
@@ -217,7 +216,7 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def _wait_for_others(others: list[int], store: "Store") -> None:
-    """Delays the end of a process that failed: torchrun ends all others as soon as one ends."""
+    """Delays the exit of a failed process: torchrun ends all others as soon as one exits."""
     with suppress(Exception):
         store.wait([f"{ACKNOWLEDGED_KEY}/{rank}" for rank in others], ACKNOWLEDGE_TIMEOUT)
     time.sleep(REPORT_SECONDS)
@@ -226,16 +225,17 @@ def _wait_for_others(others: list[int], store: "Store") -> None:
 def _error_of_another_process(
     world: World, store: "Store", error: Exception
 ) -> GraphFormersError | None:
-    """The error of the process that failed first; None if it is this one, which tells the others.
+    """The error of the process that failed first; None if it is this one.
 
-    A process that fails because another one is gone has an error of its connection.
+    An error of this process is published to the others. A process whose connection fails, because
+    another one has ended, reads the error of that one.
     """
     words = ("gloo", "nccl", "connection", "timed out", "socket")
     is_connection = isinstance(error, RuntimeError) and any(
         word in str(error).lower() for word in words
     )
     if is_connection:
-        # the store ends with the first process
+        # fails if the first process, which hosts the store, has ended
         with suppress(Exception):
             store.wait([FAILURE_KEY], timedelta(seconds=5))
             store.set(f"{ACKNOWLEDGED_KEY}/{world.rank}", "")
@@ -243,10 +243,10 @@ def _error_of_another_process(
                 f"stopped, because another process failed: {store.get(FAILURE_KEY).decode()}"
             )
         return GraphFormersError(
-            f"stopped, because another process is gone ({str(error).splitlines()[0]})"
+            f"stopped, because another process has ended ({str(error).splitlines()[0]})"
         )
     with suppress(Exception):
         store.set(FAILURE_KEY, f"rank {world.rank}: {error}")
-        # Where all fail together, none has to wait for the others.
+        # If all processes fail, none has to wait for the others.
         store.set(f"{ACKNOWLEDGED_KEY}/{world.rank}", "")
     return None

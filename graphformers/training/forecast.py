@@ -1,4 +1,4 @@
-"""Forecast of a training run, from a few real steps that change nothing."""
+"""Estimates time and memory of a training run, from a few steps that change nothing."""
 
 import math
 import resource
@@ -16,31 +16,32 @@ from graphformers.training.optimizer import set_learning_rate
 from graphformers.training.run import TrainingRun
 from graphformers.training.trainer import Trainer
 
-TRIED_STEPS = 4
-# Seconds of training on a CPU from which on the forecast names settings that take less.
+# steps that are measured
+MEASURED_STEPS = 4
+# For longer runs on a CPU, the forecast names settings that take less time.
 LONG_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
 class Forecast(Result):
-    """What a run would take.
+    """The estimated cost of a training run.
 
     Attributes:
         method: The method.
-        device: Where it computes.
+        device: The device.
         processes: The processes of torchrun, or 1.
-        parameters: Numbers that are trained.
+        parameters: Number of parameters.
         pairs: Pairs of an epoch.
         steps_per_epoch: Steps of an epoch.
         steps_at_most: Steps of the whole run, at most.
         steps_tried: Steps that were measured.
         seconds_per_step: Median of the measured steps.
         seconds_per_validation: Extrapolated from some of the nodes.
-        seconds_at_most: Of the whole run.
+        seconds_at_most: Seconds of the whole run, at most.
         gpu_memory_gib: Peak GPU memory; 0 on a CPU.
         memory_gib: Peak memory of this process.
         checkpoint_gib: Disk space of an unfinished run.
-        settings: The settings that decide the cost of a step.
+        settings: The settings that determine the cost of a step.
     """
 
     method: str
@@ -82,7 +83,7 @@ class Forecast(Result):
             ("time", f"{time_at_most} at most, measured on {self.steps_tried} steps"),
         ]
         if self.device == "cpu" and self.seconds_at_most > LONG_SECONDS:
-            rows.append(("for less", self._advice()))
+            rows.append(("faster with", self._advice()))
         return Table((), rows)
 
     def _advice(self) -> str:
@@ -99,11 +100,11 @@ class Forecast(Result):
 
 
 def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
-    """What a run would take.
+    """Estimates the cost of a run by trying a few steps.
 
     Args:
-        trainer: The run; its model is left as it is.
-        max_seconds: Seconds of trying after which two steps are enough.
+        trainer: The run. Its model is not changed.
+        max_seconds: After so many seconds, no more than two steps are tried.
 
     Returns:
         Parameters, steps, memory and seconds.
@@ -120,7 +121,7 @@ def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
     set_learning_rate(run.optimizer, 0.0)
     seconds: list[float] = []
     model.train()
-    count = min(TRIED_STEPS, run.schedule.num_batches)
+    count = min(MEASURED_STEPS, run.schedule.num_batches)
     with progress("Trying", count, "steps") as task:
         while len(seconds) < count and (
             len(seconds) < 2 or run.world.size > 1 or sum(seconds) < max_seconds

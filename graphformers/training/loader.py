@@ -1,4 +1,4 @@
-"""Loader: the batches of a training run, made ahead by worker processes."""
+"""Loader: the batches of a training run, prefetched by worker processes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,9 +15,9 @@ class Loader:
 
     Args:
         maker: Makes a batch from its key.
-        chunks: The chunk size of batches to come.
-        num_workers: Worker processes; with 0 batches are made in this process.
-        device: Where batches go.
+        chunks: The chunk size of the next batches.
+        num_workers: Worker processes; with 0, batches are made in this process.
+        device: The device that batches are moved to.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Loader:
             masked: Whether texts are masked.
             start: The first batch.
         """
-        # A generator: the chunk size is that of the moment when a batch is requested.
+        # A generator, so that a key takes the chunk size current when its batch is requested.
         keys = (
             BatchKey(epoch, number, masked, self.chunks.current)
             for number in range(start, self.maker.num_batches)
         )
         for flat in self._prefetcher.batches(keys):
             batch = flat.to(self.device)
-            # It may have been requested before memory ran out.
+            # A batch may have been requested before memory ran out.
             yield batch if self.chunks.allows(batch) else self.in_chunks(batch, self.chunks.current)
 
     def in_chunks(self, batch: TrainBatch, chunk_size: int | None) -> TrainBatch:

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# entries of single steps in history.jsonl, at most
+# maximum number of steps per epoch that get an entry in history.jsonl
 STEPS_PER_EPOCH = 50
 
 
 class TrainingLog:
-    """The entries of a run, which are also written where the run has a folder.
+    """The log entries of a run, in memory and in the folder of the run.
 
     Args:
         folder: The folder of the run; None to keep the entries in memory only.
-        state: Where the run stands. Later entries in the folder are dropped; the run will write
-            them again.
+        state: The progress of the run. Later entries in the folder are dropped, because the run
+            will write them again.
     """
 
     def __init__(self, folder: RunFolder | None, state: TrainState) -> None:
@@ -43,7 +43,7 @@ class TrainingLog:
         learning_rate: float,
         pairs_per_second: float,
     ) -> None:
-        """One optimizer step; `place` is its number, its stage and its epoch."""
+        """Logs an optimizer step; `place` is its number, its stage and its epoch."""
         numbers = {
             "loss": loss,
             "learning_rate": learning_rate,
@@ -52,12 +52,12 @@ class TrainingLog:
         self._write("step", place, numbers)
 
     def start(self, numbers: dict[str, float]) -> None:
-        """The validation before the first step."""
+        """Logs the validation before the first step."""
         self._write("start", (0, 1, 0), numbers)
         logger.info(f"before training: valid P@1 {numbers['P@1']:.4f}, MRR {numbers['MRR']:.4f}")
 
     def validation(self, state: TrainState, numbers: dict[str, float]) -> None:
-        """A validation, with a summary of the steps since the last one."""
+        """Logs a validation, with a summary of the steps since the last one."""
         epoch = state.epoch + int(state.batch > 0)
         self._write("validation", (state.step, state.stage + 1, epoch), numbers)
         best = " (best)" if state.best_step == state.step else ""
@@ -73,7 +73,7 @@ class TrainingLog:
         )
 
     def failure(self, place: tuple[int, int, int], learning_rate: float, pairs: list[str]) -> None:
-        """A step whose loss or gradient is not finite."""
+        """Logs a step whose loss or gradient is not finite."""
         self._write("failure", place, {"learning_rate": learning_rate}, pairs=pairs)
 
     def _write(
@@ -106,7 +106,7 @@ class TrainingLog:
 
 
 def _scalar_writer(folder: Path, step: int) -> "SummaryWriter | None":
-    """TensorBoard's writer, if it is installed (extra `tensorboard`)."""
+    """TensorBoard's writer; None if TensorBoard is not installed (extra `tensorboard`)."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

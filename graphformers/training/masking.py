@@ -1,11 +1,11 @@
 """Span masking of texts for the first stage of training (section 3.3 and appendix A.1).
 
 Span lengths are geometric, Geo(0.2), clipped at 10; spans are drawn until 15 % of a text's tokens
-are covered. Of the covered tokens 80 % become [MASK], 10 % a random token, 10 % stay. Special
-tokens are never covered and never drawn.
+are covered. Of the covered tokens, 80 % are replaced by [MASK], 10 % by a random token, and 10 %
+are kept. Special tokens are never covered and never drawn.
 
-The masking of a text is a function of (seed, epoch, node's id) alone: within an epoch it is the
-same in every batch and on every machine, and in the next epoch it is another.
+The masking of a text is a function of (seed, epoch, node's id) alone: it is the same in every batch
+and on every machine within an epoch, and changes from epoch to epoch.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from graphformers.errors import GraphFormersError
 
 @dataclass(frozen=True)
 class SpanMasking:
-    """How texts are masked.
+    """Replaces spans of tokens by [MASK] or random tokens.
 
     Attributes:
         mask_token: The id of [MASK].
@@ -27,7 +27,7 @@ class SpanMasking:
         special_tokens: Ids that are never covered and never drawn.
         share: The share of a text's tokens to cover.
         stop: The probability that a span ends after a token.
-        longest: Tokens of a span at most.
+        max_length: Tokens of a span, at most.
         seed: The seed of all draws.
     """
 
@@ -36,18 +36,18 @@ class SpanMasking:
     special_tokens: tuple[int, ...]
     share: float = 0.15
     stop: float = 0.2
-    longest: int = 10
+    max_length: int = 10
     seed: int = 42
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1 or not 0 < self.stop <= 1 or self.longest < 1:
+        if not 0 < self.share < 1 or not 0 < self.stop <= 1 or self.max_length < 1:
             raise GraphFormersError(
-                f"share={self.share}, stop={self.stop}, longest={self.longest} given, expected "
-                f"shares and a length"
+                f"share={self.share}, stop={self.stop}, max_length={self.max_length} given, "
+                f"expected 0 < share < 1, 0 < stop <= 1 and max_length >= 1"
             )
         if len(set(self.special_tokens)) >= self.vocab_size:
             raise GraphFormersError(
-                f"all {self.vocab_size} tokens are special, expected some to draw from"
+                f"all {self.vocab_size} tokens are special, expected others to draw from"
             )
 
     @staticmethod
@@ -64,10 +64,10 @@ class SpanMasking:
         )
 
     def apply(self, flat: Array, indptr: Array, id_hashes: Array, epoch: int) -> Array:
-        """A masked copy of texts.
+        """Returns a masked copy of texts.
 
-        Spans start at the places of a text in random order, as in the paper's algorithm. All texts
-        are processed together, one span each at a time, until enough of each is covered.
+        Spans start at the tokens of a text in random order, as in the paper's algorithm. All texts
+        are processed together, one span of each at a time, until enough tokens are covered.
 
         Args:
             flat: The tokens of all texts, one after the other.
@@ -91,12 +91,12 @@ class SpanMasking:
             length = np.minimum(
                 self._lengths(id_hashes[todo], epoch, turn), indptr[todo + 1] - first
             )
-            span, whose = ranges(first, length), np.repeat(todo, length)
-            fresh = ordinary[span] & ~covered[span]
-            span, whose = span[fresh], whose[fresh]
-            # a span never covers more than is still wanted
-            rank = np.arange(len(span)) - np.searchsorted(whose, whose)
-            covered[span[rank < (wanted - done)[whose]]] = True
+            span, text = ranges(first, length), np.repeat(todo, length)
+            is_new = ordinary[span] & ~covered[span]
+            span, text = span[is_new], text[is_new]
+            # A span covers no more tokens than are still wanted.
+            rank = np.arange(len(span)) - np.searchsorted(text, text)
+            covered[span[rank < (wanted - done)[text]]] = True
         return self._replace(flat, covered, owner, id_hashes, epoch)
 
     def _wanted(self, lengths: Array, id_hashes: Array, epoch: int) -> Array:
@@ -106,7 +106,7 @@ class SpanMasking:
         return (np.floor(exact) + is_up).astype(np.int64)
 
     def _starts(self, ordinary: Array, owner: Array, id_hashes: Array, epoch: int) -> "_Starts":
-        """The places of each text that are not special tokens, in random order."""
+        """The places of the ordinary tokens of each text, in random order."""
         places = np.flatnonzero(ordinary)
         within = places - np.searchsorted(owner, owner[places])
         hashes = mix(self.seed, epoch, 2, id_hashes[owner[places]], within.astype(np.uint64))
@@ -115,12 +115,12 @@ class SpanMasking:
         return _Starts(np.concatenate([[0], np.cumsum(counts)]), places[order])
 
     def _lengths(self, id_hashes: Array, epoch: int, turn: int) -> Array:
-        """Geometric lengths, clipped at `longest`."""
+        """Geometric lengths, clipped at `max_length`."""
         uniform = _uniform(mix(self.seed, epoch, 3, turn, id_hashes))
         drawn = np.ones(len(uniform))
         if self.stop < 1:
             drawn = np.ceil(np.log1p(-uniform) / np.log1p(-self.stop))
-        return np.clip(drawn, 1, self.longest).astype(np.int64)
+        return np.clip(drawn, 1, self.max_length).astype(np.int64)
 
     def _replace(
         self, flat: Array, covered: Array, owner: Array, id_hashes: Array, epoch: int
@@ -151,9 +151,9 @@ class MaskedTokens(TokenCache):
         return MaskedTokens(**vars(tokens), masking=masking, epoch=epoch)
 
     def read(self, nodes: Array, max_tokens: int) -> tuple[Array, Array]:
-        """As `TokenCache.read`."""
+        """As `TokenCache.read`, with masked tokens."""
         flat, indptr = super().read(nodes, max_tokens)
-        assert self.id_hashes is not None, "masking is drawn by the ids of nodes"
+        assert self.id_hashes is not None, "masking draws from hashes of ids"
         return self.masking.apply(flat, indptr, self.id_hashes[nodes], self.epoch), indptr
 
 
@@ -164,5 +164,5 @@ class _Starts:
 
 
 def _uniform(hashes: Array) -> Array:
-    """Numbers in [0, 1) from 64-bit hashes."""
+    """Uniform numbers in [0, 1) from 64-bit hashes."""
     return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53

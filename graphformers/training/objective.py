@@ -1,4 +1,4 @@
-"""The training objective, eq. 6: find an anchor's positive among the keys of the whole batch.
+"""The training objective, eq. 6: cross entropy of an anchor's positive among all keys of a batch.
 
 Shapes: B anchors of this process, K pairs of all processes, D size of a vector. The pairs of a
 process are consecutive: the positive of anchor b is keys[first + b]. All other keys are its
@@ -25,12 +25,14 @@ class ObjectiveSettings(Settings):
     """
 
     temperature: float = setting(1.0, "Scores are divided by it; cosines need about 0.05.", above=0)
-    symmetric: bool = setting(False, "Keys are asked for their anchors, too.")
+    symmetric: bool = setting(
+        False, "Also rank the anchors for each positive; the loss is the mean of both."
+    )
     logq_correction: bool = setting(
         False, "Subtract each key's log sampling frequency from its score in training."
     )
     mask_false_negatives: bool = setting(
-        True, "Positives that occur again, anchors and linked nodes are not negatives."
+        True, "Repeated positives, the anchor and nodes linked to it are not used as negatives."
     )
 
 
@@ -49,11 +51,12 @@ def link_loss(
         key_KD: The vectors of all keys.
         first: The key that is the positive of the first anchor; the others follow.
         temperature: Scores are divided by it.
-        false_negatives: (2, number) int64: pairs of anchor and key that are no negatives.
+        false_negatives: (2, number) int64: indices of anchors and of their false negatives.
         log_frequency_K: The log of how often each key occurs in the training pairs, which is
-            subtracted from its scores (logQ correction). Keys are sampled by their links; without
-            the correction a softmax over them learns how much likelier a link is than by chance.
-            With it, it learns how likely the link is, which ranks uniformly sampled candidates.
+            subtracted from its scores (logQ correction). Keys are sampled in proportion to their
+            links; without the correction a softmax over them learns the ratio of a link's
+            probability to that by chance. With it, it learns the probability, by which uniformly
+            sampled candidates are ranked.
 
     Returns:
         The sum over the anchors, a scalar.
@@ -80,20 +83,20 @@ def link_scores(anchor_BD: Tensor, key_KD: Tensor, temperature: float) -> Tensor
 def find_false_negatives(
     anchors_B: Array, keys_K: Array, first: int, indptr: Array, indices: Array
 ) -> Array:
-    """Keys that are no negatives of an anchor: its positive again, itself, nodes linked to it.
+    """Finds the false negatives: an anchor's positive again, itself, and nodes linked to it.
 
-    The neighbours of the anchors are looked up among the keys, so the cost is their number, not
-    B times K.
+    The neighbours of the anchors are looked up among the keys, so the cost grows with their number,
+    not with B times K.
 
     Args:
         anchors_B: Row numbers of the anchors of this process.
         keys_K: Row numbers of the keys of all processes.
         first: The key that is the positive of the first anchor; the others follow.
-        indptr: The links that models may see, compressed sparse rows.
-        indices: The same.
+        indptr: The links that models may see, as compressed sparse rows.
+        indices: The columns of those rows.
 
     Returns:
-        (2, number) int64: places in `anchors_B` and in `keys_K`.
+        (2, number) int64: indices into `anchors_B` and `keys_K`.
     """
     count = len(anchors_B)
     degrees = indptr[anchors_B + 1] - indptr[anchors_B]

@@ -1,4 +1,4 @@
-"""Adam as in the paper's appendix B."""
+"""The optimizer: Adam as in the paper's appendix B."""
 
 import torch
 from torch import nn
@@ -10,8 +10,9 @@ from graphformers.training.settings import TrainConfig
 def make_optimizer(model: GraphFormers, config: TrainConfig) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay (none by default), one fused kernel for all parameters.
 
-    The network says which parameters learn `graph_factor` times as fast, and how much larger its
-    steps are than those of other networks. Biases, norms and other vectors do not decay.
+    The network declares which parameters have `graph_factor` times the learning rate, and by how
+    much its learning rate exceeds that of other networks. Weight decay does not apply to biases,
+    norms and other vectors.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     network = model.network

@@ -17,18 +17,18 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def find_recipe(given: Path) -> Path:
-    """The file of a recipe: the given one, or an included one by its name."""
-    included = RECIPES / f"{given.name.removesuffix('.toml')}.toml"
-    if given.is_file() or not included.is_file():
+    """The file of a recipe: the given file, or a built-in recipe by its name."""
+    built_in = RECIPES / f"{given.name.removesuffix('.toml')}.toml"
+    if given.is_file() or not built_in.is_file():
         return given
-    return included
+    return built_in
 
 
 def read_recipe(given: Path) -> dict[str, SettingValue]:
     """The settings of a recipe.
 
     Args:
-        given: A .toml file, or the name of an included recipe such as "minilm".
+        given: A .toml file, or the name of a built-in recipe such as "minilm".
 
     Raises:
         GraphFormersError: There is no such recipe, or it names an unknown setting.
@@ -40,7 +40,7 @@ def read_recipe(given: Path) -> dict[str, SettingValue]:
     except OSError as error:
         names = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
         raise GraphFormersError(
-            f"{path}: {error.strerror}, expected a .toml file or one of ours: {names}"
+            f"{path}: {error.strerror}, expected a .toml file or a built-in recipe: {names}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
@@ -55,7 +55,7 @@ def read_recipe(given: Path) -> dict[str, SettingValue]:
 
 
 def parse_settings(words: list[str]) -> dict[str, SettingValue]:
-    """NAME=VALUE or METHOD.NAME=VALUE as typed after --set.
+    """Parses NAME=VALUE or METHOD.NAME=VALUE, as typed after --set.
 
     Values are TOML, but names such as linear need no quotes.
     """
@@ -77,10 +77,11 @@ def parse_settings(words: list[str]) -> dict[str, SettingValue]:
 
 
 def _checked(name: str, value: SettingValue, where: str) -> SettingValue:
-    """The value in its setting's type.
+    """The value, converted to the type of its setting.
 
     Raises:
-        GraphFormersError: An unknown name; the message names the most similar known one.
+        GraphFormersError: The name is unknown, or the value has another type. For an unknown name,
+            the message gives the most similar known one.
     """
     known = known_settings()
     method, dot, own = name.rpartition(".")
@@ -96,13 +97,13 @@ def _checked(name: str, value: SettingValue, where: str) -> SettingValue:
 def merge_settings(
     recipe: Mapping[str, SettingValue], given: Mapping[str, SettingValue]
 ) -> dict[str, SettingValue]:
-    """A recipe and single settings, which override it, also what it says for one method alone."""
+    """Merges a recipe with single settings, which override its values for all methods."""
     kept = {name: value for name, value in recipe.items() if name.rpartition(".")[2] not in given}
     return kept | dict(given)
 
 
 def settings_for(method: str, settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """The settings of one method: those for all, overridden by those for it alone."""
+    """The settings of one method: the general ones, overridden by those for this method."""
     prefix = f"{method}."
     own = {
         name.removeprefix(prefix): value

@@ -1,7 +1,7 @@
 """TrainingRun: the loop of a training run: stages, steps, validations and checkpoints.
 
 Everything a run does is a function of its settings and of its state, so that a run that was stopped
-or killed continues as if nothing had happened.
+or killed gives the same result when it continues.
 """
 
 import logging
@@ -59,7 +59,7 @@ class UnreadStep:
         pairs: (B, 2) int64: the pairs of this process.
         num_pairs: The pairs of all processes.
         place: The numbers of the step, its stage and its epoch, from 1.
-        learning_rate: Its learning rate.
+        learning_rate: The learning rate of the step.
     """
 
     loss_and_norm: Tensor
@@ -70,18 +70,18 @@ class UnreadStep:
 
 
 class TrainingRun:
-    """A run in one of its processes, ready to make steps.
+    """A training run, as one of its processes sees it.
 
     Args:
         model: The model to train.
         split: The pairs to train on and the questions to validate with.
         config: The settings.
         world: The processes that train together.
-        folder: Where the run is kept; None on all processes but the first.
+        folder: The folder of the run; None on all processes but the first.
         force: Whether to start anew where the folder holds an unfinished run.
 
     Attributes:
-        state: Where the run stands.
+        state: The progress of the run.
         best: The weights of the best validation so far.
     """
 
@@ -134,7 +134,7 @@ class TrainingRun:
         self.model.eval()
 
     def train(self) -> None:
-        """Trains from where the run stands to its end; the model then holds the best weights."""
+        """Starts or continues the run and trains to its end; leaves the model the best weights."""
         self._resume()
         self._compile()
         with self.stop.listening():
@@ -175,7 +175,7 @@ class TrainingRun:
         self._saved_at = time.monotonic()
 
     def _define(self, folder: RunFolder) -> dict[str, SettingValue]:
-        """All that the result of the run depends on."""
+        """Everything that the result of the run depends on."""
         settings = {
             name: value for name, value in asdict(self.config).items() if name not in CHANGEABLE
         }
@@ -199,21 +199,21 @@ class TrainingRun:
         self.best = {name: tensor.to(device) for name, tensor in best.items()}
 
     def _compile(self) -> None:
-        """Compiles the layers by a step that changes nothing, outside the measured time."""
+        """Compiles the layers by a step that changes nothing and is not timed."""
         if not self._is_compiled or self.state.stage == len(self.config.stages):
             return
         started = time.perf_counter()
         self.model.train()
         self.train_step.run(self.next_batch(), seed=0)
         self.model.zero_grad(set_to_none=True)
-        # the first step takes the same batch
+        # The first step uses the same batch.
         self._batches = None
         seconds = time.perf_counter() - started
         if seconds > 5:
             logger.info(f"layers compiled in {seconds:.0f} s")
 
     def _run_stage(self) -> None:
-        """Steps and validations until the stage is over; then everything is set for the next."""
+        """Trains and validates until the stage is over, then prepares the next stage."""
         state = self.state
         if state.step == 0 and state.start < 0 and self.config.validate_start:
             numbers = self.validation.measure()
@@ -224,12 +224,12 @@ class TrainingRun:
             if self.schedule.is_validation_due(state):
                 self.validate()
                 self._stop_if_asked()
-            reason = self.schedule.why_over(state)
+            reason = self.schedule.end_reason(state)
             if reason:
                 break
             self._run_steps()
         logger.info(
-            f"stage {state.stage + 1} ends, {reason}: best valid P@1 {state.best:.4f} at step "
+            f"stage {state.stage + 1} ended ({reason}): best valid P@1 {state.best:.4f} at step "
             f"{state.best_step:,}"
         )
         state.next_stage()
@@ -245,7 +245,7 @@ class TrainingRun:
         self.model.train()
         best = f"best P@1 {state.best:.4f}, " if state.best_step >= 0 else ""
         steps_left = self.schedule.limits(state)[0] - state.stage_step
-        # the epoch, or the part of it that the steps left allow
+        # the pairs of the epoch, or of the steps that are left
         total = min(len(self.split.train), (state.batch + steps_left) * size)
         with progress(self._place(), total, "pairs") as task:
             task.skip(state.batch * size)
@@ -262,13 +262,13 @@ class TrainingRun:
                     return
 
     def _place(self) -> str:
-        """The stage and the epoch in words."""
+        """The stage and the epoch, for the progress bar."""
         stages = self.config.stages
         of = f" of {len(stages)} ({stages[self.state.stage]} text)" if len(stages) > 1 else ""
         return f"stage {self.state.stage + 1}{of}, epoch {self.state.epoch + 1}"
 
     def step(self) -> None:
-        """One optimizer step."""
+        """Makes one optimizer step."""
         state, started = self.state, time.perf_counter()
         batch = self.next_batch()
         waited = time.perf_counter() - started
@@ -284,7 +284,7 @@ class TrainingRun:
         self._unread.append(
             UnreadStep(torch.stack([loss, norm]), batch.pairs, batch.counts.pairs, place, rate)
         )
-        # The GPU is one step behind: reading the loss of this step would wait for it.
+        # Reading the loss of this step would wait for the GPU, which computes it meanwhile.
         self._read_losses(keep=1)
         seconds = time.perf_counter() - started
         if self.config.max_seconds is not None:
@@ -300,7 +300,7 @@ class TrainingRun:
         return next(self._batches)
 
     def update_weights(self) -> Tensor:
-        """Makes the step of the optimizer, and returns the norm of the gradient."""
+        """Sums and clips gradients, updates the weights, and returns the norm of the gradient."""
         parameters = list(self.model.network.parameters())
         self.world.sum_gradients(parameters)
         norm = torch.nn.utils.get_total_norm(
@@ -331,11 +331,11 @@ class TrainingRun:
                 self.log.step(step.place, self._loss, step.learning_rate, pace)
 
     def wait(self) -> None:
-        """Waits until the steps so far are computed, and reads their losses."""
+        """Waits until all steps so far are computed, and reads their losses."""
         self._read_losses(keep=0)
 
-    def _fail(self, failed: UnreadStep, what: str) -> None:
-        """Ends a run whose numbers are not finite; its last checkpoint is kept."""
+    def _fail(self, failed: UnreadStep, problem: str) -> None:
+        """Raises an error for a loss or gradient that is not finite; keeps the last checkpoint."""
         ids = self.split.graph.ids_of(failed.pairs.flatten().cpu().numpy())
         pairs = [f"{a} – {b}" for a, b in zip(ids[::2], ids[1::2], strict=True)]
         self.log.failure(failed.place, failed.learning_rate, pairs)
@@ -347,7 +347,7 @@ class TrainingRun:
                 kept += f", the best model so far in {best}"
         shown = f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}"
         raise GraphFormersError(
-            f"{what}, at learning rate {failed.learning_rate:.2g}; its pairs: {shown}{kept}; "
+            f"{problem}, at learning rate {failed.learning_rate:.2g}; its pairs: {shown}{kept}; "
             f"{ADVICE}"
         )
 
@@ -363,7 +363,7 @@ class TrainingRun:
         state.recent = RecentSteps()
 
     def save(self) -> None:
-        """Writes a checkpoint; the first process does."""
+        """Writes a checkpoint, on the first process."""
         self.wait()
         if self.folder is not None:
             weights = self.model.network.state_dict().values()
@@ -380,7 +380,7 @@ class TrainingRun:
         """Saves and raises if a signal has arrived at any process."""
         if self.world.any(self.stop.number > 0):
             self.save()
-            # A process that leaves early would have the others ended by torchrun.
+            # torchrun ends the others as soon as one process exits.
             self.world.wait()
             command = "the same command without --force" if self.force else "the same command"
             message = f"stopped after step {self.state.step:,}; {command} continues from there"

@@ -1,4 +1,4 @@
-"""When to validate, when a stage is over, and which learning rate a step has."""
+"""Schedule: when to validate, when a stage ends, and the learning rate of each step."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Schedule:
     num_batches: int
 
     def limits(self, state: TrainState) -> tuple[int, float]:
-        """The steps and the seconds that the stage may take."""
+        """The maximum steps and seconds of the stage."""
         config = self.config
         steps, seconds = config.epochs * self.num_batches, math.inf
         is_last = state.stage == len(config.stages) - 1
@@ -35,18 +35,18 @@ class Schedule:
         return steps, seconds
 
     def max_steps(self) -> int:
-        """The steps that the whole run may take."""
-        most = self.config.epochs * self.num_batches * len(self.config.stages)
-        return most if self.config.max_steps is None else min(most, self.config.max_steps)
+        """The maximum steps of the whole run."""
+        steps = self.config.epochs * self.num_batches * len(self.config.stages)
+        return steps if self.config.max_steps is None else min(steps, self.config.max_steps)
 
-    def why_over(self, state: TrainState) -> str:
+    def end_reason(self, state: TrainState) -> str:
         """Why the stage ends now; empty if it continues."""
         steps, seconds = self.limits(state)
         if state.stage_seconds >= seconds:
-            return "its time is used up"
+            return "time limit reached"
         if state.stage_step >= steps:
             has_all_epochs = state.stage_epoch >= self.config.epochs
-            return "all epochs done" if has_all_epochs else "its steps are used up"
+            return "all epochs done" if has_all_epochs else "step limit reached"
         if state.stale_validations >= self.config.patience:
             return f"{state.stale_validations} validations without a better P@1"
         return ""

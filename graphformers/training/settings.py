@@ -8,7 +8,7 @@ from graphformers.model.config import ModelConfig
 from graphformers.settings import SettingValue, setting, type_name
 from graphformers.training.objective import ObjectiveSettings
 
-# Settings of ModelConfig that a run may choose; the others are the backbone's own.
+# settings of ModelConfig that a run may choose; the backbone determines the others
 MODEL_SETTINGS = (
     "dropout",
     "attention_dropout",
@@ -21,7 +21,7 @@ MODEL_SETTINGS = (
     "pooling",
     "graph_token_scale",
 )
-# Settings that may change when a run is continued: they do not change its result.
+# settings that may change when a run is continued, because they do not change its result
 CHANGEABLE = (
     "chunk_size",
     "chunk_retry_steps",
@@ -34,9 +34,9 @@ CHANGEABLE = (
 
 @dataclass(frozen=True)
 class TrainConfig(ObjectiveSettings):
-    """How a model is trained.
+    """Settings of a training run.
 
-    The settings from `chunk_size` on change how a result is reached, the others the result.
+    The settings from `chunk_size` on do not change the result of a run; all others do.
 
     Example:
         >>> config = TrainConfig(epochs=5, batch_size=512, learning_rate=3e-4)
@@ -69,7 +69,7 @@ class TrainConfig(ObjectiveSettings):
 
     batch_size: int = setting(
         240,
-        "Pairs of a step, over all processes; the other pairs of a batch are the negatives.",
+        "Pairs of a step, over all processes; positives of other pairs serve as negatives.",
         at_least=2,
     )
     learning_rate: float = setting(1e-5, "Peak learning rate of Adam.", above=0)
@@ -92,11 +92,13 @@ class TrainConfig(ObjectiveSettings):
     beta2: float = setting(0.999, "Adam's decay rate of the mean square.", at_least=0, below=1)
     epsilon: float = setting(1e-8, "Adam's epsilon.", above=0)
     neighbor_gradients: bool = setting(
-        True, "Whether gradients flow through neighbours; a step without costs a third."
+        True,
+        "Whether gradients flow through neighbours; without, encoding them takes a third of the "
+        "time.",
     )
     neighbor_dropout: float = setting(
         0.0,
-        "Share of centres that keep a random number of their neighbours only.",
+        "Share of centres that use only a random number of their sampled neighbours.",
         at_least=0,
         at_most=1,
     )
@@ -126,12 +128,12 @@ class TrainConfig(ObjectiveSettings):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages of a run: on which texts each trains."""
+        """The texts that each stage of a run trains on: masked or clean."""
         return ("masked", "clean") if self.two_stage else ("clean",)
 
 
 def known_settings() -> dict[str, str]:
-    """The settings that recipes and --set may name, and the type of each."""
+    """The settings that recipes and --set may name, with their types."""
     model = [entry for entry in fields(ModelConfig) if entry.name in MODEL_SETTINGS]
     return {entry.name: type_name(entry.type) for entry in (*fields(TrainConfig), *model)}
 
@@ -139,7 +141,7 @@ def known_settings() -> dict[str, str]:
 def divide_settings(
     settings: Mapping[str, SettingValue],
 ) -> tuple[TrainConfig, dict[str, Any]]:
-    """The settings of the training, and those of the model."""
+    """Divides settings into those of the training and those of the model."""
     model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
     training: dict[str, Any] = {
         name: value for name, value in settings.items() if name not in MODEL_SETTINGS

@@ -7,10 +7,10 @@ process encoded them and however few pairs fit into memory at a time:
 2. `loss`: all processes exchange vectors; the loss gives the gradient of each vector;
 3. `backward`: from the gradients of vectors to those of parameters, chunk by chunk.
 
-With several chunks (gradient caching) the first part keeps no graph; the third computes each chunk
-again, under the same random numbers, and goes backward at once. Neighbours that several chunks
-share are encoded once in each part: their states are computed first, collect gradients from all
-chunks, and are walked backward last.
+With several chunks (gradient caching) the first part keeps no autograd graph. The third computes
+each chunk again, with the same random numbers, and runs it backward at once. Neighbours that
+several chunks share are encoded once in each part: their states are computed first and collect
+gradients from all chunks; the backward pass through them comes last.
 """
 
 from collections.abc import Callable
@@ -33,17 +33,17 @@ from graphformers.training.settings import TrainConfig
 
 Result = TypeVar("Result")
 
-# what random numbers are for, so that no two chunks share them
+# numbers that enter the seeds, so that neighbours and centres get different random numbers
 NEIGHBORS, CENTERS = 0, 1
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """What the network computes for the pairs of a chunk.
+    """The outputs of the network for the pairs of a chunk.
 
     Attributes:
         vectors_ND: (2 n, D) float32: vectors of n anchors, then of their positives.
-        extra_loss: What the network adds to the loss, summed over the pairs; few networks do.
+        extra_loss: A loss of the network's own, summed over the pairs; None for most networks.
     """
 
     vectors_ND: Tensor
@@ -56,7 +56,7 @@ class EncodedBatch:
 
     Attributes:
         states: States of the neighbours that are encoded once for all chunks.
-        chunks: Each chunk's vectors; with a graph if there is one chunk.
+        chunks: Each chunk's vectors; with an autograd graph if there is one chunk.
     """
 
     states: list[Tensor]
@@ -84,13 +84,13 @@ class TrainStep:
     def run(self, batch: TrainBatch, seed: int) -> Tensor:
         """Adds the gradients of the mean loss over the pairs of all processes.
 
-        When memory runs out, this process goes on in smaller chunks; what it exchanges with others
-        stays the same. If that happens in `backward`, the dropout of this one step differs between
-        the two passes.
+        When memory runs out, this process continues in smaller chunks; the tensors that it
+        exchanges with others stay the same. If that happens in `backward`, the dropout of this one
+        step differs between the two passes.
 
         Args:
             batch: The part of the batch that this process computes.
-            seed: All random numbers of the step come from it.
+            seed: Seeds all random numbers of the step.
 
         Returns:
             The mean loss, a scalar.
@@ -100,7 +100,7 @@ class TrainStep:
 
         def backward(part: TrainBatch) -> None:
             if part is not batch:
-                # what was computed in larger chunks is of no use; free it first
+                # Free the results of larger chunks, which are useless now.
                 encoded.chunks, encoded.states = [], []
                 encoded.states = self.neighbor_states(part, seed)
             self.backward(part, encoded, gradient_B2D, seed)
@@ -112,7 +112,7 @@ class TrainStep:
     def _until_it_fits(
         self, batch: TrainBatch, work: Callable[[TrainBatch], Result]
     ) -> tuple[TrainBatch, Result]:
-        """The batch in chunks for which memory suffices, and the result of the work on it."""
+        """Repeats work in smaller chunks until memory suffices; returns the batch and a result."""
         while True:
             with SuppressOutOfMemory():
                 return batch, work(batch)
@@ -121,7 +121,7 @@ class TrainStep:
             batch = self.loader.in_chunks(batch, self.loader.chunks.shrink(batch))
 
     def encode(self, batch: TrainBatch, seed: int) -> EncodedBatch:
-        """The vectors of all centres."""
+        """Computes the vectors of all centres."""
         states = self.neighbor_states(batch, seed)
         with torch.set_grad_enabled(len(batch.chunks) == 1):
             chunks = [
@@ -131,11 +131,11 @@ class TrainStep:
         return EncodedBatch(states, chunks)
 
     def neighbor_states(self, batch: TrainBatch, seed: int) -> list[Tensor]:
-        """States of the neighbours that are encoded once for all chunks, as leaves of the graph."""
+        """States of neighbours encoded once for all chunks, as leaves of the autograd graph."""
         if not batch.neighbors:
             return []
         is_training = self.model.training
-        # Without gradients nothing is learned from neighbours: dropout would only add noise.
+        # Without gradients nothing is learned through neighbours, and dropout would be mere noise.
         self.model.train(is_training and self.config.neighbor_gradients)
         with torch.no_grad():
             parts = [
@@ -144,7 +144,7 @@ class TrainStep:
             ]
         self.model.train(is_training)
         states = [torch.cat(layer) for layer in zip(*parts, strict=True)]
-        # in float32 at least: gradients from all chunks are summed in them
+        # in float32 at least, because gradients from all chunks are summed in them
         exact = [layer.to(torch.promote_types(layer.dtype, torch.float32)) for layer in states]
         return [layer.requires_grad_(self.config.neighbor_gradients) for layer in exact]
 
@@ -165,7 +165,7 @@ class TrainStep:
             return EncodedChunk(network.center_vectors(chunk.centers, needed, chunk.index))
 
     def loss(self, batch: TrainBatch, chunks: list[EncodedChunk]) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient for the vectors of this process.
+        """Computes the loss and its gradient for the vectors of this process.
 
         Returns:
             The mean loss over the pairs of all processes, and (B, 2, D): the gradients of the
@@ -180,9 +180,9 @@ class TrainStep:
         scored = F.normalize(all_K2D, dim=-1) if self.model.is_cosine else all_K2D
         num_pairs = sum(batch.sizes)
         own = slice(batch.first, batch.first + len(own_B2D))
-        loss = self._direction_loss(batch, scored[own, 0], scored[:, 1], asked=0)
+        loss = self._direction_loss(batch, scored[own, 0], scored[:, 1], query=0)
         if self.config.symmetric:
-            backward_loss = self._direction_loss(batch, scored[own, 1], scored[:, 0], asked=1)
+            backward_loss = self._direction_loss(batch, scored[own, 1], scored[:, 0], query=1)
             loss = (loss + backward_loss) / 2
         loss = loss / num_pairs
         (gradient_K2D,) = torch.autograd.grad(loss, all_K2D)
@@ -192,23 +192,23 @@ class TrainStep:
         return summed[-1], summed[:-1].view_as(gradient_K2D)[own]
 
     def _direction_loss(
-        self, batch: TrainBatch, anchor_BD: Tensor, key_KD: Tensor, asked: int
+        self, batch: TrainBatch, anchor_BD: Tensor, key_KD: Tensor, query: int
     ) -> Tensor:
-        """The loss of anchors (0) that look for positives, or of positives (1) for anchors."""
+        """The loss with anchors as queries (0), or with positives as queries (1)."""
         frequency_K2 = batch.log_frequency_K2
         return link_loss(
             anchor_BD,
             key_KD,
             batch.first,
             self.config.temperature,
-            batch.false_negatives[asked],
-            None if frequency_K2 is None else frequency_K2[:, 1 - asked],
+            batch.false_negatives[query],
+            None if frequency_K2 is None else frequency_K2[:, 1 - query],
         )
 
     def backward(
         self, batch: TrainBatch, encoded: EncodedBatch, gradient_B2D: Tensor, seed: int
     ) -> None:
-        """Adds the gradients of parameters, given those of vectors."""
+        """Adds the gradients of the parameters, given those of the vectors."""
         kept = encoded.chunks.pop() if len(batch.chunks) == 1 and encoded.chunks else None
         for i, chunk in enumerate(batch.chunks):
             found = kept or self._encode_chunk(chunk, encoded.states, mix_seed(seed, CENTERS, i))
@@ -223,7 +223,7 @@ class TrainStep:
             self._backward_neighbors(batch, encoded.states, seed)
 
     def _backward_neighbors(self, batch: TrainBatch, states: list[Tensor], seed: int) -> None:
-        """Encodes the neighbours again, and passes on the gradients that their states collected."""
+        """Encodes the neighbours again, and runs backward from the gradients of their states."""
         start = 0
         for i, texts in enumerate(batch.neighbors):
             stop = start + texts.num_nodes
@@ -231,12 +231,12 @@ class TrainStep:
                 found = self._encode_neighbors(texts, mix_seed(seed, NEIGHBORS, i))
                 gradients = []
                 for layer in states:
-                    assert layer.grad is not None, "every layer's states are read"
+                    assert layer.grad is not None, "the states of every layer are used"
                     gradients.append(layer.grad[start:stop].to(found[0].dtype))
                 torch.autograd.backward(found, gradients)
             start = stop
 
 
 def mix_seed(*parts: int) -> int:
-    """One seed from several numbers."""
+    """Combines several numbers into one seed."""
     return int(mix(*parts)) >> 1

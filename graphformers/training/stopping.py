@@ -1,4 +1,4 @@
-"""Stopping a run by a signal, without losing what it has computed."""
+"""StopSignal: stops a run at the end of a step, so that it can be saved."""
 
 import logging
 import os
@@ -11,7 +11,8 @@ from types import FrameType
 
 logger = logging.getLogger(__name__)
 
-# A signal to a whole job arrives twice: from its sender and from torchrun.
+# A signal to a whole job arrives twice, from its sender and from torchrun. Only one that comes
+# later than this is a second signal.
 REPEAT_SECONDS = 2.0
 
 
@@ -28,7 +29,7 @@ class StopSignal:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """A context in which signals are caught; they can be only in the main thread."""
+        """A context in which signals are caught, if it is entered in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainResult(Result):
-    """How a run ended.
+    """The result of a training run.
 
     Attributes:
-        valid: Validation P@1 of the model that was kept.
+        valid: Validation P@1 of the best model.
         steps: Optimizer steps.
         seconds: Seconds of training, without validation.
         history: The entries of the training log.
@@ -93,12 +93,12 @@ class Trainer:
         split: The split, or a split folder.
         config: The settings; by default those of the paper.
         output: The folder for the trained model. With it a run that was stopped or killed
-            continues when `train` is called again with the same arguments; until it has ended, it
-            is kept in OUTPUT.training.
-        backbone: What the model was made from; recorded with the trained model.
+            continues when `train` is called again with the same arguments. The unfinished run is in
+            OUTPUT.training.
+        backbone: The backbone that the model was made from; recorded with the trained model.
 
     Raises:
-        GraphFormersError: Settings that do not fit the model or the split.
+        GraphFormersError: The settings do not fit the model or the split.
 
     Example:
         >>> trainer = Trainer(model, split, TrainConfig(max_steps=4, batch_size=8), "trained.model")
@@ -136,8 +136,8 @@ class Trainer:
         inputs = self.model.network.inputs(self.model.config)
         if inputs.joint and not self.config.neighbor_gradients:
             raise GraphFormersError(
-                "neighbor_gradients=false is not for bidirectional models: their neighbours read "
-                "each other"
+                "neighbor_gradients=false given for a bidirectional model, which encodes centres "
+                "and neighbours jointly; leave it out"
             )
 
     def train(self, *, force: bool = False) -> TrainResult:
@@ -150,7 +150,7 @@ class Trainer:
             force: Start anew, and replace a finished model.
 
         Returns:
-            How the run ended.
+            Validation score, steps and history.
 
         Raises:
             GraphFormersError: The output exists; the folder holds a run with other settings; the
@@ -167,7 +167,7 @@ class Trainer:
     def start(
         self, folder: RunFolder | None = None, *, force: bool = False
     ) -> Iterator[TrainingRun]:
-        """A context in which the processes have joined and a run is ready to make steps.
+        """A context with a run that is ready to make steps, in all processes of torchrun.
 
         `train` uses it; call it to make single steps.
 
@@ -176,7 +176,7 @@ class Trainer:
             force: Start anew where the folder holds an unfinished run.
 
         Returns:
-            A context manager that gives the run.
+            A context manager that yields the run.
 
         Example:
             >>> with Trainer(model, split).start() as run:
@@ -194,13 +194,13 @@ class Trainer:
                     run.close()
 
     def _finish(self, run: TrainingRun) -> TrainResult:
-        """Writes the trained model and removes what only an unfinished run needs."""
+        """Writes the trained model and removes the files of the unfinished run."""
         state, entries = run.state, run.log.entries
         start = state.start if state.start >= 0 else None
         if state.best < state.start:
             logger.info(
-                f"training made it worse: valid P@1 {state.best:.4f} at best, {state.start:.4f} "
-                f"before; {ADVICE}"
+                f"training made the model worse: best valid P@1 {state.best:.4f}, before training "
+                f"{state.start:.4f}; {ADVICE}"
             )
         if self.output is not None and run.folder is not None:
             made = {
@@ -226,7 +226,7 @@ def make_trainer(
     settings: Mapping[str, SettingValue] | None = None,
     device: str | None = None,
 ) -> Trainer:
-    """A trainer as the command line makes it, from a recipe's settings.
+    """Makes a trainer from settings by name, as the command line does.
 
     Args:
         split: The pairs to train on.
@@ -251,7 +251,7 @@ def make_trainer(
                 f"backbone instead"
             )
         config, changes = divide_settings(settings_for(model.config.method, settings or {}))
-        # it is part of the initial weights alone
+        # It matters only for the initial weights.
         changes.pop("graph_token_scale", None)
         for name, value in changes.items():
             if getattr(model.config, name) != value:
@@ -272,9 +272,9 @@ def make_trainer(
 
 
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Raises early what the end of a run would raise: the output exists or cannot be written.
+    """Raises an error before training if the output exists or cannot be written.
 
-    A finished model may be replaced by a run that continues.
+    A run that continues may replace a finished model.
     """
     if output is not None:
         check_writable(output, "model", force=force or RunFolder(output).exists())

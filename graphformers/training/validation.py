@@ -1,4 +1,4 @@
-"""Validation: the ranking of the validation questions by the model as it is."""
+"""Validation: ranks the validation questions by the model in its present state."""
 
 import time
 from itertools import pairwise
@@ -9,7 +9,7 @@ import torch
 from graphformers.batching.tokens import TokenCache
 from graphformers.data.arrays import Array, equal_parts
 from graphformers.evaluation.metrics import METRICS
-from graphformers.evaluation.ranking import asked_nodes, rank_listed
+from graphformers.evaluation.ranking import question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkQuestions, LinkSplit
@@ -24,10 +24,10 @@ class Validation:
 
     Args:
         model: The model that is trained.
-        split: Its validation questions are asked.
-        max_questions: Questions at most; they are spread evenly over those of the split.
+        split: The split with the validation questions.
+        max_questions: Questions, at most; they are spread evenly over those of the split.
         tokens: The tokens of all texts.
-        world: The processes, each of which encodes a part of the nodes.
+        world: The processes; each encodes a part of the nodes.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Validation:
         count = len(split.valid)
         chosen = np.linspace(0, count - 1, min(count, max_questions)).astype(np.int64)
         self.questions = LinkQuestions(split.valid.pairs[chosen], split.valid.candidates[chosen])
-        self.nodes = asked_nodes(self.questions)
+        self.nodes = question_nodes(self.questions)
         self.model = model
         self.world = world
         self._graph = split.graph
@@ -49,7 +49,7 @@ class Validation:
         self._sampler = split.sampler(model.config.num_neighbors)
 
     def measure(self) -> dict[str, float]:
-        """P@1, NDCG and MRR; the same on every process."""
+        """Computes P@1, NDCG and MRR; they are the same on every process."""
         edges = equal_parts(len(self.nodes), self.world.size)
         sizes = [b - a for a, b in pairwise(edges)]
         own = self.nodes[edges[self.world.rank] : edges[self.world.rank + 1]]
@@ -57,7 +57,7 @@ class Validation:
         gathered = self.world.gather(vectors, sizes).cpu().numpy()
         scores = VectorScores(gathered, self.nodes, cosine=self.model.is_cosine)
         ranks = rank_listed(scores, self.questions)
-        # Rounding may differ between machines; all must take the same decisions.
+        # Rounding may differ between machines, but all processes must decide alike.
         return self.world.share_json(
             {name: float(METRICS[name](ranks).mean()) for name in MEASURED}
         )

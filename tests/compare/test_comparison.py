@@ -30,7 +30,7 @@ from graphformers.compare.verdict import verdict
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors
 from graphformers.evaluation.metrics import METRICS, Ranks, hits_at, register_metric
-from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
+from graphformers.evaluation.ranking import evaluate, question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.files import held
 from graphformers.model.encoder import GraphFormers
@@ -175,7 +175,7 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
             assert len({tuple(ranks.better.tolist()) for ranks in expected.values()}) == len(
                 expected
             )
-    nodes = asked_nodes(settings.split.test)
+    nodes = question_nodes(settings.split.test)
     plain = VectorScores(
         sentence_vectors(settings.source, settings.split.graph, nodes, 10, "cpu"),
         nodes,

@@ -81,10 +81,8 @@ def test_late_links_between_new_nodes_are_left_out() -> None:
     assert found == {frozenset(pair[:2]) for pair in asked}
     assert len(split.train) == len(old)
     assert not len(split.indices[split.indptr[-2] : split.indptr[-1]])  # nothing is known of b0
-    assert (
-        split.notes[0]
-        == "4 late links are neither trained on nor asked: 4 with an end that has no earlier links"
-    )
+    unused = "4 late links are neither trained on nor held out"
+    assert split.notes[0] == f"{unused}: 4 with an end that has no earlier links"
 
 
 def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
@@ -97,13 +95,13 @@ def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
     tied = sum(times[frozenset(pair)] == earliest for pair in split.train.tolist())
     assert tied
     said = (
-        f"{tied} links left for training are of the same time as the "
-        f"earliest link that is asked ({earliest:.0f})"
+        f"{tied} links left for training have the same time as the "
+        f"earliest held-out link ({earliest:.0f})"
     )
     assert split.notes[0] == said
     distinct = build_graph(graph.nodes, *ends, times=list(range(len(ends[0]))))
     notes = split_links(distinct, valid=30, test=40, held_out="latest-links", candidates=10).notes
-    assert not any("of the same time" in note for note in notes)
+    assert not any("have the same time" in note for note in notes)
 
 
 def test_a_pair_is_as_old_as_its_first_edge_and_a_save_keeps_it(tmp_path: Path) -> None:

@@ -72,12 +72,12 @@ def test_a_pooling_that_is_not_followed_is_told(
     config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
     sentence_vectors(backbone, make_graph(), np.array([1, 2]), device="cpu")
     assert (
-        "its pooling max_tokens is not supported; its token vectors are averaged instead"
+        "pooling max_tokens is not supported; the mean of the token vectors is used instead"
         in caplog.text
     )
 
 
-def test_a_graph_without_the_asked_nodes_gives_nothing() -> None:
+def test_a_graph_without_the_nodes_of_questions_gives_nothing() -> None:
     graph: TextGraph = make_graph()
     assert sentence_vectors("minilm", graph, np.zeros(0, dtype=np.int64), device="cpu").shape == (
         0,

@@ -57,7 +57,7 @@ def test_rows_are_found_by_id(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", ids=np.array(graph.ids_of(order)), vectors=everyone[order])
     with pytest.raises(
         GraphFormersError,
-        match=rf"v.npz: the vector of '{graph.ids_of([50])[0]}' holds .* not finite",
+        match=rf"v.npz: the vector of '{graph.ids_of([50])[0]}' contains .* not finite",
     ):
         external_scores(tmp_path / "v.npz", graph, nodes)
 
@@ -91,7 +91,9 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
     ):
         read_vectors(tmp_path / "f.npz")
     np.savez(tmp_path / "g.npz", id=np.array(["a"]), vectors=VECTORS[:1])
-    with pytest.raises(GraphFormersError, match=r"g\.npz: arrays id, vectors, none called ids"):
+    with pytest.raises(
+        GraphFormersError, match=r"g\.npz: arrays id, vectors found, ids is missing"
+    ):
         read_vectors(tmp_path / "g.npz")
     np.savez(tmp_path / "i.npz", ids=np.array(IDS), vectors=VECTORS * 1j)
     with pytest.raises(GraphFormersError, match=r"i\.npz: vectors of complex numbers"):
@@ -100,7 +102,8 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
         pa.table({"id": IDS, "embedding": VECTORS.tolist()}), tmp_path / "h.parquet"
     )
     with pytest.raises(
-        GraphFormersError, match=r"h\.parquet: columns id, embedding, none called vector; expected"
+        GraphFormersError,
+        match=r"h\.parquet: columns id, embedding found, vector is missing; expected",
     ):
         read_vectors(tmp_path / "h.parquet")
 

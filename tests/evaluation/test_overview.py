@@ -11,7 +11,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
 from graphformers.evaluation.metrics import METRICS, hits_at, register_metric
 from graphformers.evaluation.overview import evaluate_with_baselines, overview
-from graphformers.evaluation.ranking import asked_nodes, evaluate, rank_listed
+from graphformers.evaluation.ranking import evaluate, question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.splits.split import LinkSplit, split_links
 from tests.conftest import make_graph
@@ -47,7 +47,7 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
             *(name.format(5) for name in TITLES.values()),
         ]
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
-    nodes = asked_nodes(split.test)
+    nodes = question_nodes(split.test)
     plain = VectorScores(
         sentence_vectors("minilm", split.graph, nodes, device="cpu"), nodes, cosine=True
     )

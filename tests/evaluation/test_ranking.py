@@ -11,10 +11,10 @@ from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import (
-    asked_nodes,
     evaluate,
     in_batch,
     model_scores,
+    question_nodes,
     rank,
     rank_all,
     rank_listed,
@@ -50,7 +50,7 @@ def naive_ranks(vectors: Array, nodes: Array, asked: LinkQuestions, cosine: bool
 @pytest.mark.parametrize("cosine", [False, True])
 def test_ranks_are_those_of_a_naive_loop(cosine: bool) -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1)
-    nodes = asked_nodes(split.test)
+    nodes = question_nodes(split.test)
     vectors = np.random.default_rng(0).normal(size=(len(nodes), 12)).astype(np.float32)
     three_questions = 4 * 12 * split.test.candidates.shape[1] * 3
     scorer = VectorScores(vectors, nodes, cosine=cosine, gather_bytes=three_questions)
@@ -61,7 +61,7 @@ def test_ranks_are_those_of_a_naive_loop(cosine: bool) -> None:
 
 def test_equal_vectors_are_tied_wherever_they_stand() -> None:
     split = split_links(make_graph(), valid=0.1, test=0.1)
-    nodes = asked_nodes(split.test)
+    nodes = question_nodes(split.test)
     one = torch.randn(37, generator=torch.Generator().manual_seed(0)).numpy()
     found = rank_listed(VectorScores(np.tile(one, (len(nodes), 1)), nodes), split.test)
     assert METRICS["P@1"](found).mean() == pytest.approx(
@@ -188,7 +188,7 @@ def test_a_model_that_compares_by_cosine_is_evaluated_so() -> None:
 def test_other_neighbours_give_other_scores() -> None:
     split, model = split_links(make_graph(), valid=0.1, test=0.1), make_model()
     alone = model_scores(model, split, split.test, sampler=split.sampler(0))
-    nodes = asked_nodes(split.test)
+    nodes = question_nodes(split.test)
     assert alone.listed(nodes[:1], nodes[None, :3]) == pytest.approx(
         VectorScores(model.encode(split.graph.texts_of(nodes)), nodes).listed(
             nodes[:1], nodes[None, :3]
@@ -202,7 +202,7 @@ def test_wrong_inputs() -> None:
     with pytest.raises(
         GraphFormersError, match=r"3 vectors of shape \(4,\) given, expected one each for"
     ):
-        VectorScores(np.zeros((3, 4), dtype=np.float32), asked_nodes(split.test))
+        VectorScores(np.zeros((3, 4), dtype=np.float32), question_nodes(split.test))
     with pytest.raises(GraphFormersError, match="not finite"):
         VectorScores(np.array([[1.0, np.nan]]))
     with pytest.raises(GraphFormersError, match=r"no protocol 'ful'; .*full"):
@@ -269,4 +269,4 @@ def test_a_model_of_another_split_is_reported(
     evaluate(tmp_path / "t.model", tmp_path / "own.split")
     assert "another split" not in caplog.text
     evaluate(tmp_path / "t.model", other)
-    assert "t.model: was trained on another split." in caplog.text
+    assert "t.model: trained on another split." in caplog.text

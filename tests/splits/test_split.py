@@ -142,7 +142,7 @@ def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
     [
         ([1.0, None], "is empty for 100 nodes"),
         ([1.0, float("nan")], "is empty for 100 nodes"),
-        (["2001", "unknown"], "is text that is no date"),
+        (["2001", "unknown"], "holds text other than dates"),
         ([5, 5], "has the same value for every node"),
         ([True, False], "holds bool, expected numbers or dates"),
     ],
@@ -171,7 +171,7 @@ def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> Non
     )
     assert known
     assert split.notes[0] == (
-        f"{known} known nodes are of the same year as the earliest of those that ask ({earliest})"
+        f"{known} known nodes have the same year as the earliest anchor ({earliest})"
     )
 
 
@@ -320,7 +320,7 @@ def test_a_small_graph_gets_as_many_candidates_as_fit(graph: TextGraph, tmp_path
         [a for a, _ in full],
         [b for _, b in full],
     )
-    with pytest.raises(GraphFormersError, match="some question has no possible negative"):
+    with pytest.raises(GraphFormersError, match="a question has no possible negative"):
         split_links(dense, valid=0.1, test=0.1)
 
 
@@ -368,10 +368,10 @@ def test_the_questions_of_a_hub_are_left_out(num_nodes: int, held_out: str) -> N
         assert max(when[pair] for pair in unordered(split.train)) <= earliest
         unused = graph.num_pairs - len(asked) - len(split.train)
         assert any(
-            note.startswith(f"{unused:,} late links are neither trained on nor asked")
+            note.startswith(f"{unused:,} late links are neither trained on nor held out")
             for note in split.notes
         )
-        assert any(f"{lost:,} for want of negatives" in note for note in split.notes)
+        assert any(f"{lost:,} with too few possible negatives" in note for note in split.notes)
     else:
         assert 0 in split.held_out_nodes
 
@@ -437,7 +437,7 @@ def test_possible_negatives_are_those_that_are_listed() -> None:
 
 
 def test_few_questions_are_told(graph: TextGraph) -> None:
-    rough = "scores from these are rough (--valid and --test say how many)"
+    rough = "their scores are imprecise; --valid and --test ask for more"
     assert split_links(graph, valid=29, test=1, candidates=20).notes == (
         f"few questions, 29 valid and 1 test: {rough}",
     )

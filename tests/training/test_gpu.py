@@ -39,4 +39,4 @@ def test_when_memory_runs_out_chunks_get_smaller(caplog: pytest.LogCaptureFixtur
         trainer.train()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert "pairs of a batch are computed at a time now" in caplog.text
+    assert "pairs of a batch are computed at a time" in caplog.text

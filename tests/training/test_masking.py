@@ -98,7 +98,7 @@ def test_settings_are_checked() -> None:
     for wrong in (
         {"share": 0},
         {"share": 1.5},
-        {"longest": 0},
+        {"max_length": 0},
         {"stop": 0},
         {"special_tokens": tuple(range(VOCAB))},
     ):

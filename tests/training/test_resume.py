@@ -222,8 +222,8 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
         (["--set", "max_tokens=8"], "max_tokens=10 is part of this model and cannot be changed"),
         (
             ["--config", "missing.toml"],
-            "missing.toml: No such file or directory, expected a .toml file or one of ours: dblp, "
-            "minilm",
+            "missing.toml: No such file or directory, expected a .toml file or a built-in "
+            "recipe: dblp, minilm",
         ),
     ],
 )

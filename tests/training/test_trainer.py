@@ -147,7 +147,8 @@ def test_training_that_makes_a_model_worse_says_so(
     assert result.start == good > result.valid
     assert f"before training: valid P@1 {good:.4f}" in told
     assert (
-        f"training made it worse: valid P@1 {result.valid:.4f} at best, {good:.4f} before" in told
+        f"training made the model worse: best valid P@1 {result.valid:.4f}, before training "
+        f"{good:.4f}" in told
     )
     assert training_of(tmp_path / "worse.model")["valid"]["start"] == good
     unmeasured = Trainer(make_model(), SPLIT, quick(epochs=1, validate_start=False)).train()
@@ -351,9 +352,9 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
     told = [message for message in caplog.messages if "memory" in message]
     assert [line.partition(":")[0] for line in told] == [
         "out of GPU memory",
-        "the GPU's memory is enough for all pairs of a batch at a time again",
+        "the GPU's memory again suffices for all pairs of a batch at a time",
     ]
-    assert "16 pairs of a batch are computed at a time now" in told[0]
+    assert "from now on 16 pairs of a batch are computed at a time" in told[0]
     assert trainer.last.loader.chunks.current is None
 
 
@@ -527,7 +528,7 @@ def test_a_disk_without_room_is_told_before_the_first_step(
 
 def test_what_cannot_be_trained_is_said() -> None:
     with pytest.raises(
-        GraphFormersError, match="neighbor_gradients=false is not for bidirectional models"
+        GraphFormersError, match="neighbor_gradients=false given for a bidirectional model"
     ):
         Trainer(make_model(direction="bidirectional"), SPLIT, quick(neighbor_gradients=False))
 
@@ -551,8 +552,8 @@ def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for() -> None:
     assert "batch_size=64" not in shown
     alone = forecast(Trainer(make_model(method="plm"), SPLIT, quick()))
     shown = str(replace(alone, seconds_at_most=1e6).as_table())
-    assert "for less" in shown
-    assert "neighbor" not in shown.partition("for less")[2]
+    assert "faster with" in shown
+    assert "neighbor" not in shown.partition("faster with")[2]
     large = {"batch_size": 512, "num_neighbors": 20, "neighbor_gradients": True}
     shown = str(replace(found, steps_at_most=5000, settings=large).as_table())
     assert (
@@ -632,9 +633,9 @@ def test_a_forecast_of_slow_steps_is_short_and_has_advice() -> None:
     assert forecast(Trainer(make_model(), SPLIT, quick())).steps_tried == 4
     found = forecast(Trainer(make_model(), SPLIT, quick()), max_seconds=0.0)
     assert found.steps_tried == 2
-    assert "for less" not in str(found.as_table())
+    assert "faster with" not in str(found.as_table())
     long = str(replace(found, seconds_at_most=3600.0).as_table())
-    assert "for less      --set neighbor_gradients=false" in long
+    assert "faster with   --set neighbor_gradients=false" in long
 
 
 def states(schedule: Schedule, steps: int) -> list[float]:
