@@ -1,21 +1,21 @@
-"""Packed rows against padding, and the shape of the paper's Table 5; prints JSON.
+"""Speed of packed rows compared with padding, and the paper's Table 5; prints JSON.
 
-BERT-base in bfloat16 on a GPU, MiniLM's shape in float32 on a CPU, and texts of few words there:
+BERT-base in bfloat16 on a GPU, MiniLM's shape in float32 on a CPU, and short texts on a CPU:
 
     python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json
     python benchmarks/encode.py --texts arxiv9196/nodes.parquet --tokenizer tokenizer.json --small
     python benchmarks/encode.py --tokenizer tokenizer.json --small --max-tokens 32 128 512
 
-Weights are random: speed does not depend on them. All variants run the same layers, compiled, in
-one process, on batches that lie on the device already:
+Weights are random; speed does not depend on them. All variants run the same compiled layers in one
+process, on batches that are already on the device:
 
-- packed: rows of 128 tokens, several nodes to a row;
-- padded: one node to a row, as wide as the longest of the batch, in the order of the file, as the
+- packed: rows of 128 tokens, several nodes per row;
+- padded: one node per row, as wide as the longest of the batch, in the order of the file, as the
   2021 code pads;
-- sorted: the same, nodes sorted by length first.
+- sorted: as padded, with nodes sorted by length first.
 
 Useful work counts real tokens only: for each layer the projections, the MLP and attention over the
-node's own tokens; of the last layer keys and values of all tokens, the rest for [CLS] alone.
+node's own tokens; in the last layer keys and values of all tokens, the rest for [CLS] only.
 """
 
 import argparse
@@ -106,7 +106,8 @@ def compare_padding(
     model = make_model(shape, tokenizer, device)
     results: dict[str, Any] = {"nodes": len(nodes), "mean_tokens": float(lengths.mean())}
     for variant in ("packed", "padded", "sorted"):
-        torch._dynamo.reset()  # every variant is compiled for itself
+        # Every variant is compiled separately.
+        torch._dynamo.reset()
         ordered = nodes[np.argsort(lengths, kind="stable")] if variant == "sorted" else nodes
         batches = make_batches(cache, ordered, size, variant, device)
 
@@ -136,8 +137,9 @@ def compare_padding(
 def few_words(
     tokenizer: Tokenizer, shape: str, device: torch.device, most: list[int], count: int = 2000
 ) -> list[dict[str, Any]]:
-    """Texts/s of `encode`, not compiled, by the number of tokens that a text may have: short ones,
-    and one long one in 50.
+    """Texts/s of `encode`, not compiled, for several values of max_tokens.
+
+    Texts are short, or short with one long text in 50.
     """
     short = [f"short {i}" for i in range(count)]
     mixed = [
@@ -176,7 +178,7 @@ def main() -> None:
         "--nodes",
         type=int,
         default=None,
-        help="how many nodes to encode; all on a GPU, 2,000 on a CPU",
+        help="number of nodes to encode; all on a GPU, 2,000 on a CPU",
     )
     parser.add_argument(
         "--neighbours",
@@ -189,7 +191,7 @@ def main() -> None:
         "--max-tokens",
         type=int,
         nargs="+",
-        help="read texts of few words with models that may read so many tokens",
+        help="encode short texts with models of these values of max_tokens",
     )
     chosen = parser.parse_args()
     if not chosen.texts and not chosen.max_tokens:

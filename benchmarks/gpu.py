@@ -1,16 +1,16 @@
-"""Measures again every figure that the README quotes from a GPU; writes results/*_h200.json.
+"""Measures all GPU figures that the README quotes; writes results/*_h200.json.
 
-`make` runs on any machine and writes what the parts need; `run` runs them on the GPU:
+`make` runs on any machine and writes the inputs of all parts; `run` runs the parts on the GPU:
 
     python benchmarks/gpu.py make FOLDER --graphs arxiv9196 debian_src
     python benchmarks/gpu.py run FOLDER --commit HASH -o results --limit 570
     python benchmarks/gpu.py run FOLDER --commit HASH --part encode --part train -o results
 
-FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and what
-the 2021 code reached on the same GPU as reference.jsonl (see train.py). A part that is done at this
-commit is not done again, and none is begun that would not end within the limit, so that the same
-command goes on another time. While the tests run, which need little of the CPU, the graphs of
-millions of titles are made.
+FOLDER holds a tokenizer.json, the graphs as Parquet files, MiniLM's weights in float16, and the
+results of the 2021 code on the same GPU as reference.jsonl (see train.py). Parts that are done at
+this commit are skipped, and a part is started only if it ends within the limit; the same command
+continues later. The graphs of millions of titles are generated while the tests run, which need
+little CPU time.
 """
 
 import argparse
@@ -27,19 +27,21 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-STACKS = "45"  # seconds between two looks at where a benchmark stands
-# graphs that parts embed
+# interval in seconds at which stacks are printed
+STACKS = "45"
+# options that generate the graphs that parts embed
 MADE = (("--make", "300000", "1000000", "5000000"), ("--links", "64", "--make", "150000"))
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some commands, and where their JSON goes: a key of a file of results, or the whole of it."""
+    """A benchmark's command, and the file of results and the key to which its JSON is written."""
 
     file: str
     key: str
     words: tuple[str, ...]
-    seconds: int  # that it takes on an H200, at most
+    # the longest time it takes on an H200
+    seconds: int
 
     def command(self, folder: Path) -> list[str]:
         return [
@@ -54,10 +56,10 @@ class Part:
 TOKENIZER = ("--tokenizer", "@tokenizer.json")
 REFERENCE = ("--reference", "@reference.jsonl")
 EMBED = ("benchmarks/embed.py", *TOKENIZER, "--folder", "@made", "--stacks", STACKS)
-# others import what the machine of a GPU may lack
+# Other tests import packages that a machine with a GPU may lack.
 TESTS = tuple(f"tests/{part}/test_gpu.py" for part in ("model", "training", "embedding"))
-# most of their time is compiling; pytest-benchmark, where it is installed, complains of several
-# processes
+# Tests run in several processes, since most of their time is compiling. pytest-benchmark, if
+# installed, does not support this.
 AT_ONCE = ("-n", "6", "-p", "no:benchmark") if importlib.util.find_spec("xdist") else ()
 PARTS = {
     "tests": Part(
@@ -114,7 +116,7 @@ PARTS = {
 
 
 def make(folder: Path, graphs: Sequence[Path]) -> None:
-    """What all parts need, but for the reference; small enough to be sent around."""
+    """Writes the inputs of all parts but the reference; they are small enough to be copied."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -142,8 +144,9 @@ def make(folder: Path, graphs: Sequence[Path]) -> None:
 
 
 def make_splits(folder: Path) -> None:
-    """Graphs and splits of all tables there are; they are made in seconds and five times as
-    large.
+    """Makes graphs and splits of all tables.
+
+    They are not made by `make`: making them takes seconds, and they are five times as large.
     """
     from graphformers import read_graph, split_links
 
@@ -157,10 +160,11 @@ def make_splits(folder: Path) -> None:
 
 
 def run(folder: Path, chosen: argparse.Namespace) -> list[str]:
-    """Runs the chosen parts one after the other; gives those that are not done."""
+    """Runs the chosen parts one after the other; returns those that are not done."""
     import torch
 
-    began, folder = time.monotonic(), folder.resolve()  # the parts run in the repository
+    # The path is made absolute, since the parts run in the repository.
+    began, folder = time.monotonic(), folder.resolve()
     os.environ["PYTHONPATH"] = str(HERE.parent)
     make_splits(folder)
     chosen.output.mkdir(parents=True, exist_ok=True)
@@ -185,8 +189,8 @@ def run(folder: Path, chosen: argparse.Namespace) -> list[str]:
         elif name != "tests":
             for process in making:
                 process.wait()
-        # what is fastest for small tensors beside other work is not to be found again by those that
-        # are measured
+        # A cache of its own for the tests: measured parts must not use kernels that were tuned for
+        # small tensors while other processes ran.
         apart = (
             {"TORCHINDUCTOR_CACHE_DIR": str(folder / "made" / "cache")} if name == "tests" else {}
         )
@@ -210,7 +214,7 @@ def place_of(output: Path, part: Part) -> Path:
 
 
 def kept(output: Path, part: Part) -> dict[str, Any]:
-    """What stands in a part's file, if there is one."""
+    """The content of a part's file; empty if there is none."""
     place = place_of(output, part)
     return dict(json.loads(place.read_text())) if place.is_file() else {}
 
@@ -221,7 +225,7 @@ def is_done(output: Path, part: Part, commit: str) -> bool:
 
 
 def keep(output: Path, part: Part, printed: str, made: dict[str, str]) -> None:
-    """Puts what a part printed into its file, beside what other parts have put there."""
+    """Adds the output of a part to its file, which may hold results of other parts."""
     found = kept(output, part)
     found["commands"] = found.get("commands", {}) | {part.key: part.shown()}
     found["machine"] = made["machine"]
@@ -231,7 +235,7 @@ def keep(output: Path, part: Part, printed: str, made: dict[str, str]) -> None:
 
 
 def parsed(printed: str) -> Any:
-    """One JSON value, JSON values line by line, or the last line of what was printed."""
+    """Parses output as one JSON value or one per line; otherwise returns its last line."""
     try:
         return json.loads(printed)
     except json.JSONDecodeError:
@@ -244,7 +248,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    making = commands.add_parser("make", help="makes what the parts need")
+    making = commands.add_parser("make", help="writes the inputs of all parts")
     making.add_argument("folder", type=Path)
     making.add_argument(
         "--graphs",
@@ -253,7 +257,7 @@ def main() -> None:
         required=True,
         help="folders with nodes.parquet and edges.parquet",
     )
-    running = commands.add_parser("run", help="measures")
+    running = commands.add_parser("run", help="runs parts and writes their results")
     running.add_argument("folder", type=Path)
     running.add_argument(
         "--part",
@@ -261,7 +265,7 @@ def main() -> None:
         choices=list(PARTS),
         help="by default all that are not done at this commit",
     )
-    running.add_argument("--commit", required=True, help="what is measured")
+    running.add_argument("--commit", required=True, help="the commit that is measured")
     running.add_argument("-o", "--output", type=Path, required=True)
     running.add_argument(
         "--limit", type=float, default=float("inf"), help="seconds within which everything ends"
@@ -272,7 +276,7 @@ def main() -> None:
         return
     missing = run(chosen.folder, chosen)
     if missing:
-        sys.exit(f"not done: {', '.join(missing)}; the same command goes on")
+        sys.exit(f"not done: {', '.join(missing)}; run the same command to continue")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
-"""A graph of five million titles and forty million links: made as files, imported, loaded, sampled,
-tokenised; prints JSON.
+"""Time to import, load, sample and tokenise a graph of five million titles; prints JSON.
 
     python benchmarks/graph_scale.py                     # 5 million nodes, 40 million edges, CSV
     python benchmarks/graph_scale.py --nodes 1000000 --edges 8000000 --format parquet --folder
       /tmp/million --keep
 
 Titles are drawn from the words of the standard library's docstrings by Zipf's law; the degrees
-follow a power law. Import runs as the user would run it, in a process of its own, whose peak memory
-is measured.
+follow a power law. `graphformers import` runs in a separate process, whose peak memory is measured.
 """
 
 import argparse

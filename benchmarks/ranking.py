@@ -1,11 +1,10 @@
-"""Full filtered ranking on a made graph: anchors against millions of nodes; prints JSON.
+"""Full filtered ranking of millions of nodes in a generated graph; prints JSON.
 
     python benchmarks/ranking.py --nodes 5000000 --anchors 2000      # on a CPU
     python benchmarks/ranking.py --nodes 5000000 --anchors 100000    # on a GPU
 
-Vectors are random float32 in a memory-mapped file, links random. Memory is what the process holds
-at its peak beyond the vectors, which are read from the file and may be dropped by the system at any
-time.
+Vectors are random float32 in a memory-mapped file, links are random. The reported memory is the
+peak of the process without the vectors, whose pages the system may drop at any time.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from graphformers.model.compute import choose_device
 
 
 def make_graph(num_nodes: int, num_pairs: int) -> TextGraph:
-    """Links alone: ranking does not look at texts."""
+    """A graph without texts, which ranking does not use."""
     draw = np.random.default_rng(0)
     ends = draw.integers(0, num_nodes, (2, num_pairs)).astype(np.int32)
     indptr, indices = compressed_rows(
@@ -38,9 +37,7 @@ def make_graph(num_nodes: int, num_pairs: int) -> TextGraph:
 
 
 def make_vectors(path: Path, num_nodes: int, size: int) -> np.ndarray:  # type: ignore[type-arg]
-    """(num_nodes, size) float32 in a file; what was written is no part of the process's memory
-    afterwards.
-    """
+    """(num_nodes, size) float32, in a memory-mapped file that does not count as memory."""
     draw = np.random.default_rng(1)
     with path.open("wb") as file:
         for start in range(0, num_nodes, 100_000):
@@ -51,7 +48,7 @@ def make_vectors(path: Path, num_nodes: int, size: int) -> np.ndarray:  # type: 
 
 
 class Watch:
-    """The most anonymous memory the process held: pages of mapped files are not its own."""
+    """Measures the peak of the process's anonymous memory, without pages of mapped files."""
 
     def __init__(self) -> None:
         self.most, self.is_over = 0, threading.Event()

@@ -1,13 +1,13 @@
 """Nearest neighbours: recall, build time and queries per second of the index; prints JSON.
 
-On the vectors of a store, and on a million vectors that are grown from them:
+On the vectors of a store, and on a million vectors generated from them:
 
     python benchmarks/search.py papers.vectors
     python benchmarks/search.py papers.vectors --grow 1000000
 
-A grown vector is a real one, moved up to half the way towards another that is near it in some
-direction and shaken a little, so that clusters and lengths stay about those of real ones. Queries
-are made in the same way; no store holds them.
+A generated vector lies between two real ones that are close in a random direction, with a little
+noise, so that clusters and lengths are similar to those of real vectors. Queries are generated in
+the same way and are not in the store.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Grown(VectorStore):
 
 
 class AllNodes:
-    """What exact search asks of a graph."""
+    """The part of a graph that exact search uses."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -67,7 +67,7 @@ class AllNodes:
 def moved(vectors: Array, count: int, seed: int) -> Array:
     """`count` vectors between real ones."""
     draw = np.random.default_rng(seed)
-    # near in one direction
+    # Vectors that are close in a random direction are neighbours in this order.
     order = np.argsort(vectors @ draw.normal(size=vectors.shape[1]), kind="stable")
     first = draw.integers(0, len(vectors) - 20, count)
     second = first + draw.integers(1, 20, count)
@@ -125,7 +125,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("vectors", type=Path, help="a folder of vectors")
-    parser.add_argument("--grow", type=int, default=None, help="how many vectors to grow from them")
+    parser.add_argument("--grow", type=int, default=None, help="number of vectors to generate")
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--widths", type=int, nargs="*", default=[64, 128, 192, 256])
     chosen = parser.parse_args()

@@ -1,11 +1,10 @@
-"""Load on a real server: 64 clients at once on loopback, searching by id, by text, and while nodes
-are written.
+"""Load test of a server with 64 clients: searches by id and by text, also during writes.
 
     python benchmarks/serve.py --seconds 60 --folder work --json results/serve.json
 
-The clients run in a process of their own, each on one connection, asking again as soon as it is
-answered. After the writes every one that was acknowledged must be found; then again after a kill -9
-in the middle of more of them.
+The clients run in a separate process on loopback, each on one connection, and send the next request
+when the last one is answered. After the writes, every acknowledged one must be found, and again
+after a kill -9 during further writes.
 """
 
 import argparse
@@ -29,9 +28,7 @@ PURPOSES = ("id", "text", "mixed")
 
 
 def make_folder(folder: Path, num_nodes: int) -> Path:
-    """Vectors of a graph of made-up titles, by MiniLM with an untrained graph part; kept between
-    runs.
-    """
+    """Vectors of a generated graph, by MiniLM with an untrained graph part; kept between runs."""
     import pyarrow as pa
 
     from graphformers.data.builder import build_graph
@@ -112,11 +109,12 @@ class Server:
 
 @dataclass
 class Tally:
-    """What clients saw."""
+    """Times, errors and acknowledged writes of the clients."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
-    written: dict[str, str] = field(default_factory=dict)  # id: text, acknowledged
+    # the texts of acknowledged writes by id
+    written: dict[str, str] = field(default_factory=dict)
 
     def table(self, lasted: float) -> dict[str, Any]:
         found = {}
@@ -142,9 +140,7 @@ class Tally:
 
 
 class Connection:
-    """HTTP/1.1 with as little work as possible, so that the clients do not eat the server's
-    cores.
-    """
+    """A minimal HTTP/1.1 client, which leaves the CPU to the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -156,7 +152,8 @@ class Connection:
             head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         self._writer.write(head.encode() + b"\r\n" + content)
         answer = await self._reader.readuntil(b"\r\n\r\n")
-        _, _, rest = answer.partition(b"content-length: ")  # as this server writes it
+        # This server writes header names in lower case.
+        _, _, rest = answer.partition(b"content-length: ")
         return int(answer[9:12]), await self._reader.readexactly(int(rest.partition(b"\r")[0] or 0))
 
 
@@ -169,11 +166,12 @@ async def connected(host: str, port: int) -> AsyncIterator[Connection]:
         writer.close()
 
 
-Request = tuple[str, str, str, Any]  # kind, method, path, body
+# kind, method, path, body
+Request = tuple[str, str, str, Any]
 
 
 def requests(purpose: str, client: int, num_nodes: int) -> Iterator[Request]:
-    """What a client asks, one after the other."""
+    """Yields the requests of a client."""
     draw = random.Random(f"{purpose} {client} {time.time()}")
     while True:
         if purpose == "write" or (purpose == "mixed" and client < WRITERS):
@@ -219,9 +217,7 @@ async def drive(
 
 
 async def missing(server: Server, written: dict[str, str]) -> int:
-    """How many acknowledged writes are not there, or are not found by a search for what they
-    are.
-    """
+    """The number of acknowledged writes that are missing or are not found by a search."""
     lost = 0
     async with connected(server.host, server.port) as connection:
         for i, (id, text) in enumerate(written.items()):
@@ -240,7 +236,7 @@ def driven(
     num_nodes: int,
     during: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Clients in a process of their own; `during` is called in the middle."""
+    """Runs the clients in a separate process; `during` is called in the middle."""
     about = json.dumps({"host": server.host, "port": server.port})
     words = [sys.executable, __file__, "--drive", about, purpose, str(seconds), str(num_nodes)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -278,10 +274,11 @@ def measure(place: Path, seconds: float, num_nodes: int, purposes: list[str]) ->
 def main() -> None:
     if sys.argv[1:2] == ["--drive"]:
         about, purpose, seconds, num_nodes = sys.argv[2:]
-        import uvloop  # it comes with the server
+        # uvloop is installed with the server.
+        import uvloop
 
         found = uvloop.run(drive(json.loads(about), purpose, float(seconds), int(num_nodes)))
-        # uvloop left it otherwise: print drops what does not fit into the pipe
+        # uvloop leaves stdout non-blocking: print would drop output that does not fit the pipe.
         os.set_blocking(sys.stdout.fileno(), True)
         print(json.dumps(found))
         return

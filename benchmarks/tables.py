@@ -5,14 +5,13 @@
     python benchmarks/tables.py arxiv.split -o rates \\
         --sweep 3e-4,8e-4 --method gat --method plm --set max_steps=200
 
-Every run is a process of its own, `graphformers compare SPLIT --method NAME --seeds SEED …`; runs
-of one split share a folder of the output. What is finished is not done again, so that the same
-command goes on where a limit ended it. When all runs of a table are there, `graphformers compare
-SPLIT --table NAME` puts it together. The command of every run, its seconds and what it printed are
-in `runs.jsonl` and `logs/`.
+Every run is a separate process, `graphformers compare SPLIT --method NAME --seeds SEED …`; runs of
+one split share a folder of the output. Finished runs are skipped, so the same command continues
+after a limit. When all runs of a table are finished, `graphformers compare SPLIT --table NAME`
+makes the table. The command, the time and the output of every run are in `runs.jsonl` and `logs/`.
 
---sweep trains each method with each learning rate, one seed, and writes the rates that did best on
-the valid questions as settings into `rates.json`; --rates reads them.
+--sweep trains each method with each learning rate, and writes the rates with the best validation
+results as settings into `rates.json`; --rates reads them.
 """
 
 import argparse
@@ -40,20 +39,21 @@ from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
 
 GRAPHFORMERS = [sys.executable, "-m", "graphformers"]
-SHORTEST = 20  # seconds: no run is begun with less left
-PATIENCE = 10  # seconds that a run has for its last checkpoint
+# seconds before the limit after which no run is started
+SHORTEST = 20
+# seconds that a run has for its last checkpoint
+PATIENCE = 10
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process: its command, and the scores that it makes, each with the conditions under which
-    it ranks.
-    """
+    """A process: its command, and the files of scores that it makes, with their conditions."""
 
     name: str
     command: list[str]
     makes: dict[Path, list[str]]
-    weight: float = 1.0  # how long it takes beside others
+    # its duration relative to other jobs
+    weight: float = 1.0
 
     @property
     def is_done(self) -> bool:
@@ -100,9 +100,9 @@ def compare_command(
 
 
 def table_jobs(place: Place, chosen: argparse.Namespace) -> list[Job]:
-    """All runs that the tables of one split need, seed by seed, the slow ones first."""
+    """All runs that the tables of one split need, the slow ones first, then by seed."""
     plan = plan_of(place, chosen, chosen.output / place.name)
-    # scored under more conditions than others ask for
+    # These methods are also scored under the conditions of the table `neighbours`.
     both = variants_of("neighbours") if "neighbours" in chosen.table else []
     methods = [
         each.name for table in chosen.table if table != "neighbours" for each in variants_of(table)
@@ -179,7 +179,7 @@ def plan_of(place: Place, chosen: argparse.Namespace, folder: Path) -> Compariso
 def scores_of(
     plan: ComparisonSettings, methods: Sequence[Variant], seed: int, table: str | None = None
 ) -> dict[Path, list[str]]:
-    """Where a process leaves the scores of some methods, and under which conditions they are."""
+    """The files to which a process writes the scores of methods, with their conditions."""
     most = plan.num_neighbors
     return {
         plan.model_folder(each, seed).with_suffix(".scores"): conditions_of(each, table, most)
@@ -188,7 +188,7 @@ def scores_of(
 
 
 def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> None:
-    """Runs what is not done, `at_once` at a time, until the limit."""
+    """Runs unfinished jobs, `at_once` at a time, until the limit."""
     waiting = [job for job in jobs if not job.is_done]
     running: list[tuple[Job, subprocess.Popen[bytes], float]] = []
     logs = chosen.output / "logs"
@@ -207,7 +207,8 @@ def run_all(jobs: Sequence[Job], chosen: argparse.Namespace) -> None:
             _note(*entry, chosen)
         if left <= 0 or (waiting and not running and left <= SHORTEST):
             for _, process, _ in running:
-                process.terminate()  # then it writes a checkpoint
+                # A terminated run writes a checkpoint.
+                process.terminate()
             for _, process, _ in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(PATIENCE)
@@ -229,17 +230,16 @@ def _note(
 
 
 def prepare(plan: ComparisonSettings) -> None:
-    """What all runs of a split share is made once: its tokens, and the rankings that need no
-    training.
-    """
+    """Makes the tokens of a split and the rankings without training, which all runs share."""
     graph_tokens(plan.split.graph, read_tokenizer(find_backbone(plan.source)))
     check_folder(plan.folder)
     rank_untrained(plan)
 
 
 def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> dict[str, Any]:
-    """Of each method the rate with the best valid P@1, on average over splits and seeds, as
-    settings; and all of them.
+    """The learning rate of each method with the best validation P@1, as settings; and all values.
+
+    P@1 is averaged over splits and seeds.
     """
     found: dict[str, Any] = {"valid P@1": {}, "chosen": []}
     for name in chosen.method:
@@ -297,14 +297,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="42")
     parser.add_argument("--at-once", type=int, default=6, help="runs at a time")
     parser.add_argument(
-        "--runs-only", action="store_true", help="leave putting the tables together to another time"
+        "--runs-only", action="store_true", help="run methods without making the tables"
     )
     parser.add_argument(
         "--limit", type=float, default=float("inf"), help="seconds after which everything ends"
     )
     chosen = parser.parse_args()
     chosen.began = time.monotonic()
-    os.environ.setdefault("OMP_NUM_THREADS", "2")  # of each run
+    # threads of each run
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
     places = [Place.of(given) for given in chosen.splits]
     for place in places:
         for name in (

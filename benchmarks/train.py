@@ -1,19 +1,20 @@
-"""Training steps of BERT-base and MiniLM shape on real texts, against the 2021 code; prints JSON.
+"""Speed of training steps on real texts, compared with the 2021 code; prints JSON.
 
     python benchmarks/train.py arxiv.split debian.split --tokenizer tokenizer.json --reference
       reference.jsonl
 
-Weights are random: speed does not depend on them. Everything that a run does in its first stage is
-done: sampling, masking, packing in worker processes, bf16, gradients through neighbours, dropout
-0.1, all parameters trained by Adam. Timed is a stretch of steps by the wall clock after as many
-steps as compiling takes. `--reference` holds what the 2021 code reached on the same card (one JSON
-object per line, with "what": "reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
+Models have the shape of BERT-base or MiniLM and random weights; speed does not depend on them.
+Steps are those of the first stage of a run: sampling, masking, packing in worker processes,
+bfloat16, gradients through neighbours, dropout 0.1, all parameters trained by Adam. After warm-up
+steps, in which layers are compiled, a number of steps is measured by the wall clock. `--reference`
+holds the results of the 2021 code on the same GPU (one JSON object per line, with "what":
+"reference train", "graph", "batch", "pairs_per_s" and "peak_gib").
 
-`--profile STEPS` prints where the time of so many steps goes instead: milliseconds a step of the
-GPU's kernels (on a CPU, of torch's operations), the longest first.
+`--profile STEPS` instead prints milliseconds per step of the GPU's kernels (on a CPU, of torch's
+operations), the longest first.
 
-Useful work counts real tokens only: forward as in encode.py, and twice that for the way back. The
-ceiling is one large matrix product in bf16.
+Useful work counts real tokens only: the forward pass as in encode.py, and twice that for the
+backward pass. The ceiling is one large matrix product in bfloat16.
 """
 
 import argparse
@@ -57,15 +58,16 @@ def make_trainer(
 
 
 def useful_flops(counts: BatchCounts, lengths: tuple[float, float], shape: str) -> float:
-    """Of steps, by their tokens: the products of all layers, forward and twice that backward.
+    """FLOPs of the matrix products of steps, in the forward pass and twice that in the backward.
 
-    Neighbours read one layer less than centres; in a text's last layer [CLS] alone has queries and
-    an MLP.
+    Neighbours go through one layer less than centres; in a text's last layer only [CLS] has queries
+    and an MLP.
     """
     size, layers, inner = (
         SHAPES[shape][name] for name in ("hidden_size", "num_layers", "intermediate_size")
     )
-    mean, square = lengths  # of a text's tokens, and of their square
+    # the means of a text's number of tokens and of its square
+    mean, square = lengths
     total = 0.0
     for nodes, depth in ((2 * counts.anchors, layers), (counts.encoded_neighbors, layers - 1)):
         whole = 2 * mean * (4 * size * size + 2 * size * inner) + 4 * square * size
@@ -119,9 +121,7 @@ def measure(run: TrainingRun, shape: str, warmup: int, steps: int) -> dict[str, 
 
 
 def profile(run: TrainingRun, warmup: int, steps: int) -> dict[str, Any]:
-    """Milliseconds a step of what computes, the longest first, and of the whole step by the wall
-    clock.
-    """
+    """Milliseconds per step of each operation, the longest first, and of the whole step."""
     on_gpu = run.model.device.type == "cuda"
     activities = [
         torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--method", default="graphformers")
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--profile", type=int, help="show where the time of so many steps goes")
+    parser.add_argument("--profile", type=int, help="profile this number of steps instead")
     parser.add_argument(
         "--set", type=json.loads, default={}, metavar="JSON", help="settings of TrainConfig"
     )

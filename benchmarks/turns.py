@@ -3,14 +3,14 @@
     python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json          # GPU
     python benchmarks/turns.py OLD NEW --graph arxiv9196 --tokenizer tokenizer.json --cpu    # CPU
 
-OLD and NEW are checkouts of this repository. Each tree has one process, which prepares a part
-(compiling included) and then measures it whenever it is told to: old and new in turns, so that
-what else the machine does slows both. For each part the ratios NEW / OLD of all rounds, their
-geometric mean, and its 95 % interval by Student's t over their logarithms.
+OLD and NEW are checkouts of this repository. Each tree has one process, which prepares a part,
+compilation included, and then measures it on request. Old and new are measured in turns, so that
+other load on the machine slows both. The results of each part are the ratios NEW / OLD of all
+rounds, their geometric mean, and its 95 % interval by Student's t over their logarithms.
 
 The parts, with BERT-base's shape and bfloat16 on a GPU, or MiniLM's shape and float32 on a CPU:
 
-- encode_plm, encode: packed batches through the network, texts alone or with 5 neighbours;
+- encode_plm, encode: packed batches through the network, texts without or with 5 neighbours;
 - train: optimizer steps on masked text, gradients through neighbours, dropout 0.1;
 - embed: a graph folder to a folder of vectors, states in memory.
 """
@@ -30,20 +30,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# of Student's t, two-sided 95 %, by degrees of freedom
+# quantiles of Student's t, two-sided 95 %, by degrees of freedom
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 9: 2.262}
 SHAPES = {
     "base": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": 3072},
     "small": {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536},
 }
-# glibc returns large buffers to the system or keeps them, depending on what lies above them by
-# chance: that alone made one process of a tree 10 % slower than another. Here all are kept.
+# glibc returns large buffers to the system or keeps them, depending on the memory layout. This
+# alone made one process of a tree 10 % slower than another. With these settings all are kept.
 KEEP_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(10**11),
     "MALLOC_TOP_PAD_": str(10**9),
 }
-# returns how many units of work were done; the caller measures how long it took
+# does some work and returns its number of units; the caller measures the time
 Window = Callable[[], float]
 
 
@@ -193,13 +193,13 @@ PARTS = ("encode_plm", "encode", "train", "embed")
 
 
 def work(options: argparse.Namespace) -> None:
-    """The process of one tree: prepares a part, measures it at every line of stdin but `next`."""
+    """Runs the process of one tree: measures each part once per line of stdin, until `next`."""
     import graphformers
 
     # the tree's own benchmarks, not those beside this script
     sys.path[0] = str(Path(graphformers.__file__).parents[1] / "benchmarks")
     answers = os.fdopen(os.dup(1), "w")
-    # what the tree prints is not an answer
+    # Output of the tree goes to stderr, so that it is not taken for an answer.
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
         parts = Parts(options, Path(folder))
@@ -250,7 +250,7 @@ def compare(options: argparse.Namespace) -> None:
         processes[name].stdin.write(word + "\n")  # type: ignore[union-attr]
         processes[name].stdin.flush()  # type: ignore[union-attr]
 
-    # of absolute paths the name alone: the rest says nothing on another machine
+    # Absolute paths are replaced by their last part, since the rest differs between machines.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     result: dict[str, Any] = {"command": " ".join(["python", "benchmarks/turns.py", *words])}
     result |= {"commits": {"old": options.commits[0], "new": options.commits[1]}, "parts": {}}
@@ -261,12 +261,12 @@ def compare(options: argparse.Namespace) -> None:
         for number in range(options.times):
             speeds: dict[str, list[float]] = {"old": [], "new": []}
             for turn in range(options.repeat):
-                # the order changes from turn to turn, so that neither is always the first
+                # The order changes from turn to turn, so that neither tree is always first.
                 order = ("old", "new") if (number + turn) % 2 == 0 else ("new", "old")
                 for name in order:
                     tell(name, "measure")
                     speeds[name].append(float(answer(name)))
-            # windows do equal work
+            # All windows do equal work, so speeds are averaged by the harmonic mean.
             rounds.append(
                 {name: round(statistics.harmonic_mean(speeds[name]), 1) for name in speeds}
             )
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--graph", type=Path, required=True, help="nodes.parquet, edges.parquet")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--cpu", action="store_true", help="less work, on a CPU")
-    parser.add_argument("--shape", choices=SHAPES, help="of the network; base, or small on a CPU")
+    parser.add_argument("--shape", choices=SHAPES, help="network shape; base, or small on a CPU")
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--batch-size", type=int, help="pairs of a training step")
     parser.add_argument("--nodes", type=int, help="nodes to embed; 300,000, or 1,500 on a CPU")

@@ -28,7 +28,7 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> str:
 
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside a file, and renames it to the file after the `with` block.
+    """Yields a temporary path beside a file, and renames it to the file after the `with` block.
 
     The content is on disk before it is renamed. A failure removes the temporary file; a killed
     process leaves it unlocked, and `sweep_beside` removes it later.
@@ -57,7 +57,7 @@ def sweep_beside(path: Path) -> None:
 def remove_abandoned(drafts: Iterable[Path]) -> None:
     """Removes temporary files and folders that no process has locked."""
     for draft in drafts:
-        # Another process is writing it, or it is gone.
+        # An error means that another process is writing it, or that it was removed.
         with suppress(OSError):
             handle = _open_lock(draft)
             try:
@@ -75,8 +75,8 @@ def held(lock: Path, message: str | None = None) -> Iterator[None]:
     """Holds a lock for a `with` block; the kernel releases it when the process ends.
 
     Args:
-        lock: A folder, or a lock file, which is made if it does not exist, and stays.
-        message: The error to raise where another process has the lock; without one, the call waits.
+        lock: A folder, or a lock file, which is created if it does not exist and is not removed.
+        message: The error to raise if another process has the lock; without one, the call waits.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle = _open_lock(lock, os.O_CREAT)
@@ -91,14 +91,14 @@ def held(lock: Path, message: str | None = None) -> Iterator[None]:
 
 
 def _open_lock(path: Path, flags: int = 0) -> int:
-    """A handle of a file or a folder, by which it can be locked."""
+    """Opens a file or a folder as a handle that can be locked."""
     return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | flags, 0o666)
 
 
 def foreign_entry(folder: Path, mark: str) -> str | None:
-    """The first entry of a folder that graphformers did not put there.
+    """The first entry of a folder that is not ours; None if the folder is.
 
-    A folder with the file `mark` is ours, and so is one in which that file was being written.
+    A folder is ours if it holds the file `mark`, or only temporary files of it.
     """
     if not folder.is_dir() or (folder / mark).is_file():
         return None
@@ -131,7 +131,7 @@ def require_space(place: Path, needed: int, advice: str = "") -> None:
 
 
 def full_disk(error: OSError, target: Path) -> Exception:
-    """The exception to raise for an OSError: that the disk is full, or the error itself."""
+    """The exception to raise for an OSError: an ArtifactError if the disk is full, else itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ArtifactError(f"{target}: the disk is full; what was there before is unchanged")
     return error

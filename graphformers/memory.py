@@ -1,4 +1,4 @@
-"""What to do when a GPU runs out of memory."""
+"""Recovery when a GPU runs out of memory: batches are computed in smaller pieces."""
 
 import logging
 from collections.abc import Callable
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that a GPU has no memory left.
 
-    torch has a type of its own for that; what it calls raises plain RuntimeErrors.
+    torch has an error type for this, but the libraries that it calls raise plain RuntimeErrors.
     """
-    words = ("out of memory", "STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    messages = ("out of memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in messages)
 
 
 class SuppressOutOfMemory:
-    """A `with` block that ends early, without an error, when a GPU has no memory left."""
+    """Ends a `with` block early, without an error, when a GPU has no memory left."""
 
     def __enter__(self) -> None: ...
 
@@ -31,20 +31,20 @@ class SuppressOutOfMemory:
 
 
 class BatchSplitter:
-    """Computes batches whole, or in as many pieces as the memory of a GPU asks for.
+    """Computes batches in pieces that fit into a GPU's memory.
 
-    The first batch that does not fit is divided, and so are all later ones. The results differ by
-    rounding at most.
+    Batches are whole at first. When one does not fit, it and all later ones are divided into twice
+    as many pieces. The results differ at most by rounding.
     """
 
     def __init__(self) -> None:
         self.num_pieces = 1
 
     def run(self, part: slice, compute: Callable[[slice], None]) -> None:
-        """Has `compute` process the items of a batch, all of them or some at a time.
+        """Calls `compute` with the items of a batch, all of them or some at a time.
 
         Raises:
-            GraphFormersError: The memory is too small even for a single item.
+            GraphFormersError: The memory is too small for a single item.
         """
         size = part.stop - part.start
         before = self.num_pieces
@@ -61,7 +61,7 @@ class BatchSplitter:
                 if self.num_pieces >= size:
                     raise GraphFormersError(
                         "the GPU's memory is too small even for one node at a time, "
-                        f"or others use it ({error})"
+                        f"or other processes use it ({error})"
                     ) from error
             self.num_pieces *= 2
             torch.cuda.empty_cache()

@@ -15,7 +15,7 @@ _silent = False
 
 
 def be_silent() -> None:
-    """Shows no progress and logs warnings only: of several processes the first one reports."""
+    """Disables progress and messages below warnings, for all processes of a run but the first."""
     global _silent
     _silent = True
     logging.getLogger("graphformers").setLevel(logging.WARNING)
@@ -27,10 +27,10 @@ class Progress:
     def __init__(self, title: str, total: float | None, unit: str) -> None:
         self.title, self.total, self.unit = title, total, unit
         self.done = 0.0
-        # Work that an earlier run did; the rate leaves it out.
-        self.found_done = 0.0
+        # Work of an earlier run, which does not count in the rate.
+        self.initial = 0.0
         self.records = 0
-        # Shown at the end of the line.
+        # shown at the end of the line
         self.note = ""
         self._started = self._shown = time.monotonic()
         self._bar: _Bar | None = None
@@ -40,8 +40,8 @@ class Progress:
         self.update(self.done + amount, records)
 
     def skip(self, amount: float) -> None:
-        """Counts work that an earlier run did."""
-        self.done = self.found_done = amount
+        """Counts work of an earlier run."""
+        self.done = self.initial = amount
 
     def update(self, done: float, records: int = 0) -> None:
         """Sets the units done so far and adds `records`."""
@@ -60,8 +60,8 @@ class Progress:
             print(f"{self.title}: {self.line(now - self._started)}", file=sys.stderr, flush=True)
 
     def line(self, seconds: float) -> str:
-        """Share, amount, rate and time left as text."""
-        rate = (self.done - self.found_done) / max(seconds, 1e-9)
+        """Share, amount, rate and remaining time as text."""
+        rate = (self.done - self.initial) / max(seconds, 1e-9)
         parts = [f"{amount(self.done, self.unit)}", f"{amount(rate, self.unit)}/s"]
         if self.records:
             parts.insert(0, f"{self.records:,} records")
@@ -80,7 +80,7 @@ class Progress:
 
 
 class _Bar:
-    """The rich bar behind a `Progress` on a terminal."""
+    """The progress bar of a `Progress` on a terminal, drawn by rich."""
 
     def __init__(self, owner: Progress) -> None:
         from rich.console import Console
@@ -124,7 +124,7 @@ def progress(title: str, total: float | None = None, unit: str = "") -> Iterator
     """Shows the progress of a `with` block.
 
     Args:
-        title: What is done, such as "Reading".
+        title: The name of the work, such as "Reading".
         total: The units of work, if known.
         unit: The name of a unit, such as "rows"; "B" for bytes.
 

@@ -54,16 +54,28 @@ class NetworkInputs:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """N texts in R rows. Empty slots have [CLS] at 0; results computed for them are not used."""
+    """N texts in R rows.
 
-    tokens_RW: "Tensor"  # int64
-    positions_RW: "Tensor"  # int64: the position of each token in its text, from 0
-    slots_RW: "Tensor"  # int64: 0 to C-1, C for padding
-    cls_RC: "Tensor"  # int64: position of the [CLS] of each slot in its row
-    is_graph_RW: "Tensor"  # bool: whether this is the position of a graph token
-    slot_N: "Tensor"  # int64: slot of each node among all R * C, in the order given
-    cls_N: "Tensor"  # int64: its [CLS] among the R * W tokens; a graph token is before it
-    ids_N: "Tensor | None" = None  # int64: hashes of the nodes' ids, for networks that need them
+    Attributes:
+        tokens_RW: int64.
+        positions_RW: int64: the position of each token in its text, from 0.
+        slots_RW: int64: 0 to C-1, C for padding.
+        cls_RC: int64: the position of the [CLS] of each slot in its row. Empty slots have 0;
+            results computed for them are not used.
+        is_graph_RW: bool: whether this is the position of a graph token.
+        slot_N: int64: the slot of each node among all R * C, in the order given.
+        cls_N: int64: the [CLS] of each node among the R * W tokens; a graph token is before it.
+        ids_N: int64: hashes of the nodes' ids, for networks that need them.
+    """
+
+    tokens_RW: "Tensor"
+    positions_RW: "Tensor"
+    slots_RW: "Tensor"
+    cls_RC: "Tensor"
+    is_graph_RW: "Tensor"
+    slot_N: "Tensor"
+    cls_N: "Tensor"
+    ids_N: "Tensor | None" = None
 
     @property
     def num_nodes(self) -> int:
@@ -87,10 +99,15 @@ class PackedBatch:
 
 @dataclass(frozen=True)
 class NeighborIndex:
-    """The neighbours of each of B centres, as rows of the M neighbours."""
+    """The neighbours of each of B centres.
 
-    rows_BK: "Tensor"  # int64: rows of the M neighbours, 0 where there is none
-    exists_BK: "Tensor"  # bool
+    Attributes:
+        rows_BK: int64: rows of the M neighbours, 0 where there is none.
+        exists_BK: bool: whether there is a neighbour.
+    """
+
+    rows_BK: "Tensor"
+    exists_BK: "Tensor"
 
     @staticmethod
     def from_lists(indptr: Array, rows: Array, multiple: int = 1) -> "NeighborIndex":
@@ -123,13 +140,20 @@ class PackedNeighborhoods:
     """B centres and M neighbours, the centres' rows first, and the neighbours of each centre.
 
     Holds every distinct neighbour once; in joint networks one copy for each group, in order.
+
+    Attributes:
+        nodes: B + M nodes.
+        num_centers: B.
+        center_rows: Number of rows that hold the centres.
+        index: The neighbours of each centre.
+        first_use_M: int64: index among B * K at which each neighbour is first used.
     """
 
-    nodes: PackedBatch  # B + M nodes
-    num_centers: int  # B
-    center_rows: int  # number of rows that hold the centres
+    nodes: PackedBatch
+    num_centers: int
+    center_rows: int
     index: NeighborIndex
-    first_use_M: "Tensor"  # int64: where among B * K each neighbour is first used
+    first_use_M: "Tensor"
 
     @property
     def centers(self) -> PackedBatch:

@@ -53,10 +53,15 @@ class _TensorPlace:
 
 @dataclass(frozen=True)
 class FlatBatch(Generic[Batch]):
-    """A batch whose tensors are stored in one buffer."""
+    """A batch whose tensors are stored in one buffer.
 
-    buffer: Tensor  # uint8
-    content: object  # the batch, with a _TensorPlace instead of each tensor
+    Attributes:
+        buffer: uint8.
+        content: The batch, with a _TensorPlace instead of each tensor.
+    """
+
+    buffer: Tensor
+    content: object
 
     @classmethod
     def of(cls, batch: Batch) -> "FlatBatch[Batch]":

@@ -130,13 +130,20 @@ class TokenCache:
     """The tokens of N texts, without special tokens.
 
     Those of node v are tokens[offsets[v]:offsets[v + 1]].
+
+    Attributes:
+        tokens: uint16 or uint32.
+        offsets: (N + 1,) int64.
+        prefix: Special tokens before every text.
+        suffix: Special tokens after every text.
+        id_hashes: (N,) uint64, if the texts belong to nodes of a graph.
     """
 
-    tokens: Array  # uint16 or uint32
-    offsets: Array  # (N + 1,) int64
+    tokens: Array
+    offsets: Array
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
-    id_hashes: Array | None = None  # (N,) uint64, where the texts belong to nodes of a graph
+    id_hashes: Array | None = None
 
     def lengths(self, nodes: Array, max_tokens: int) -> Array:
         """(len(nodes),) the number of tokens that `read` returns for each node."""

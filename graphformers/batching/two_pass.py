@@ -56,12 +56,19 @@ class BatchLimits(Settings):
 
 @dataclass(frozen=True)
 class CenterBatch:
-    """A batch of the second pass: some centres, and the states that they need."""
+    """A batch of the second pass: some centres, and the states that they need.
 
-    centers: PackedBatch | None  # None for networks whose centres come from the states, too
-    needed_M: Tensor  # int64: rows of the states: the neighbours, then centres without texts
-    num_neighbors: int  # M; the rest of `needed_M` are centres
-    index: NeighborIndex  # into the first M
+    Attributes:
+        centers: The centres' texts; None for networks with `centers_from_states`.
+        needed_M: int64: rows of the needed states: M neighbours, then centres without texts.
+        num_neighbors: M.
+        index: The neighbours of each centre, among the M.
+    """
+
+    centers: PackedBatch | None
+    needed_M: Tensor
+    num_neighbors: int
+    index: NeighborIndex
 
 
 @dataclass(frozen=True)

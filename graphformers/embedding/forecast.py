@@ -123,7 +123,8 @@ def _seconds_per_node(
             return _seconds_of_batch(model, plan, tokens, drawn.slice(part)) / count, count
         if count == 1:
             raise GraphFormersError(
-                "the GPU's memory is too small even for one node at a time, or others use it"
+                "the GPU's memory is too small even for one node at a time, or "
+                "other processes use it"
             )
         torch.cuda.empty_cache()
         part = slice(part.start, part.start + count // 2)

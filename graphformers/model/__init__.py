@@ -1,4 +1,4 @@
-"""Networks, their weights in and out, and encoding in memory.
+"""Networks, loading and saving of weights, and encoding in memory.
 
 Importing the package registers the methods, in the order in which help texts list them.
 """

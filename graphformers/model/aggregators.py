@@ -1,8 +1,9 @@
-"""The paper's cascaded baselines (section 4.2): texts are encoded alone, then aggregated once.
+"""The paper's cascaded baselines (section 4.2): texts are encoded independently, then aggregated.
 
 PLM is the centre's text vector. PLM+GAT is the attention-weighted sum of the text vectors of the
 centre and its neighbours. PLM+Max, PLM+Mean and PLM+Att pool the neighbours, concatenate the
-result with the centre's vector and transform both linearly. An empty neighbourhood pools to zero.
+result with the centre's vector and transform both linearly. The pooled vector of a centre without
+neighbours is zero.
 
 Initial weights: GAT starts as the plain average of the neighbourhood, the others as the average of
 the centre and the pooled neighbours.
@@ -31,7 +32,7 @@ from graphformers.model.registry import Network, TextNetwork, register_method
 
 @register_method("plm")
 class PlmNetwork(TextNetwork):
-    """PLM: the language model alone."""
+    """PLM: the language model without neighbours."""
 
     title = "PLM"
 
@@ -73,7 +74,7 @@ class CascadedNetwork(Network):
         return self.vectors_from_states(self.text.encode(centers), states, index)
 
     def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        # Centres and neighbours are encoded alike: one pass reads both.
+        # One pass encodes centres and neighbours, which need the same computation.
         text_ND = self.text.encode(batch.nodes)
         center_BD, neighbor_MD = text_ND[: batch.num_centers], text_ND[batch.num_centers :]
         return self.vectors_from_states(center_BD, [neighbor_MD], batch.index)
@@ -111,7 +112,7 @@ class PoolingNetwork(CascadedNetwork):
 
     def aggregate(self, center_BD: Tensor, neighbor_MD: Tensor, index: NeighborIndex) -> Tensor:
         if not len(neighbor_MD):
-            # No centre has a neighbour, but the index needs a row to point to; it is never read.
+            # No centre has a neighbour, but the index needs a row; its values are masked.
             neighbor_MD = torch.zeros_like(center_BD[:1])
         pooled_BD = self.pool(center_BD, neighbor_MD[index.rows_BK], index.exists_BK)
         combined_BD: Tensor = self.combine(torch.cat([center_BD, pooled_BD], -1))
@@ -150,7 +151,7 @@ class AttNetwork(PoolingNetwork):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.attention = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        # small, so that all neighbours weigh the same at the start
+        # Small weights give all neighbours the same weight at the start.
         nn.init.normal_(self.attention.weight, std=0.02)
 
     def pool(self, center_BD: Tensor, neighbor_BKD: Tensor, exists_BK: Tensor) -> Tensor:

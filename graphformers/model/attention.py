@@ -23,11 +23,11 @@ from graphformers.model.registry import Network
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """How much a centre attends to the nodes of its group, itself first.
+    """Attention weights of a centre over the nodes of its group, the centre itself first.
 
     Attributes:
         weights_AHG: Float32; each sums to 1 over G.
-        vector_D: Float32: the centre's vector, computed on the way.
+        vector_D: Float32: the centre's vector, computed in the same forward pass.
     """
 
     weights_AHG: Array
@@ -43,13 +43,12 @@ def attention_weights(model: GraphFormers, text: str, neighbors: Sequence[str]) 
     """The attention weights of a text over its neighbours' texts.
 
     Args:
-        model: Any model; of the baselines only GAT has a graph attention, one. For the others A is
-            0.
+        model: Any model. GAT is the only baseline with a graph attention, A = 1; others have A = 0.
         text: The centre's text.
-        neighbors: The neighbours' texts; G has their order.
+        neighbors: The neighbours' texts, in the order of G.
 
     Returns:
-        The weights, and the vector that `model.encode(text, neighbors)` returns, too.
+        The weights, and the vector that `model.encode(text, neighbors)` returns.
 
     Example:
         >>> attention_weights(model, "graph attention", ["attention", "graphs"]).average()
@@ -70,7 +69,7 @@ def attention_weights(model: GraphFormers, text: str, neighbors: Sequence[str]) 
 
 @contextmanager
 def recorded_weights(network: Network) -> Iterator[list[Tensor]]:
-    """A list to which every graph attention that is called adds its weights (B, H, G)."""
+    """Yields a list to which every call of a graph attention adds its weights (B, H, G)."""
     recorded: list[Tensor] = []
 
     def record(
@@ -79,7 +78,7 @@ def recorded_weights(network: Network) -> Iterator[list[Tensor]]:
         assert isinstance(gnn, GraphAttention)
         center_BD, neighbor_MD, index = arguments
         states_ND = torch.cat([center_BD, neighbor_MD.to(center_BD.dtype)])
-        # By the class, so that a mutual attention, too, gives the centre's weights alone.
+        # Methods of the base class, so that a mutual attention also returns the centre's weights.
         query_BD, key_BGD, _ = GraphAttention.project(gnn, states_ND, index.groups())
         weights_BGH = gnn.weights(query_BD, key_BGD, GraphAttention.mask(gnn, index))
         recorded.append(weights_BGH.transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Reading and writing models: language models, our model folders, and files of other kinds.
+"""Loading and saving models: language models, our model folders, and other files of weights.
 
 Weights are safetensors. Only `convert` reads .bin and .pt files, with `weights_only=True`, so that
 nothing is unpickled.
@@ -53,11 +53,13 @@ HUB_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
-    "1_Pooling/config.json",  # how sentence-transformers pool
+    # the pooling of sentence-transformers
+    "1_Pooling/config.json",
 ]
-FOREIGN = (".bin", ".pt", ".pth")  # weights that only `convert` reads
-# settings that a language model was trained with
-BACKBONE_OWN = (
+# suffixes of weights that only `convert` reads
+FOREIGN = (".bin", ".pt", ".pth")
+# settings that are fixed by the weights of a language model
+BACKBONE_SETTINGS = (
     "vocab_size",
     "hidden_size",
     "num_layers",
@@ -66,8 +68,8 @@ BACKBONE_OWN = (
     "activation",
     "layer_norm_eps",
 )
-# settings that weights of the 2021 code do not say, and a config.json beside them may
-BESIDE_2021 = (
+# settings that weights of the 2021 code do not determine, read from a config.json if there is one
+SETTINGS_2021 = (
     "layer_norm_eps",
     "dropout",
     "attention_dropout",
@@ -90,24 +92,24 @@ def from_backbone(
         source: A folder (config.json, .safetensors, tokenizer.json or vocab.txt), "minilm", or the
             name of a model on the hub.
         method: "graphformers" or one of the baselines.
-        seed: Of the weights that the language model does not have.
+        seed: Seed of the weights that the language model does not have.
         tokenizer: A folder, a tokenizer.json or a vocab.txt; by default that of the source.
         changes: Settings of ModelConfig.
     """
     folder = find_backbone(source)
     has_layers = method_class(method).has_transformer
     if "pooling" not in changes and has_layers and pooling_of(folder) == "mean":
-        _say_pooling(str(source))
+        _advise_pooling(str(source))
     theirs = read_safetensors(folder)
-    return _on_backbone(folder, theirs, tokenizer, seed, {"method": method, **changes})
+    return _build_on_backbone(folder, theirs, tokenizer, seed, {"method": method, **changes})
 
 
 def pooling_of(folder: Path) -> str | None:
-    """The pooling that a sentence-transformers folder names: cls, mean, max_tokens …; or None."""
+    """The pooling of a sentence-transformers folder: cls, mean, max_tokens …; None for others."""
     file = folder / "1_Pooling" / "config.json"
-    told = _read_json(file) if file.is_file() else {}
+    modes = _read_json(file) if file.is_file() else {}
     found = next(
-        (name for name, value in told.items() if name.startswith("pooling_mode") and value is True),
+        (name for name, on in modes.items() if name.startswith("pooling_mode") and on is True),
         None,
     )
     named = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
@@ -115,17 +117,16 @@ def pooling_of(folder: Path) -> str | None:
 
 
 @cache
-def _say_pooling(source: str) -> None:
-    """Logs the advice once for each backbone."""
+def _advise_pooling(source: str) -> None:
+    """Logs advice on pooling, once for each backbone."""
     logger.info(
-        f"{source}: made to be read by the mean of its tokens; what is read here is [CLS], as in "
-        f"the paper. "
-        "pooling='mean' (train --set pooling=mean, convert --pooling mean) reads it as it was made "
-        "to be, and may learn faster"
+        f"{source}: this backbone was trained with mean pooling; its [CLS] is used here, as in the "
+        f"paper. pooling='mean' (train --set pooling=mean, convert --pooling mean) uses the mean "
+        f"of its tokens and may learn faster"
     )
 
 
-def _on_backbone(
+def _build_on_backbone(
     folder: Path,
     theirs: Mapping[str, Tensor],
     tokenizer: str | Path | None,
@@ -138,12 +139,12 @@ def _on_backbone(
         folder: The folder.
         theirs: The weights, under the names of the language model.
         tokenizer: As in `from_backbone`.
-        seed: Of the weights that the language model does not have.
+        seed: Seed of the weights that the language model does not have.
         changes: Settings of ModelConfig.
     """
     settings = _read_json(folder / "config.json")
     own = read_settings(settings)
-    for name in set(BACKBONE_OWN) & set(own) & set(changes):
+    for name in set(BACKBONE_SETTINGS) & set(own) & set(changes):
         if changes[name] != own[name]:
             raise GraphFormersError(
                 f"{name}={changes[name]!r} given, this language model was trained with "
@@ -165,8 +166,8 @@ def _read_json(file: Path) -> dict[str, SettingValue]:
 
 
 @contextmanager
-def own_random_numbers() -> Iterator[None]:
-    """A context that leaves the state of torch's random number generators as it was."""
+def restored_random_state() -> Iterator[None]:
+    """Restores the state of torch's random number generators after a `with` block."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -186,10 +187,10 @@ def assemble(
         config: Its configuration.
         tokenizer: Its tokenizer.
         weights: The weights of its network.
-        seed: Of the parameters that the weights do not hold.
+        seed: Seed of the parameters that the weights do not hold.
         complete: Whether the weights must hold all parameters, not only the backbone's.
     """
-    with own_random_numbers():
+    with restored_random_state():
         torch.manual_seed(seed)
         model = GraphFormers(config, tokenizer)
     network = model.network
@@ -220,7 +221,8 @@ def make_config(settings: Mapping[str, SettingValue]) -> ModelConfig:
     for name in settings:
         if name not in names:
             raise GraphFormersError(f"no model setting {name!r}; {nearest(name, names)}")
-    values: dict[str, Any] = dict(settings)  # ModelConfig checks their types
+    # ModelConfig checks the types of the values.
+    values: dict[str, Any] = dict(settings)
     return ModelConfig(**values)
 
 
@@ -253,7 +255,8 @@ def find_backbone(source: str | Path) -> Path:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(str(source), allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's client raises whatever its network library raises
+    # The hub's client passes on all exceptions of its network library.
+    except Exception as error:
         raise GraphFormersError(
             f"{source}: no such folder, and the model hub cannot give it "
             f"({type(error).__name__}: {error})"
@@ -274,15 +277,16 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
     for file in files:
         try:
             loaded = load_file(file)
-        except Exception as error:  # safetensors has an error type of its own that is no OSError
+        # safetensors has an error type of its own, which is not an OSError.
+        except Exception as error:
             raise GraphFormersError(
                 f"{file}: not a safetensors file or damaged ({error})"
             ) from error
         twice = tensors.keys() & loaded.keys()
         if twice:
             raise GraphFormersError(
-                f"{file}: {min(twice)} stands in another file of the folder too, expected one set "
-                f"of weights"
+                f"{file}: {min(twice)} is in another file of the folder, too, expected one set of "
+                f"weights"
             )
         tensors |= loaded
     return tensors
@@ -303,14 +307,13 @@ def read_tokenizer(place: Path) -> Tokenizer:
 
 
 def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
-    """BERT's tokenizer over a vocab.txt, with what the tokenizer_config.json beside it says."""
-    beside = vocab.parent / "tokenizer_config.json"
-    told = _read_json(beside) if beside.is_file() else {}
-    kind = str(told.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
+    """BERT's tokenizer for a vocab.txt, with the settings of a tokenizer_config.json beside it."""
+    file = vocab.parent / "tokenizer_config.json"
+    settings = _read_json(file) if file.is_file() else {}
+    kind = str(settings.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
     if kind not in ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"):
         raise GraphFormersError(
-            f"{beside}: a {kind}, which a vocab.txt alone does not define; expected a "
-            f"tokenizer.json"
+            f"{file}: a {kind}, which a vocab.txt alone does not define; expected a tokenizer.json"
         )
     words = {
         word: i for i, word in enumerate(vocab.read_text(encoding="utf-8").rstrip("\n").split("\n"))
@@ -321,22 +324,23 @@ def wordpiece_tokenizer(vocab: Path) -> Tokenizer:
             f"{vocab}: no {missing[0]} in this vocabulary, expected one token per line as BERT's "
             f"has"
         )
-    accents = told.get("strip_accents")  # None: as lowercase
-    made = tokenizers.Tokenizer(
+    # With None, accents are stripped if texts are lowercased.
+    accents = settings.get("strip_accents")
+    tokenizer = tokenizers.Tokenizer(
         models.WordPiece(words, unk_token="[UNK]", max_input_chars_per_word=100)
     )
-    made.normalizer = normalizers.BertNormalizer(
-        lowercase=bool(told.get("do_lower_case", True)),
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(settings.get("do_lower_case", True)),
         strip_accents=None if accents is None else bool(accents),
-        handle_chinese_chars=bool(told.get("tokenize_chinese_chars", True)),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
     )
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.post_processor = processors.BertProcessing(
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(
         ("[SEP]", words["[SEP]"]), ("[CLS]", words["[CLS]"])
     )
     special = [word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in words]
-    made.add_special_tokens(special)
-    return Tokenizer(made)
+    tokenizer.add_special_tokens(special)
+    return Tokenizer(tokenizer)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -345,7 +349,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path
         )
-        # as the folder, which the umask decided; else its owner's alone
+        # safetensors makes files that only their owner can read; use the folder's permissions.
         path.chmod(path.parent.stat().st_mode & 0o666)
     except SafetensorError as error:
         code = re.search(r"(?:code: |os error )(\d+)", str(error))
@@ -366,8 +370,8 @@ def save_pretrained(
         model: The model.
         path: The folder.
         force: Replace a model folder that exists.
-        weights: Written instead of the model's own.
-        training: How it was trained, written as training.json.
+        weights: Weights to write instead of the model's own.
+        training: The settings and results of its training, written as training.json.
     """
     with write_artifact(path, KIND, VERSION, force=force) as draft:
         if training is not None:
@@ -393,8 +397,8 @@ def from_pretrained(path: str | Path) -> GraphFormers:
     """Reads a model folder that `save_pretrained` wrote."""
     if str(path) in INSTALLED and not Path(path).exists():
         advice = (
-            f"train --from {path} makes one, or, as it is, convert "
-            f"{path} --method plm -o NAME.model"
+            f"train --from {path} makes one; convert {path} --method plm -o NAME.model makes one "
+            f"without training"
         )
         raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
@@ -419,7 +423,7 @@ def backbone_of(path: str | Path) -> str | None:
 
 
 def training_of(path: str | Path) -> dict[str, Any]:
-    """How a model folder was made, as far as it says so."""
+    """The content of a model folder's training.json; empty if there is none."""
     file = Path(path) / "training.json"
     return read_object(file) if file.is_file() else {}
 
@@ -430,18 +434,19 @@ def convert(
     method: str = "graphformers",
     **changes: SettingValue,
 ) -> GraphFormers:
-    """A model from weights of another kind than ours.
+    """A model from weights in a format other than ours.
 
     Args:
         source: A .bin or .pt file, or a folder with one, of a language model or of the 2021 code;
-            or whatever `from_backbone` takes. In a folder with both, .safetensors are read.
+            or any source of `from_backbone`. In a folder with both, .safetensors are used.
         tokenizer: A folder, a tokenizer.json or a vocab.txt; by default that beside the weights.
-        method: "graphformers" or one of the baselines. With "plm", the pooling that a
-            sentence-transformers folder names is the default.
+        method: "graphformers" or one of the baselines. With "plm", the default pooling is that of
+            the sentence-transformers folder.
         changes: Settings of ModelConfig.
     """
     if (Path(source) / MANIFEST).is_file():
-        open_artifact(source, KIND, None)  # anything else of ours says what it is
+        # Raises an error that names the kind if it is another of our folders.
+        open_artifact(source, KIND, None)
         raise GraphFormersError(f"{source}: a model folder already")
     place = Path(source)
     is_name = not place.exists() and place.suffix not in FOREIGN
@@ -453,19 +458,20 @@ def convert(
     file = _foreign_file(place)
     theirs = _read_foreign(file)
     if not is_2021(theirs):
-        return _on_backbone(file.parent, theirs, tokenizer, 42, {"method": method, **changes})
+        changes = {"method": method, **changes}
+        return _build_on_backbone(file.parent, theirs, tokenizer, 42, changes)
     if method != "graphformers":
         raise GraphFormersError(
-            f"{file}: a GraphFormers of the 2021 code, method={method!r} was asked for"
+            f"{file}: method={method!r} given, but this is a GraphFormers of the 2021 code"
         )
     settings, weights = read_2021(theirs)
-    beside = file.parent / "config.json"
-    if beside.is_file():
-        found = read_settings(_read_json(beside))
-        settings = {name: found[name] for name in BESIDE_2021 if name in found} | settings
+    config_file = file.parent / "config.json"
+    if config_file.is_file():
+        found = read_settings(_read_json(config_file))
+        settings = {name: found[name] for name in SETTINGS_2021 if name in found} | settings
     config = make_config({**settings, **changes})
-    words = read_tokenizer(Path(tokenizer or file.parent))
-    return assemble(config, words, weights, seed=42, complete=True)
+    found_tokenizer = read_tokenizer(Path(tokenizer or file.parent))
+    return assemble(config, found_tokenizer, weights, seed=42, complete=True)
 
 
 def _foreign_files(folder: Path) -> list[Path]:
@@ -489,7 +495,8 @@ def _foreign_file(source: Path) -> Path:
 def _read_foreign(file: Path) -> dict[str, Tensor]:
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch wraps whatever the file made it raise
+    # torch passes on all exceptions that a file causes.
+    except Exception as error:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         raise GraphFormersError(
             f"{file}: not a file of plain tensors, so it is not read ({reason})"

@@ -1,8 +1,8 @@
-"""Weights and settings of BERT-like language models under our names.
+"""Conversion of weights and settings of BERT-like language models to our names.
 
-A family's table says, for each of our tensors, which of theirs it is made of; several are joined
-(keys and values are one matrix here). A tensor that is in no table must belong to a known head;
-any other is an error.
+A family's table maps each of our tensors to tensors of the family; several are concatenated (keys
+and values are one matrix here). A tensor that is in no table must belong to a known head; any other
+is an error.
 """
 
 from collections.abc import Mapping
@@ -55,14 +55,17 @@ BERT_CONFIG = {
 
 @dataclass(frozen=True)
 class Family:
-    """Where one family of language models keeps its weights and settings."""
+    """Names of weights and settings in one family of language models."""
 
-    prefix: str  # in front of every name, in some of its files
+    # in front of every name, in some of its files
+    prefix: str
     layers: str = "encoder.layer"
     layer: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: BERT_LAYER)
     config: Mapping[str, str] = field(default_factory=lambda: BERT_CONFIG)
-    relative: str | None = None  # the name of its relative position bias
-    first_position: int = 0  # of a text: pad + 1 in families that number padding, too
+    # the name of its relative position bias
+    relative: str | None = None
+    # the first position of a text: pad + 1 in families that number padding, too
+    first_position: int = 0
     defaults: Mapping[str, SettingValue] = field(default_factory=dict)
 
 
@@ -165,7 +168,7 @@ def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> di
     """Our tensors of the text encoder, float32, from those of a family.
 
     Raises:
-        GraphFormersError: Tensors are missing, or some are left that are no heads or constants.
+        GraphFormersError: Tensors are missing, or unknown tensors are neither heads nor constants.
     """
     family = FAMILIES[name]
     reader = _Reader(family, theirs)
@@ -181,7 +184,7 @@ def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> di
     for i in range(num_layers):
         for target, names in family.layer.items():
             for part in ("weight", "bias"):
-                # Several of theirs are one of ours.
+                # Several tensors of the family are concatenated to one of ours.
                 found = [reader.projection(f"{family.layers}.{i}.", each, part) for each in names]
                 ours[f"layers.{i}.{target}.{part}"] = torch.cat(found)
     if family.relative is not None:
@@ -196,7 +199,7 @@ def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> di
     left = [name for name in theirs if name not in reader.used and not _is_head(name)]
     if left:
         raise GraphFormersError(
-            f"tensors in this checkpoint that have no place in the network: {listed(left)}"
+            f"tensors in this checkpoint that the network does not have: {listed(left)}"
         )
     return ours
 
@@ -205,7 +208,7 @@ class _Reader:
     """Takes tensors by name; records which were used and which are missing."""
 
     def __init__(self, family: Family, theirs: Mapping[str, Tensor]) -> None:
-        self._theirs = {_modern(name): name for name in theirs}
+        self._theirs = {_modern_name(name): name for name in theirs}
         self._tensors = theirs
         self._prefix = (
             family.prefix if any(name.startswith(family.prefix) for name in self._theirs) else ""
@@ -230,7 +233,7 @@ class _Reader:
         projection = name.removeprefix("attention.self.")
         if projection == name or not self.has(fused):
             return self.take(f"{place}{name}.{part}")
-        # UniLM v2's own files: one matrix for all three, biases for query and value alone
+        # UniLM v2's own files have one matrix for all three, and biases for query and value only.
         if part == "weight":
             return self.take(fused).chunk(3)[("query", "key", "value").index(projection)]
         if projection == "key":
@@ -247,8 +250,8 @@ def _is_head(name: str) -> bool:
     )
 
 
-def _modern(name: str) -> str:
-    """Names of the first BERT files: gamma and beta."""
+def _modern_name(name: str) -> str:
+    """Replaces gamma and beta, the names in the first BERT files, by weight and bias."""
     return name.replace(".gamma", ".weight").replace(".beta", ".bias")
 
 

@@ -14,7 +14,7 @@ DEVICE_PRECISION = {"cuda": "bfloat16"}
 
 @dataclass(frozen=True)
 class Compute:
-    """How a network computes.
+    """Device, precision and compilation of a network.
 
     Attributes:
         device: Where weights and batches are.
@@ -38,18 +38,19 @@ class Compute:
         return PRECISIONS[self.precision]
 
     def autocast(self) -> torch.autocast:
-        """A context in which float32 weights compute in this precision.
+        """Returns a context in which float32 weights compute in this precision.
 
-        A new one each time: autocast caches casts of weights, also those made without gradients.
+        Each call returns a new one: autocast caches cast weights, also those made without
+        gradients.
         """
         return torch.autocast(self.device.type, self.dtype, enabled=self.precision != "float32")
 
     @contextmanager
     def repeatable(self) -> Iterator[None]:
-        """A context in which a CPU adds gradients in a fixed order, so that runs can be repeated.
+        """A context in which a CPU adds gradients in a fixed order, so that runs are repeatable.
 
-        By default threads add them in the order in which they finish. On a CPU the fixed order
-        costs nothing that could be measured; on other devices this context does nothing.
+        By default threads add them in the order in which they finish. On a CPU the fixed order has
+        no measurable cost; on other devices this context does nothing.
         """
         if self.device.type != "cpu":
             yield
@@ -68,7 +69,7 @@ class Compute:
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The device of this name; by default a GPU where there is one.
+    """The device of this name; by default a GPU if there is one.
 
     Raises:
         GraphFormersError: This machine has no such device.
@@ -77,7 +78,7 @@ def choose_device(name: str | None = None) -> torch.device:
         device = torch.device(name or _best_device())
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        # torch's own message is about how it was built
+        # torch's own message describes how it was built.
         available = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         if torch.backends.mps.is_available():
             available.append("mps")

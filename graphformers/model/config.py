@@ -27,7 +27,7 @@ class ModelConfig(Settings):
     num_heads: int = setting(help="Attention heads of a layer.", at_least=1)
     intermediate_size: int = setting(help="Inner size of the MLPs.", at_least=1)
     max_positions: int = setting(
-        help="Longest sequence the backbone can read, special tokens included."
+        help="Longest sequence the backbone can encode, special tokens included."
     )
     pad_token: int = setting(0, "Id of the padding token.")
     activation: str = setting("gelu", "Activation of the MLPs.", choices=ACTIVATIONS)

@@ -1,6 +1,6 @@
-"""GraphFormers, the model as users hold it: a network with its tokenizer; texts in, vectors out.
+"""GraphFormers, the public model class: a network with its tokenizer that encodes texts.
 
-One class serves GraphFormers and every baseline; `config.method` says which network it holds.
+One class serves GraphFormers and every baseline; `config.method` chooses its network.
 """
 
 import copy
@@ -29,16 +29,16 @@ from graphformers.model.registry import Network, network_class
 from graphformers.progress import progress
 from graphformers.settings import SettingValue
 
-# held for the moment in which a model changes between training and inference
-_MODES = threading.Lock()
+# held while a model changes between training and inference mode
+_MODE_LOCK = threading.Lock()
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536, "mps": 16_384}
 
 
 class GraphFormers(nn.Module):
-    """A model of textual graphs: `encode` texts, with or without neighbours, or nodes of a graph.
+    """A model of textual graphs that encodes texts, with or without neighbours, and nodes.
 
-    Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`; the constructor gives
-    all weights new values.
+    Made by `GraphFormers.from_backbone` or `GraphFormers.from_pretrained`; the constructor
+    initialises all weights at random.
 
     Args:
         config: The architecture and how vectors are compared.
@@ -47,9 +47,9 @@ class GraphFormers(nn.Module):
     Attributes:
         config: The architecture and how vectors are compared.
         tokenizer: The tokenizer of the backbone.
-        network: From packed batches to vectors.
-        source: The folder this model was last read from or written to, if any.
-        limits: How much a batch of an encoding may hold; None for what suits the device.
+        network: The network, which computes vectors from packed batches.
+        source: The folder this model was last loaded from or saved to, if any.
+        limits: Limits on the size of a batch in inference; None for those that suit the device.
 
     Raises:
         GraphFormersError: The tokenizer does not fit the configuration, or has no [CLS].
@@ -96,8 +96,8 @@ class GraphFormers(nn.Module):
         Args:
             source: A folder, "minilm", or the name of a model on the hub.
             method: "graphformers" or one of the baselines.
-            seed: Of the weights that the language model does not have.
-            device: "cpu", "cuda", "cuda:1" or "mps"; by default the best there is.
+            seed: Seed of the weights that the language model does not have.
+            device: "cpu", "cuda", "cuda:1" or "mps"; by default the fastest available.
             changes: Settings of `ModelConfig`.
 
         Returns:
@@ -109,7 +109,7 @@ class GraphFormers(nn.Module):
         Example:
             >>> model = GraphFormers.from_backbone("minilm", pooling="mean", num_neighbors=20)
         """
-        # backbones makes models, so it imports this module
+        # Imported here, since backbones imports this module.
         from graphformers.model.backbones import from_backbone
 
         model = from_backbone(source, method, seed=seed, tokenizer=None, **changes)
@@ -121,7 +121,7 @@ class GraphFormers(nn.Module):
 
         Args:
             path: The folder.
-            device: "cpu", "cuda", "cuda:1" or "mps"; by default the best there is.
+            device: "cpu", "cuda", "cuda:1" or "mps"; by default the fastest available.
 
         Returns:
             The model.
@@ -155,12 +155,12 @@ class GraphFormers(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     @property
     def compute(self) -> Compute:
-        """How this model computes vectors on its device."""
+        """Device, precision and compilation with which this model computes vectors."""
         return Compute.on(self.device, compiled=self._is_compiled)
 
     @property
@@ -169,7 +169,7 @@ class GraphFormers(nn.Module):
         return self.config.similarity == "cosine"
 
     def compile_layers(self) -> "GraphFormers":
-        """Compiles the layers with torch.compile; worth its start-up for long work on a GPU.
+        """Compiles the layers with torch.compile, which pays off for long work on a GPU.
 
         Returns:
             The model itself.
@@ -187,7 +187,7 @@ class GraphFormers(nn.Module):
 
         Args:
             row_multiple: The number of rows of a batch is a multiple of it.
-            width_multiple: The number of neighbours that a batch has room for is a multiple of it.
+            width_multiple: The width of the neighbour index of a batch is a multiple of it.
 
         Returns:
             The packer.
@@ -214,33 +214,34 @@ class GraphFormers(nn.Module):
         Args:
             row_multiple: As in `packer`.
             width_multiple: As in `packer`; by default `num_neighbors` in compiled models, else 1.
-            limits: How much a batch may hold; by default `batch_limits()`.
+            limits: Limits on the size of a batch; by default `batch_limits()`.
 
         Returns:
-            Makes the batches of both passes.
+            An object that makes the batches of both passes.
         """
         if width_multiple is None:
             width_multiple = self.config.num_neighbors if self._is_compiled else 1
         return TwoPass(self.packer(row_multiple, width_multiple), limits or self.batch_limits())
 
     def batch_limits(self) -> BatchLimits:
-        """How much a batch of an encoding may hold on the model's device.
+        """Limits on the size of a batch in inference.
 
         Returns:
-            `limits`, or what suits the device.
+            `limits`, or those that suit the model's device.
         """
         tokens = BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         return self.limits or BatchLimits(tokens=tokens)
 
     def add_nodes(self, id_hashes: Array, seed: int = 42) -> None:
-        """Creates trainable vectors for nodes, where the method has such; known nodes keep theirs.
+        """Adds trainable node vectors, if the method has any; known nodes keep their vectors.
 
         Args:
             id_hashes: The nodes, by the hashes of their ids (`TextGraph.id_hashes`).
-            seed: Of the new vectors.
+            seed: Seed of the new vectors.
         """
         self.network.add_nodes(id_hashes, seed)
-        self._inference_copy = None  # it has the size of before
+        # The copy has tables of the old size.
+        self._inference_copy = None
 
     def encode(
         self,
@@ -249,39 +250,38 @@ class GraphFormers(nn.Module):
         *,
         normalize: bool = False,
     ) -> Array:
-        """Vectors of texts, each computed jointly with its neighbours' texts where there are some.
+        """Vectors of texts, each computed jointly with its neighbours' texts if it has neighbours.
 
-        Equal texts among the neighbours are encoded once. An empty text counts as one without
-        words; a text longer than `max_tokens` is cut; a neighbour with the centre's own text is a
-        neighbour like any other.
+        Equal texts among the neighbours are encoded once. Texts may be empty; those longer than
+        `max_tokens` are truncated. A neighbour may have the same text as the centre.
 
         Args:
             texts: One text or a sequence of texts.
-            neighbors: A sequence of neighbours' texts for each text; for one text a single
-                sequence will do.
+            neighbors: A sequence of neighbours' texts for each text; for one text also a single
+                sequence.
             normalize: Scale vectors to length one.
 
         Returns:
             Float32 vectors: (len(texts), D), or (D,) for one text.
 
         Raises:
-            GraphFormersError: Something else than texts is given, or not one sequence of
+            GraphFormersError: The arguments are not texts, or there is not one sequence of
                 neighbours for each text.
 
         Example:
             >>> vectors = model.encode(["one text", "another"], neighbors=[["a neighbour"], []])
         """
         given, lists = _checked_texts(texts, neighbors)
-        places: dict[str, int] = {}
-        flat = [places.setdefault(text, len(places)) for around in lists for text in around]
-        if not all(map(is_unicode, chain(places, given))):
+        rows: dict[str, int] = {}
+        flat = [rows.setdefault(text, len(rows)) for own in lists for text in own]
+        if not all(map(is_unicode, chain(rows, given))):
             raise GraphFormersError(
-                "a text given that is no Unicode: it holds half of a character (a lone surrogate)"
+                "a text given that is not Unicode: it holds half of a character (a lone surrogate)"
             )
-        tokens = tokenize([*places, *given], self.tokenizer)
-        counts = np.array([len(around) for around in lists], dtype=np.int64)
+        tokens = tokenize([*rows, *given], self.tokenizer)
+        counts = np.array([len(own) for own in lists], dtype=np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        centers = np.arange(len(given)) + len(places)
+        centers = np.arange(len(given)) + len(rows)
         neighborhood = Neighborhood(centers, indptr, np.array(flat, dtype=np.int64))
         vectors = self._encode(tokens, neighborhood)
         if normalize:
@@ -323,14 +323,14 @@ class GraphFormers(nn.Module):
         Args:
             graph: A graph, or its folder.
             nodes: Row numbers of nodes; by default all.
-            sampler: Draws the neighbours; by default `config.num_neighbors` of the graph's links.
-            tokens: The graph's tokens, if they are at hand.
+            sampler: Samples the neighbours; by default `config.num_neighbors` of the graph's links.
+            tokens: The graph's tokens, if they are available.
 
         Returns:
             (len(nodes), D) float32.
 
         Raises:
-            GraphFormersError: The folder is no graph, or a row number is out of range.
+            GraphFormersError: The folder is not a graph, or a row number is out of range.
 
         Example:
             >>> vectors = model.encode_nodes("papers.graph")
@@ -343,15 +343,15 @@ class GraphFormers(nn.Module):
         return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
 
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
-        """The states of every distinct neighbour once, then the centres.
+        """Encodes every distinct neighbour once, then the centres given their states.
 
-        A few nodes on a GPU are read in one pass: most of their time is launching kernels, and one
-        pass launches half as many. Compiled layers would have to be compiled once more for it.
+        On a GPU, small batches are encoded in one pass, which launches half as many kernels. With
+        compiled layers they are not, since the layers would have to be compiled again.
         """
         two_pass = self.two_pass()
         is_eager_gpu = self.device.type == "cuda" and not self._is_compiled
         if is_eager_gpu and two_pass.fits_one_pass(tokens, neighborhood):
-            # Out of memory: in two passes, which can be divided.
+            # If memory runs out, two passes follow, which can be split.
             with SuppressOutOfMemory(), self.inference() as network:
                 batch = two_pass.packer.pack_neighborhoods(tokens, neighborhood)
                 vectors_BD: Tensor = network(to_device(batch, self.device))
@@ -364,7 +364,7 @@ class GraphFormers(nn.Module):
 
         Args:
             tokens: The texts.
-            nodes: Their places in `tokens`.
+            nodes: Their row numbers in `tokens`.
 
         Returns:
             (len(nodes), S, D) on the model's device: S states of each node.
@@ -398,7 +398,7 @@ class GraphFormers(nn.Module):
             tokens: The texts.
             neighborhood: Centres and their neighbours.
             states_NSD: States as `encode_states` returns them.
-            known: The nodes these are the states of, sorted; by default all nodes.
+            known: The nodes whose states are given, sorted; by default all nodes.
 
         Returns:
             (B, D) float32.
@@ -422,7 +422,7 @@ class GraphFormers(nn.Module):
 
     @contextmanager
     def inference(self) -> Iterator[Network]:
-        """The network for the length of a `with` block, without dropout and without gradients.
+        """Yields the network for a `with` block, without dropout and without gradients.
 
         Yields:
             The network, or a copy in the precision of the device.
@@ -432,8 +432,8 @@ class GraphFormers(nn.Module):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Without dropout while any thread encodes; then every module is back in its own mode."""
-        with _MODES:
+        """Sets evaluation mode while any thread encodes; then restores the mode of every module."""
+        with _MODE_LOCK:
             if not self._num_encoding:
                 self._modes = [(module, module.training) for module in self.modules()]
                 self.eval()
@@ -441,7 +441,7 @@ class GraphFormers(nn.Module):
         try:
             yield
         finally:
-            with _MODES:
+            with _MODE_LOCK:
                 self._num_encoding -= 1
                 for module, mode in self._modes if not self._num_encoding else []:
                     module.training = mode
@@ -450,8 +450,7 @@ class GraphFormers(nn.Module):
     def _inference_network(self) -> Network:
         """The network itself, or a copy in the precision of the device.
 
-        The copy takes the present weights at every call: optimizers do not always report that they
-        changed them.
+        Weights are copied at every call: not every change by an optimizer can be detected.
         """
         own, dtype = next(self.parameters()).dtype, self.compute.dtype
         if own != torch.float32 or own == dtype:
@@ -472,7 +471,7 @@ def _checked_texts(
     """The arguments of `encode` as lists, those for one text included.
 
     Raises:
-        GraphFormersError: Something else than texts is given, or not a list for each text.
+        GraphFormersError: The arguments are not texts, or there is not a list for each text.
     """
     if isinstance(texts, str):
         texts = [texts]
@@ -483,14 +482,14 @@ def _checked_texts(
             f"a {type(texts).__name__} given, expected a text or a list of texts"
         )
     texts, lists = list(texts), []
-    for around in () if neighbors is None else neighbors:
-        if not isinstance(around, list | tuple | np.ndarray):
-            given = "a single text" if isinstance(around, str) else f"a {type(around).__name__}"
+    for own in () if neighbors is None else neighbors:
+        if not isinstance(own, list | tuple | np.ndarray):
+            given = "a single text" if isinstance(own, str) else f"a {type(own).__name__}"
             raise GraphFormersError(
                 f"neighbors takes a list of texts for each text, {given} was given: "
                 "neighbors=[[text]]"
             )
-        lists.append(list(around))
+        lists.append(list(own))
     if neighbors is None:
         lists = [[] for _ in texts]
     if len(lists) != len(texts):
@@ -511,7 +510,7 @@ def text_states(network: Network, texts: PackedBatch) -> Tensor:
 def center_vectors(
     network: Network, batch: CenterBatch | PackedNeighborhoods, states_MSD: Tensor
 ) -> Tensor:
-    """(B, D) float32: the second pass. `states_MSD` are those the batch needs, in its order."""
+    """(B, D) float32: the second pass, given the states that the batch needs, in its order."""
     if isinstance(batch, PackedNeighborhoods):
         vectors_BD: Tensor = network(batch)
         return vectors_BD

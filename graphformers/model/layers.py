@@ -22,8 +22,8 @@ from graphformers.model.registry import layer_part, register_part
 def working_dtype(tensor: Tensor) -> torch.dtype:
     """The type of hidden states: that of the tensor, under autocast its lower precision.
 
-    Autocast computes norms in float32. Kept in that type, their results would take twice the
-    memory and traffic.
+    Autocast computes norms in float32; keeping their results in float32 would double memory and
+    memory traffic.
     """
     kind = tensor.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
@@ -37,7 +37,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 class Embedding(nn.Module):
     """Word and position embeddings.
 
-    BERT's token type is constant here; it is added to the positions when weights are read.
+    BERT's token type is constant here; it is added to the positions when weights are loaded.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -82,7 +82,7 @@ class RelativeBias(nn.Module):
 def distance_buckets(distances: Tensor, num_buckets: int, max_distance: int) -> Tensor:
     """T5's buckets: half for keys before the query, half for keys after it.
 
-    Each half is exact at first, then logarithmic.
+    In each half, small distances have a bucket each; larger ones share logarithmic buckets.
     """
     half = num_buckets // 2
     exact = half // 2
@@ -234,7 +234,7 @@ class TextEncoder(nn.Module):
         return pool_mean(hidden_RWD, token_owners(texts, hidden_RWD.dtype), texts.slot_N)
 
     def states(self, texts: PackedBatch, num_layers: int) -> list[Tensor]:
-        """The states (N, D) of nodes after each of the first layers, every text read alone."""
+        """The states (N, D) of nodes after each of the first layers, without neighbours."""
         hidden_RWD, mask_RHWW = self.embed(texts), self.mask(texts)
         states = []
         for layer in self.layers[:num_layers]:
@@ -243,7 +243,7 @@ class TextEncoder(nn.Module):
         return states
 
     def encode(self, texts: PackedBatch) -> Tensor:
-        """(N, D): the states of nodes after the last layer, every text read alone."""
+        """(N, D): the states of nodes after the last layer, without neighbours."""
         return self.states(texts, len(self.layers))[-1]
 
 
@@ -253,7 +253,7 @@ def mask_graph_tokens(mask_RHWW: Tensor, texts: PackedBatch) -> Tensor:
 
 
 def token_owners(texts: PackedBatch, dtype: torch.dtype) -> Tensor:
-    """(R, C, W): one for the text tokens of the node in each slot, zero elsewhere."""
+    """(R, C, W): 1 for the text tokens of the node in each slot, 0 elsewhere."""
     slots_C = torch.arange(texts.num_slots, device=texts.slots_RW.device)
     own_RCW = (texts.slots_RW[:, None, :] == slots_C[:, None]) & ~texts.is_graph_RW[:, None]
     return own_RCW.to(dtype)
@@ -261,6 +261,6 @@ def token_owners(texts: PackedBatch, dtype: torch.dtype) -> Tensor:
 
 def pool_mean(hidden_RWD: Tensor, own_RCW: Tensor, slot_N: Tensor) -> Tensor:
     """(N, D): the mean state of the tokens in each node's slot."""
-    # Divided last: bfloat16 cannot represent a share such as 1/13.
+    # The sum is divided last, since bfloat16 cannot represent a fraction such as 1/13.
     mean_RCD = own_RCW @ hidden_RWD / own_RCW.sum(-1, keepdim=True).clamp(min=1)
     return mean_RCD.flatten(0, 1)[slot_N]

@@ -4,8 +4,8 @@ Both encode a text from word vectors, through a convolution and one attention ov
 both have a trainable vector for every node that was seen in training, its node-id vector. Nodes are
 identified by the hashes of their ids, so that a node has its vector in every graph that contains
 it. A node that was not seen in training, or a text without a node, is represented by its text
-alone; in training the node-id vectors of some nodes are dropped at random, so that the text alone
-is useful. Neighbours' texts are not read.
+only. In training the node-id vectors of some nodes are dropped at random, so that networks learn to
+represent such nodes. Neighbours' texts are not used.
 
 Word vectors start as the backbone's, the text's vector as their average; the backbone's Transformer
 layers are not used.
@@ -37,9 +37,9 @@ from graphformers.settings import Settings, setting
 
 @dataclass(frozen=True)
 class NodeIdSettings(Settings):
-    """What the two papers leave to the experimenter."""
+    """Hyperparameters that the two papers do not fix."""
 
-    width: int = setting(3, "Words that the convolution sees at a time, an odd number.", at_least=1)
+    width: int = setting(3, "Width of the convolution in words, an odd number.", at_least=1)
     node_size: int = setting(128, "Size of a node-id vector, at most the hidden size.", at_least=1)
     node_dropout: float = setting(
         0.3, "Share of nodes whose node-id vector is dropped in a training step.", at_least=0
@@ -61,10 +61,11 @@ class NodeVectors(nn.Module):
     def __init__(self, config: ModelConfig, size: int) -> None:
         super().__init__()
         size = min(size, config.hidden_size)
-        self.register_buffer("hashes_T", torch.zeros(0, dtype=torch.int64))  # sorted
+        # Hashes are kept sorted.
+        self.register_buffer("hashes_T", torch.zeros(0, dtype=torch.int64))
         self.vectors_TS = nn.Parameter(torch.zeros(0, size))
         self.project = nn.Linear(size, config.hidden_size, bias=False)
-        # Inner products of projected vectors start as those of the vectors.
+        # An orthogonal projection preserves the inner products of the vectors at the start.
         nn.init.orthogonal_(self.project.weight)
 
     def add(self, id_hashes: Array, seed: int) -> None:
@@ -80,7 +81,7 @@ class NodeVectors(nn.Module):
         self.vectors_TS = nn.Parameter(vectors[torch.from_numpy(order)])
 
     def forward(self, texts: PackedBatch, dropout: float) -> Tensor:
-        """(N, D): zero for unknown nodes, and in training for a share of the others."""
+        """(N, D): zero for unknown nodes and for dropped ones."""
         if texts.ids_N is None or not len(self.hashes_T):
             return self.project.weight.new_zeros(texts.num_nodes, self.project.out_features)
         row_N = torch.searchsorted(self.hashes_T, texts.ids_N).clamp(max=len(self.hashes_T) - 1)
@@ -94,7 +95,7 @@ class NodeVectors(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Tensor], prefix: str, *rest: object
     ) -> None:
-        """Takes the size of the table that is loaded."""
+        """Resizes the table to that of the state dict before loading it."""
         hashes = state_dict.get(f"{prefix}hashes_T")
         if hashes is not None and len(hashes) != len(self.hashes_T):
             self.hashes_T = self.hashes_T.new_zeros(len(hashes))
@@ -104,10 +105,10 @@ class NodeVectors(nn.Module):
 
 
 class WordFeatures(nn.Module):
-    """A convolution over the words of each text, and an attention that makes one vector of them.
+    """A convolution over the words of each text, pooled to one vector by attention.
 
-    The convolution is added to the words it sees and starts small, the attention starts uniform: at
-    first a text is the average of its words.
+    The convolution is added to the word vectors and starts small, the attention starts uniform:
+    initially a text is the average of its words.
     """
 
     def __init__(self, config: ModelConfig, width: int) -> None:
@@ -138,14 +139,14 @@ class WordFeatures(nn.Module):
         convolved_RWD = self.down(F.gelu(self.convolution(windows_RWX)))
         found_RWD = normed_RWD + self.dropout(convolved_RWD)
         scores_RCW = at_least_float32(self.attention(found_RWD)).transpose(1, 2)
-        # The lowest number instead of -inf: an empty slot has no words, and is never read.
+        # The lowest number instead of -inf avoids NaN in empty slots, whose results are not used.
         scores_RCW = scores_RCW.masked_fill(own_RCW == 0, torch.finfo(scores_RCW.dtype).min)
         pooled_RCD = scores_RCW.softmax(-1).to(found_RWD.dtype) @ found_RWD
         text_ND: Tensor = pooled_RCD.flatten(0, 1)[texts.slot_N]
         return text_ND
 
     def _windows(self, hidden_RWD: Tensor, slots_RW: Tensor) -> Tensor:
-        """(R, W, width * D): each word between its neighbours in the same text, zero beyond it."""
+        """(R, W, width * D): each word with those around it, zero outside the word's text."""
         parts, count = [], hidden_RWD.shape[1]
         for offset in range(-self.reach, self.reach + 1):
             before, after = max(-offset, 0), max(offset, 0)
@@ -163,11 +164,11 @@ def spread(vectors_ND: Tensor, texts: PackedBatch) -> Tensor:
 
 
 class NodeIdNetwork(TextNetwork):
-    """What TNVE and IFTN share: words, a text encoder over them, and node-id vectors."""
+    """Base class of TNVE and IFTN: word vectors, a text encoder and node-id vectors."""
 
     has_transformer = False
-    # Tables of words and nodes need larger steps than Transformer layers, so that one recipe
-    # serves all methods.
+    # Tables of words and nodes need larger steps than Transformer layers; the factor lets all
+    # methods share a recipe.
     learning_rate_factor = 10.0
 
     def __init__(self, config: ModelConfig) -> None:
@@ -184,7 +185,7 @@ class NodeIdNetwork(TextNetwork):
 
     @property
     def words(self) -> nn.Embedding:
-        """The word vectors, under the name that text encoders give to the backbone's part."""
+        """The word vectors, which are the backbone's part of the network."""
         words = self.text.words
         assert isinstance(words, nn.Embedding)
         return words
@@ -200,7 +201,8 @@ class NodeIdNetwork(TextNetwork):
         return name.startswith("text.")
 
     def learns_faster(self, name: str) -> bool:
-        # Convolution and gates start as an average of words, which large steps would destroy.
+        # Convolution and gates start so that a text is the average of its words; large steps
+        # would destroy that.
         return name == "nodes.vectors_TS"
 
 
@@ -208,18 +210,18 @@ class NodeIdNetwork(TextNetwork):
 class TnveNetwork(NodeIdNetwork):
     """TNVE, variational homophilic embedding (Wang et al., NeurIPS 2019, arXiv:1909.13456).
 
-    A text is drawn from a latent z, whose posterior N(μ, σ²) the text encoder gives. A priori the
-    latents of two linked nodes are standard normal with a positive correlation, those of unlinked
-    nodes are independent. The variational bound, reconstruction of the words plus divergence from
-    these priors, is added to the link loss. The vector of a node is z + s with its node-id vector
-    s: an inner product of two holds text with text, structure with structure, and each with the
-    other, the four products of the paper's objective.
+    A text is generated from a latent z with posterior N(μ, σ²), computed by the text encoder. In
+    the prior the latents of two linked nodes are standard normal with a positive correlation, those
+    of unlinked nodes are independent. The variational bound, reconstruction of the words plus
+    divergence from these priors, is added to the link loss. The vector of a node is z + s with its
+    node-id vector s. The inner product of two such vectors is the sum of the four products of the
+    paper's objective: text with text, structure with structure, and each with the other.
 
-    Simplified: the encoder of a text does not read the text at the other end; words are
-    reconstructed as a bag, from the backbone's word vectors, not in order by an LSTM; the posterior
-    correlation of a linked pair is not a network's guess but the one that makes the bound tightest,
-    which has a closed form; the link loss is the one that all methods here share; z + s instead of
-    both concatenated.
+    Simplifications: the encoder of a text does not use the text at the other end of a link; words
+    are reconstructed as a bag, from the backbone's word vectors, not in order by an LSTM; the
+    posterior correlation of a linked pair is not predicted, but the one that makes the bound
+    tightest, which has a closed form; the link loss is that of all methods here; z and s are added
+    instead of concatenated.
     """
 
     title = "TNVE"
@@ -259,7 +261,8 @@ class TnveNetwork(NodeIdNetwork):
             self.settings.correlation,
         )
         single_N = divergence(mean_ND, log_variance_ND)
-        # As many unlinked pairs as linked ones; each node has its own share of the unlinked.
+        # The bound has as many unlinked pairs as linked ones. The divergence of an unlinked pair
+        # is the sum of those of its nodes.
         reconstruction = self._negative_log_likelihood(latent_ND, words_RWD, texts).sum()
         bound = reconstruction + (linked_P.sum() + single_N.sum()) / 2
         vectors_ND = latent_ND + self.nodes(texts, self.settings.node_dropout).float()
@@ -268,7 +271,7 @@ class TnveNetwork(NodeIdNetwork):
     def _latents(self, words_RWD: Tensor, texts: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Latents, their means and the logarithms of their variances, (N, D), float32 at least.
 
-        In training latents are drawn from the posterior, otherwise they are its mean.
+        In training latents are sampled from the posterior, otherwise they are its mean.
         """
         text_ND = self.features(words_RWD, texts)
         mean_ND = at_least_float32(self.mean(text_ND))
@@ -283,7 +286,7 @@ class TnveNetwork(NodeIdNetwork):
     ) -> Tensor:
         """(N,): -log p(words | latent).
 
-        All words of a text but [CLS] are drawn from one softmax over the vocabulary.
+        All words of a text but [CLS] are sampled from one softmax over the vocabulary.
         """
         is_word_RCW = token_owners(texts, torch.bool) & (texts.positions_RW > 0)[:, None]
         # Sums over a vocabulary need float32.
@@ -310,9 +313,9 @@ class IftnNetwork(NodeIdNetwork):
         t = features(words, s)                                 s: the node-id vector
         vector = σ(A [t; s]) ∘ t + σ(B [t; s]) ∘ s
 
-    Simplified: nothing depends on the other end of a link, so that a node has one vector for all
-    questions; the loss is the link loss that all methods here share; the vectors of a node's
-    neighbours are not mixed into its own.
+    Simplifications: nothing depends on the other end of a link, so that a node has one vector for
+    all candidates; the loss is the link loss of all methods here; the vectors of a node's
+    neighbours are not added to its own.
     """
 
     title = "IFTN"
@@ -323,7 +326,8 @@ class IftnNetwork(NodeIdNetwork):
         self.gates = nn.Linear(2 * size, 2 * size)
         self.inform = nn.Linear(size, size, bias=False)
         nn.init.normal_(self.gates.weight, std=0.02 / size**0.5)
-        nn.init.constant_(self.gates.bias, 2.0)  # nearly open
+        # Gates start nearly open.
+        nn.init.constant_(self.gates.bias, 2.0)
         nn.init.normal_(self.inform.weight, std=0.02)
 
     def vectors(self, texts: PackedBatch) -> Tensor:
@@ -355,8 +359,10 @@ def linked_divergence(
     2c(1 - γ²) = 2γ, c = λ s t / (1 - λ²).
     """
     rest = 1 - correlation**2
-    product_PD = ((log_variance_a_PD + log_variance_b_PD) / 2).exp()  # s t
-    slope_PD = correlation * product_PD / rest  # c
+    # s t
+    product_PD = ((log_variance_a_PD + log_variance_b_PD) / 2).exp()
+    # c
+    slope_PD = correlation * product_PD / rest
     gamma_PD = 2 * slope_PD / (1 + (1 + 4 * slope_PD**2).sqrt())
     covariance_PD = 2 * correlation * gamma_PD * product_PD
     trace_PD = (log_variance_a_PD.exp() + log_variance_b_PD.exp() - covariance_PD) / rest

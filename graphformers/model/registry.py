@@ -1,8 +1,8 @@
 """The interface of networks, and the registries of methods and of layer parts.
 
-A method is a name ("graphformers", "gat", …) and the network class behind it. The rest of the
-package works with `Network` and asks it what it needs; no other module compares names of methods.
-A new method is a subclass of `Network` under a new name::
+A method is a name ("graphformers", "gat", …) with a network class. The rest of the package uses
+the interface `Network`; no other module compares names of methods. A new method is a subclass of
+`Network` under a new name::
 
     @register_method("first")
     class FirstNeighbor(CascadedNetwork):
@@ -36,13 +36,13 @@ class Network(nn.Module):
     """
 
     title: ClassVar[str]
-    """How tables name the method; by default as it is registered."""
+    """The name of the method in tables; by default its registered name."""
     reads_neighbors: ClassVar[bool] = True
     """Whether the texts of neighbours change a vector."""
     has_transformer: ClassVar[bool] = True
     """Whether texts go through the backbone's Transformer layers."""
     learning_rate_factor: ClassVar[float] = 1.0
-    """Times the learning rate of a run, for networks that need larger steps than Transformers."""
+    """Factor of the learning rate, for networks that need larger steps than Transformers."""
 
     def __init__(self, config: "ModelConfig") -> None:
         super().__init__()
@@ -56,11 +56,11 @@ class Network(nn.Module):
     @classmethod
     @abstractmethod
     def inputs(cls, config: "ModelConfig") -> NetworkInputs:
-        """What batches must hold for this network; known without its weights."""
+        """The content that this network needs in its batches; it does not depend on weights."""
 
     @abstractmethod
     def neighbor_states(self, texts: PackedBatch) -> list[Tensor]:
-        """What N texts, read alone, contribute as neighbours: tensors (N, D), may be cached."""
+        """The states of N texts as neighbours, encoded independently: tensors (N, D)."""
 
     @abstractmethod
     def center_vectors(
@@ -71,30 +71,30 @@ class Network(nn.Module):
     def vectors_from_states(
         self, center_BD: Tensor, states: list[Tensor], index: NeighborIndex
     ) -> Tensor:
-        """(B, D) float32: the same for networks whose inputs say `centers_from_states`."""
+        """(B, D) float32: like `center_vectors`, for networks with `centers_from_states`."""
         raise NotImplementedError
 
     def forward(self, batch: PackedNeighborhoods) -> Tensor:
-        """(B, D) float32: vectors of centres, everything read from scratch."""
+        """(B, D) float32: vectors of centres, computed without cached states."""
         states = self.neighbor_states(batch.neighbors)
         return self.center_vectors(batch.centers, states, batch.index)
 
     def forward_with_loss(self, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor | None]:
-        """Vectors, and what the network adds to the link loss, summed over the pairs; or None.
+        """Vectors, and an additional loss of the network, summed over the pairs, or None.
 
         The centres are anchors followed by their positives.
         """
         return self(batch), None
 
     def add_nodes(self, id_hashes: Array, seed: int) -> None:
-        """Creates trainable vectors for nodes, where the method has such; known nodes keep theirs.
+        """Adds trainable node vectors, if the method has any; known nodes keep their vectors.
 
-        Nodes are named by the hashes of their ids.
+        Nodes are given by the hashes of their ids.
         """
 
     @classmethod
     def backbone_weights(cls, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A backbone's weights under the names that this network gives them."""
+        """A backbone's weights, renamed to those of this network."""
         return {f"text.{name}": tensor for name, tensor in weights.items()}
 
     def is_pretrained(self, name: str) -> bool:
@@ -107,7 +107,7 @@ class Network(nn.Module):
 
 
 class TextNetwork(Network):
-    """A network that reads no neighbours; subclasses define `vectors`."""
+    """A network that does not use neighbours; subclasses define `vectors`."""
 
     reads_neighbors = False
 
@@ -143,7 +143,7 @@ def register_method(name: str) -> Callable[[AnyNetwork], AnyNetwork]:
     """Class decorator: makes a network available as `method=name`."""
 
     def decorate(network: AnyNetwork) -> AnyNetwork:
-        # not inherited: two methods must not have the same title
+        # An inherited title does not count: two methods must not have the same title.
         if "title" not in vars(network):
             network.title = name
         _METHODS[name] = network

@@ -14,7 +14,7 @@ import torch
 
 from graphformers.artifact import MANIFEST, check_writable
 from graphformers.errors import GraphFormersError
-from graphformers.model.backbones import backbone_of, own_random_numbers, save_pretrained
+from graphformers.model.backbones import backbone_of, restored_random_state, save_pretrained
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import clock
 from graphformers.settings import SettingValue
@@ -183,7 +183,7 @@ class Trainer:
             ...     run.step()
         """
         compute = self.model.compute
-        with joined(compute.device) as world, own_random_numbers(), compute.repeatable():
+        with joined(compute.device) as world, restored_random_state(), compute.repeatable():
             own_folder = folder if world.is_first else None
             with nullcontext() if own_folder is None else own_folder.held():
                 arguments = self.model, self.split, self.config, world, own_folder

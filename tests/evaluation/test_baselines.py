@@ -65,7 +65,7 @@ def test_a_pooling_that_is_not_followed_is_told(
     GraphFormers.from_backbone(backbone, "plm", device="cpu", pooling="cls")
     assert not caplog.text
     GraphFormers.from_backbone(backbone, device="cpu")
-    assert "made to be read by the mean of its tokens; what is read here is [CLS]" in caplog.text
+    assert "trained with mean pooling; its [CLS] is used here" in caplog.text
     caplog.clear()
     GraphFormers.from_backbone(backbone, "max", device="cpu")  # said once
     assert not caplog.text

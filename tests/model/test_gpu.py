@@ -157,11 +157,9 @@ def test_norm_kernels_equal_torch(shape: tuple[int, ...], dropout: float) -> Non
     given = [update.requires_grad_(), residual.requires_grad_(), *norm.parameters()]
     found = dropped_and_normed(update, residual, norm, seed, dropout)[0]
     expected = norm(residual.float() + update.float() * kept / (1 - dropout))
-    ways_back = (
-        torch.autograd.grad(found, given, toward),
-        torch.autograd.grad(expected, given, toward.float()),
-    )
-    for one, other in [(found, expected), *zip(*ways_back, strict=True)]:
+    gradients = torch.autograd.grad(found, given, toward)
+    expected_gradients = torch.autograd.grad(expected, given, toward.float())
+    for one, other in [(found, expected), *zip(gradients, expected_gradients, strict=True)]:
         assert float(((one - other).norm() / other.norm()).detach()) < 0.006
 
 

@@ -333,7 +333,7 @@ def test_edges_of_what_can_be_encoded() -> None:
     assert model.encode([], []).shape == (0, 24)
     with pytest.raises(GraphFormersError, match="2 lists of neighbours for 1 texts"):
         model.encode(["a"], [[], []])
-    with pytest.raises(GraphFormersError, match="no Unicode: it holds half of a character"):
+    with pytest.raises(GraphFormersError, match="not Unicode: it holds half of a character"):
         model.encode(["bad \ud83d"])
     with pytest.raises(GraphFormersError, match="a NoneType was given: neighbors="):
         model.encode(["graph"], [None])  # type: ignore[list-item]

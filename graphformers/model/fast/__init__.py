@@ -1,10 +1,11 @@
-"""What makes networks faster and changes no result: `install` and, back again, `plain`.
+"""Faster implementations of networks with the same parameters and results.
 
-The network files say what is computed; this package computes the same with the same parameters:
+`install` replaces the layers and networks of `graphformers.model` by faster classes, `plain` undoes
+it:
 
-* `layers`: [CLS] alone where nothing else is read, fused products;
-* `reading`: centres and neighbours in one pass, masks once for all layers, cached states without
-  projections;
+* `layers`: fused matrix products, and layers computed for [CLS] only if nothing else is used;
+* `reading`: centres and neighbours in one pass, masks computed once, attention to cached states
+  without projecting them;
 * `graph_kernel`, `norm_kernel`: Triton kernels for GPUs;
 * `compilation`: torch.compile.
 
@@ -47,28 +48,28 @@ FASTER: dict[type[nn.Module], type[nn.Module]] = {
     TransformerLayer: FastLayer,
     Mlp: FastMlp,
 }
-PLAIN = {fast: original for original, fast in FASTER.items()}
+PLAIN = {faster: original for original, faster in FASTER.items()}
 
 
 def install(network: Network) -> Network:
-    """The same network, faster: it shares the parameters of the given one.
+    """Returns a faster network that shares the parameters of the given one.
 
-    Modules of other classes than those in FASTER stay as they are, for instance layer parts that
-    other packages register. Such a part is used by the faster layers, too.
+    Modules of classes that are not in FASTER are kept, for instance layer parts that other packages
+    register; the faster layers use them, too.
     """
-    faster = _exchanged(network, FASTER)
+    faster = _replace_classes(network, FASTER)
     if isinstance(faster, FastGraphFormers):
         faster.add_steps()
     return faster
 
 
 def plain(network: Network) -> Network:
-    """The network that reads as the paper does; it shares the parameters of the given one."""
-    return _exchanged(network, PLAIN)
+    """Returns the plain network, which shares the parameters of the given one."""
+    return _replace_classes(network, PLAIN)
 
 
 def compile_network(network: Network, compute: Compute, *, trains: bool = False) -> None:
-    """Compiles a network in place; one that trains on a GPU also gets the kernels for norms."""
+    """Compiles a network in place; for training on a GPU, layers also use the kernel for norms."""
     if trains:
         kernel = usable_kernel("norm_kernel", compute.device)
         for module in network.modules():
@@ -77,14 +78,16 @@ def compile_network(network: Network, compute: Compute, *, trains: bool = False)
     compile_layers(network, trains=trains)
 
 
-def _exchanged(module: AnyModule, classes: dict[type[nn.Module], type[nn.Module]]) -> AnyModule:
-    """A module of the class that stands for the given one's, with the same parameters."""
+def _replace_classes(
+    module: AnyModule, classes: dict[type[nn.Module], type[nn.Module]]
+) -> AnyModule:
+    """Copies a module and those in it with their classes replaced; parameters are shared."""
     result = copy.copy(module)
     result.__dict__ = dict(module.__dict__)
     result.__dict__["_compiled_call_impl"] = None
     object.__setattr__(result, "__class__", classes.get(type(module), type(module)))
     result._modules = {
-        name: child if child is None else _exchanged(child, classes)
+        name: child if child is None else _replace_classes(child, classes)
         for name, child in module._modules.items()
     }
     return result

@@ -1,8 +1,8 @@
 """torch.compile for networks, layer by layer.
 
-All layers share one compiled graph for each kind of call (all tokens or [CLS] alone, with or
-without gradients, a few numbers of neighbours), so that compiling takes seconds and any number of
-rows is served.
+All layers share one compiled graph for each kind of call (all tokens or [CLS] only, with or without
+gradients, a few numbers of neighbours), so that compiling takes seconds. The number of rows is
+dynamic.
 """
 
 import warnings
@@ -29,12 +29,12 @@ def compile_layers(
 
     Args:
         network: The network; its modules keep their weights.
-        backend: What torch.compile compiles with.
+        backend: The backend of torch.compile.
         trains: Whether gradients will be computed.
     """
     dynamo = torch._dynamo.config
     dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILE_LIMIT)
-    # The compiler reports its own choices.
+    # The compiler warns about its own decisions.
     warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")
     device = next(network.parameters()).device
     options: dict[str, Any] = {}
@@ -44,8 +44,8 @@ def compile_layers(
         options = {"compile_threads": 1}
     cut_options = options
     if backend == "inductor" and torch.__version__ < "2.13":
-        # Where the compiler joins the two reductions of a norm's gradient, it forgot brackets
-        # around a sum of sizes.
+        # Fusing the two reductions of a norm's gradient made invalid code in older versions, which
+        # lacked brackets around a sum of sizes.
         cut_options = options | {"triton.mix_order_reduction": False}
     for module in network.modules():
         if isinstance(module, COMPILED):
@@ -57,10 +57,10 @@ def compile_layers(
 
 
 def _with_dynamic_rows(call: Call, cut: Call) -> Call:
-    """The call, with the first dimension of all tensors declared dynamic.
+    """Wraps a call to declare the first dimension of all its tensors dynamic.
 
-    Otherwise torch.compile would compile once more for another size. `cut` is called instead where
-    the last argument chooses tokens: then the number of tokens is a sum.
+    Otherwise torch.compile would compile again for another size. `cut` is called if the last
+    argument selects tokens: then the number of tokens is a sum.
     """
 
     def call_with_dynamic_rows(*arguments: object) -> object:
@@ -74,10 +74,10 @@ def _with_dynamic_rows(call: Call, cut: Call) -> Call:
 
 def _mark_dynamic(value: object) -> None:
     if isinstance(value, Tensor):
-        # Most tensors were marked for the layer before.
+        # Most tensors are already marked by the previous layer.
         if not hasattr(value, "_dynamo_weak_dynamic_indices"):
             torch._dynamo.maybe_mark_dynamic(value, 0)
-            # Static, or the next width would be compiled for any width.
+            # Without this, a second width would make torch.compile treat the width as dynamic.
             torch._dynamo.mark_static(value, list(range(1, value.dim())))
     elif isinstance(value, list | tuple):
         for entry in value:

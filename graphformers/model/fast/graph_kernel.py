@@ -1,9 +1,9 @@
-"""The graph step, eqs. 1 and 2, as one Triton kernel: for texts read from scratch, no gradients.
+"""The graph step, eqs. 1 and 2, as one Triton kernel, without cached states and gradients.
 
-As separate steps (gather states, project, weigh, write) it takes 13 µs before every layer of
-BERT-base, most of it waiting; that is much where 32 centres with 5 neighbours take a millisecond
-and a half in all. As one kernel it takes 8 µs. Queries, keys and values stay in float32 here;
-elsewhere they are rounded.
+As separate operations (gather states, project, weight, write) it takes 13 µs before every layer of
+BERT-base, mostly launch latency. This is significant for small batches: 32 centres with 5
+neighbours take 1.5 ms in total. As one kernel it takes 8 µs. Queries, keys and values are kept in
+float32 here; elsewhere they are rounded.
 
 Triton comes with torch for the GPUs of NVIDIA and AMD. `kernels.usable_kernel` decides whether it
 can be used.
@@ -21,9 +21,12 @@ from torch import Tensor
 from graphformers.model.compute import PRECISIONS
 from graphformers.model.network import GraphAttention
 
-ROWS = 64  # states that a program projects at a time: what a Hopper GPU multiplies in one step
-STEP = 64  # of the hidden size
-MIN_CAPABILITY = (8, 0)  # bfloat16 in the matrix units
+# states that a program projects at a time, as many as a Hopper GPU multiplies in one instruction
+ROWS = 64
+# part of the hidden size that is multiplied at a time
+STEP = 64
+# the lowest compute capability with bfloat16 in the tensor cores
+MIN_CAPABILITY = (8, 0)
 
 
 @triton.jit(  # type: ignore[untyped-decorator, unused-ignore]
@@ -36,15 +39,14 @@ def _kernel(  # type: ignore[no-untyped-def]
     SIZE: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
     NODES: tl.constexpr, CENTERS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """One head of the messages to some centres.
+    """Computes one head of the messages to some centres.
 
     NODES is a power of two, at least as many as a group has.
     """
     head, first = tl.program_id(0), tl.program_id(1) * CENTERS
     row = tl.arange(0, CENTERS * NODES)
     center, node = first + row // NODES, row % NODES
-    # Where there is no node, the centre stands in: what is read there gets no attention, but must
-    # be a number.
+    # Missing nodes are replaced by the centre: their values get no attention, but must not be NaN.
     present = tl.where(node < num_nodes, node, 0)
     place = tl.load(rows_BG + center * num_nodes + present, mask=center < num_centers, other=0)
     inner, step = tl.arange(0, WIDTH), tl.arange(0, STEP)
@@ -54,10 +56,10 @@ def _kernel(  # type: ignore[no-untyped-def]
     key = tl.zeros((CENTERS * NODES, WIDTH), tl.float32)
     value = tl.zeros((CENTERS * NODES, WIDTH), tl.float32)
     for start in range(0, SIZE, STEP):
-        read = tl.load(state + start)
-        query = tl.dot(read, tl.load(query_weight + column + start), query)
-        key = tl.dot(read, tl.load(key_weight + column + start), key)
-        value = tl.dot(read, tl.load(value_weight + column + start), value)
+        part = tl.load(state + start)
+        query = tl.dot(part, tl.load(query_weight + column + start), query)
+        key = tl.dot(part, tl.load(key_weight + column + start), key)
+        value = tl.dot(part, tl.load(value_weight + column + start), value)
     query += tl.load(query_bias + head * WIDTH + inner).to(tl.float32)[None, :]
     key += tl.load(key_bias + head * WIDTH + inner).to(tl.float32)[None, :]
     value += tl.load(value_bias + head * WIDTH + inner).to(tl.float32)[None, :]
@@ -87,8 +89,8 @@ def write_messages(
     Args:
         gnn: The graph attention.
         tokens_TD: The states of all tokens.
-        rows_BG: Where in `tokens_TD` the states of each group are, the centre first.
-        target_B: Where in `tokens_TD` the messages are written.
+        rows_BG: Rows of `tokens_TD` with the states of each group, the centre first.
+        target_B: Rows of `tokens_TD` to which the messages are written.
         mask_BHG: Added to the scores.
     """
     num_centers, num_nodes = rows_BG.shape
@@ -114,7 +116,7 @@ def fits(hidden_size: int, num_heads: int, num_nodes: int) -> bool:
 
 
 def works_on(device: torch.device) -> bool:
-    """Whether an example is right that needs as much of the GPU as any: four heads of 64."""
+    """Whether the kernel computes an example correctly, of the largest supported head size."""
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return False
     size, num_heads = 4 * STEP, 4
@@ -137,7 +139,7 @@ def works_on(device: torch.device) -> bool:
 
 
 class _Example(torch.nn.Module):
-    """What the kernel reads of a graph attention, with random weights."""
+    """The part of a graph attention that the kernel uses, with random weights."""
 
     def __init__(self, size: int, num_heads: int, generator: torch.Generator) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which of the Triton kernels can be used on a device."""
+"""Checks whether the Triton kernels can be used on a device."""
 
 import logging
 from functools import cache
@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 
 @cache
 def usable_kernel(name: str, device: torch.device) -> ModuleType | None:
-    """The module `graph_kernel` or `norm_kernel`; None where it does not compute the right result.
+    """The module `graph_kernel` or `norm_kernel`; None if it does not give the correct result.
 
-    Triton needs a GPU that it knows and a C compiler. Whatever is missing, the network has another
-    way, so no failure is an error.
+    Triton needs a GPU that it supports and a C compiler. No failure is an error, since networks
+    work without the kernels.
     """
     if device.type != "cuda":
         return None

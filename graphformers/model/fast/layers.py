@@ -33,14 +33,14 @@ def fused_linear(x: Tensor, *projections: nn.Linear) -> Tensor:
 
 
 def are_plain(*projections: nn.Module) -> bool:
-    """Whether projections are nothing but matrices: others, quantised ones say, are called."""
+    """Whether projections are plain linear layers, not quantised ones for example."""
     return all(type(projection) is nn.Linear for projection in projections)
 
 
 class FastAttention(Attention):
-    """Attention that computes queries, keys and values as one product, where gradients are wanted.
+    """Attention that computes queries, keys and values as one product, if gradients are needed.
 
-    Its backward pass then needs one product, too. Without gradients there is nothing to gain.
+    Its backward pass is then one product, too. Without gradients this would not be faster.
     """
 
     def forward(self, queries_RQD: Tensor, keys_RSD: Tensor, mask_RHQS: Tensor) -> Tensor:
@@ -55,9 +55,9 @@ class FastAttention(Attention):
 class FastMlp(Mlp):
     """The MLP with GELU as part of the matrix product before it.
 
-    In bfloat16 on a GPU it then costs next to nothing. It is GELU's tanh form, which differs from
-    the exact one by 0.0005 at most, less than rounding the inner state first does. The fused
-    product has no gradient.
+    It is used in bfloat16 on a GPU, where the GELU then has almost no cost. The fused product uses
+    GELU's tanh form, which differs from the exact one by at most 0.0005, less than the rounding of
+    the inner state, and has no gradient.
     """
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class FastMlp(Mlp):
 
 
 class FastLayer(TransformerLayer):
-    """A layer that can compute some rows for their [CLS] alone.
+    """A layer that can compute only the [CLS] of some rows.
 
     In training in bfloat16 on a GPU, `add_norm_kernel` computes residual, dropout and norm in one.
     """
@@ -81,9 +81,9 @@ class FastLayer(TransformerLayer):
     def forward(
         self, hidden_RWD: Tensor, mask_RHWW: Tensor, cls_rC: Tensor | None = None
     ) -> Tensor:
-        """With `cls_rC`, of the last r rows nothing is computed but these tokens.
+        """(R, W, D); with `cls_rC`, only these tokens are computed in the last r rows.
 
-        The result is then a line (T, D): all tokens of the rows before, then C of each of those.
+        The result is then (T, D): all tokens of the other rows, followed by C of each of these.
         """
         if cls_rC is None:
             return super().forward(hidden_RWD, mask_RHWW)
@@ -135,13 +135,15 @@ def run_layer(
 
 
 class Pooling(NamedTuple):
-    """How nodes' states are taken from those of tokens, computed once for all layers."""
+    """Index tensors to pool the states of nodes from those of tokens, computed once per pass."""
 
-    row_N: Tensor  # among all tokens, or among all slots with `own_RCW`
-    own_RCW: Tensor | None  # for mean pooling: which tokens belong to the node in each slot
+    # indices of all tokens; with `own_RCW`, of all slots
+    row_N: Tensor
+    # for mean pooling, the tokens of the node in each slot
+    own_RCW: Tensor | None
 
     def of_centers(self, batch: PackedNeighborhoods) -> "Pooling":
-        """The same for the centres of a batch alone."""
+        """The pooling of only the centres of a batch."""
         own_RCW = None if self.own_RCW is None else self.own_RCW[: batch.center_rows]
         return Pooling(self.row_N[: batch.num_centers], own_RCW)
 
@@ -153,10 +155,10 @@ class Pooling(NamedTuple):
 
 
 class FastTextEncoder(TextEncoder):
-    """A text encoder that computes, where only [CLS] is read afterwards, only [CLS]."""
+    """A text encoder that computes only [CLS] in a layer whose other states are not used."""
 
     def pooling(self, texts: PackedBatch) -> Pooling:
-        """How to pool the states of these texts."""
+        """The pooling of these texts."""
         if self.config.pooling == "cls":
             return Pooling(texts.cls_N, None)
         dtype = working_dtype(self.embedding.words.weight)
@@ -191,7 +193,7 @@ class FastTextEncoder(TextEncoder):
         texts: PackedBatch,
         pooling: Pooling,
     ) -> Tensor:
-        """(N, D): the states of nodes after a layer of which nothing else is read."""
+        """(N, D): the states of nodes after a layer whose other states are not used."""
         if pooling.own_RCW is not None:
             return pooling.pool(layer(hidden_RWD, mask_RHWW))
         return run_layer(layer, hidden_RWD, mask_RHWW, texts.cls_RC)[texts.slot_N]

@@ -1,14 +1,14 @@
-"""The end of both halves of a layer, norm(residual + dropout(update)), as Triton kernels.
+"""norm(residual + dropout(update)), which ends both halves of a layer, as Triton kernels.
 
-One kernel forward and one backward, for compiled training in bfloat16 on a GPU. torch.compile's own
-backward reads tokens by rows, for their gradients, and sums them by columns, for the gradients of
-the norm, in one kernel whose shape it finds by trying: up to 1.9 ms for 140,000 tokens of BERT-base
-on an H200. Here a program goes over many rows and keeps the sums of its columns: 0.29 ms, where
-reading and writing alone take 0.21.
+There is one kernel for the forward and one for the backward pass, for compiled training in bfloat16
+on a GPU. torch.compile's own backward kernel reads tokens by rows, for their gradients, and sums
+them by columns, for the gradients of the norm. It takes up to 1.9 ms for 140,000 tokens of
+BERT-base on an H200. Here a program processes many rows and keeps the sums of its columns. That
+takes 0.29 ms; reading and writing take 0.21 ms.
 
-What is dropped is a hash of (seed, row, column), computed again backward. The compiler does not
-look into these operators: with `torch.library.triton_op` it had not compiled a layer after two
-minutes.
+The dropout mask is a hash of (seed, row, column), which the backward pass computes again. The
+operators are opaque to the compiler: with `torch.library.triton_op`, compiling a layer did not end
+within two minutes.
 """
 
 from functools import cache
@@ -20,12 +20,13 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.library import custom_op
 
-PROGRAMS = 1056  # that share the rows on the way back: eight for each processor of an H200
+# programs that share the rows in the backward pass: eight for each multiprocessor of an H200
+PROGRAMS = 1056
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _mixed(number):  # type: ignore[no-untyped-def]
-    """An unsigned number of 32 bits whose every bit depends on all bits of the given one."""
+    """A 32-bit hash of an unsigned 32-bit number."""
     number = (number ^ (number >> 16)) * 0x21F0AAAD
     number = (number ^ (number >> 15)) * 0x735A2D97
     return number ^ (number >> 15)
@@ -33,7 +34,7 @@ def _mixed(number):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _is_kept(seed, row, column, threshold):  # type: ignore[no-untyped-def]
-    """Whether a place is not dropped: 31 random bits of it are not below the threshold."""
+    """The dropout mask: whether the 31-bit hash of a position is at least the threshold."""
     given = tl.load(seed)
     key = _mixed(row.to(tl.uint32) ^ given.to(tl.uint32))
     key = _mixed(key ^ (given >> 32).to(tl.uint32))
@@ -44,20 +45,21 @@ def _is_kept(seed, row, column, threshold):  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator, unused-ignore]
 def _forward(  # type: ignore[no-untyped-def]
     update, residual, weight, bias, seed, result, total, mean, scale, num_rows,
-    threshold, louder, eps,
+    threshold, keep_scale, eps,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Some rows: their result, and what the way back needs: the sum that is normed, its mean, one
-    over its deviation.
+    """Computes the result of some rows, and tensors for the backward pass.
+
+    These are the sum before the norm, its mean, and 1 / its standard deviation.
     """
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     is_row, is_column = row < num_rows, column < SIZE
     is_there = is_row[:, None] & is_column[None, :]
     place = row[:, None].to(tl.int64) * SIZE + column[None, :]
     given = tl.load(update + place, mask=is_there, other=0.0).to(tl.float32)
-    summed = tl.where(_is_kept(seed, row, column, threshold), given * louder, 0.0)
+    summed = tl.where(_is_kept(seed, row, column, threshold), given * keep_scale, 0.0)
     summed += tl.load(residual + place, mask=is_there, other=0.0).to(tl.float32)
-    # what the way back reads: mean and deviation must be of the same numbers
+    # The backward pass uses the rounded sum, so mean and deviation must be computed from it.
     rounded = summed.to(total.dtype.element_ty)
     tl.store(total + place, rounded, mask=is_there)
     summed = rounded.to(tl.float32)
@@ -75,11 +77,12 @@ def _forward(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator, unused-ignore]
 def _backward(  # type: ignore[no-untyped-def]
     gradient, total, mean, scale, weight, seed, to_update, to_residual, to_weight, to_bias,
-    num_rows, threshold, louder,
+    num_rows, threshold, keep_scale,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of every PROGRAMS-th block of rows, and this program's part of those of the
-    norm's weight and bias.
+    """Computes the gradients of every PROGRAMS-th block of rows.
+
+    Also computes this program's part of the gradients of the norm's weight and bias.
     """
     program, column = tl.program_id(0), tl.arange(0, BLOCK)
     is_column = column < SIZE
@@ -101,7 +104,7 @@ def _backward(  # type: ignore[no-untyped-def]
         scaled = given * times[None, :]
         along, level = tl.sum(scaled * normed, 1) / SIZE, tl.sum(scaled, 1) / SIZE
         found = (scaled - normed * along[:, None] - level[:, None]) * inverse[:, None]
-        dropped = tl.where(_is_kept(seed, row, column, threshold), found * louder, 0.0)
+        dropped = tl.where(_is_kept(seed, row, column, threshold), found * keep_scale, 0.0)
         tl.store(to_residual + place, found.to(to_residual.dtype.element_ty), mask=is_there)
         tl.store(to_update + place, dropped.to(to_update.dtype.element_ty), mask=is_there)
     tl.store(to_weight + program * SIZE + column, weight_sum, mask=is_column)
@@ -109,14 +112,14 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 @cache
-def _sizes(size: int, is_back: bool) -> dict[str, int]:
-    """How many rows a program reads at a time, and with how many threads: no more than lie side by
-    side in a row, 8 numbers each.
+def _sizes(size: int, is_backward: bool) -> dict[str, int]:
+    """The number of rows and of threads of a program.
 
-    Then sums over rows stay within a thread. Twice the threads took up to five times as long.
+    A row is divided between all threads, at least 8 numbers each, so that sums over rows stay
+    within a thread. Twice the threads took up to five times as long.
     """
     block = triton.next_power_of_2(size)
-    rows = max(1024 // block, 1) if is_back else 2
+    rows = max(1024 // block, 1) if is_backward else 2
     return {
         "SIZE": size,
         "BLOCK": block,
@@ -125,8 +128,8 @@ def _sizes(size: int, is_back: bool) -> dict[str, int]:
     }
 
 
-def _dropping(dropout: float) -> tuple[int, float]:
-    """Below which of 2^31 numbers a place is dropped, and how much louder the others get."""
+def _dropout_constants(dropout: float) -> tuple[int, float]:
+    """The 31-bit threshold below which a position is dropped, and the scale of the others."""
     return round(dropout * 2**31), 1 / (1 - dropout)
 
 
@@ -140,10 +143,13 @@ def add_norm(
     dropout: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(…, D) norm(residual + dropout(update)); and the sum, the mean and one over the deviation of
-    each of its rows.
+    """norm(residual + dropout(update)), and tensors for the backward pass.
 
-    `seed` is an integer of up to 63 bits in a tensor of one.
+    `seed` is a tensor with one integer of up to 63 bits.
+
+    Returns:
+        (…, D) the result; the sum before the norm; and of each row its mean and 1 / its standard
+        deviation.
     """
     if (
         update.shape != residual.shape
@@ -151,12 +157,13 @@ def add_norm(
         or weight.shape != update.shape[-1:]
     ):
         raise ValueError(
-            f"{update.shape}, {residual.shape}, {weight.shape} and {bias.shape} do not go together"
+            f"{update.shape}, {residual.shape}, {weight.shape} and {bias.shape} do not match"
         )
     update, residual = update.contiguous(), residual.contiguous()
     found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_results(update, residual)
     rows, sizes = len(found[2]), _sizes(update.shape[-1], False)
-    given = (update, residual, weight, bias, seed, *found, rows, *_dropping(dropout), eps)
+    constants = _dropout_constants(dropout)
+    given = (update, residual, weight, bias, seed, *found, rows, *constants, eps)
     with torch.cuda.device(update.device):
         _forward[(triton.cdiv(rows, sizes["ROWS"]),)](*given, **sizes)
     return found
@@ -184,10 +191,11 @@ def add_norm_backward(
     seed: Tensor,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of update and residual, and of weight and bias in PROGRAMS parts."""
+    """The gradients of update and residual, and those of weight and bias in PROGRAMS parts."""
     gradient, sizes = gradient.contiguous(), _sizes(total.shape[-1], True)
     found: tuple[Tensor, Tensor, Tensor, Tensor] = _shape_of_gradients(gradient, total, mean)
-    given = (gradient, total, mean, scale, weight, seed, *found, len(mean), *_dropping(dropout))
+    constants = _dropout_constants(dropout)
+    given = (gradient, total, mean, scale, weight, seed, *found, len(mean), *constants)
     with torch.cuda.device(total.device):
         _backward[(PROGRAMS,)](*given, PROGRAMS=PROGRAMS, **sizes)
     return found
@@ -233,38 +241,36 @@ add_norm.register_autograd(_backward_of_add_norm, setup_context=_save_for_backwa
 
 
 def works_on(device: torch.device) -> bool:
-    """Whether an example comes out right, there and back, and what is dropped there is dropped on
-    the way back.
-    """
+    """Whether an example is correct, forward and backward, and both passes drop the same values."""
+    # Older GPUs do not support bfloat16.
     if torch.cuda.get_device_capability(device) < (8, 0):
-        return False  # no bfloat16
+        return False
     generator, size = torch.Generator().manual_seed(0), 768
     seed = torch.tensor([1 << 40], device=device)
     with torch.inference_mode(False), torch.enable_grad():
-        update, residual, toward = (
+        update, residual, result_gradient = (
             torch.randn(9, size, generator=generator).to(device, torch.bfloat16) for _ in range(3)
         )
         weight, bias = (torch.randn(size, generator=generator).to(device) for _ in range(2))
         given = [tensor.requires_grad_() for tensor in (update, residual, weight, bias)]
         found = add_norm(*given, seed, 0.0, 1e-6)[0]
         expected = F.layer_norm(update.float() + residual.float(), (size,), weight, bias, 1e-6)
-        ways_back = (
-            torch.autograd.grad(found, given, toward),
-            torch.autograd.grad(expected, given, toward.float()),
-        )
+        gradients = torch.autograd.grad(found, given, result_gradient)
+        expected_gradients = torch.autograd.grad(expected, given, result_gradient.float())
         ones = torch.ones_like(update, requires_grad=True)
         dropped, total, _, _ = add_norm(
             ones, torch.zeros_like(update), weight, bias, seed, 0.5, 1e-6
         )
-        (back,) = torch.autograd.grad(dropped, ones, toward)
-    if not 0.45 < float((total > 0).float().mean()) < 0.55 or bool((back[total == 0] != 0).any()):
+        (gradient,) = torch.autograd.grad(dropped, ones, result_gradient)
+    kept_share = float((total > 0).float().mean())
+    if not 0.45 < kept_share < 0.55 or bool((gradient[total == 0] != 0).any()):
         return False
-    pairs = [(found, expected), *zip(*ways_back, strict=True)]
+    pairs = [(found, expected), *zip(gradients, expected_gradients, strict=True)]
     return all(bool((one - other).norm() < 0.02 * other.norm()) for one, other in pairs)
 
 
 def fused_add_norm(update: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
-    """norm(residual + dropout(update)), with new random numbers for the dropout."""
+    """norm(residual + dropout(update)) with a new seed for the dropout."""
     seed = torch.randint(1 << 62, (1,), device=update.device)
     arguments = update, residual, norm.weight, norm.bias, seed, dropout, norm.eps
     result: Tensor = torch.ops.graphformers.add_norm(*arguments)[0]

@@ -1,8 +1,8 @@
 """Faster GraphFormers with the same parameters as those of `graphformers.model.network`.
 
-Centres and neighbours that are read from scratch go through the layers in one tensor, the centres'
-rows first, so that each layer is launched once. Of the last layer only the centres' states are
-computed, and of neighbours in the layer before only theirs. Masks are computed once for all layers.
+Without cached states, centres and neighbours go through the layers in one tensor, the centres' rows
+first, so that each layer is launched once. The last layer computes only the states of centres, and
+the layer before it computes only [CLS] for neighbours. Masks are computed once for all layers.
 
 Shapes: as in network.py, and C slots of a row, T tokens in one line.
 """
@@ -36,7 +36,7 @@ from graphformers.model.network import (
 
 
 class FastGraphAttention(GraphAttention):
-    """A graph attention in few products, which reads cached states without projecting them."""
+    """A graph attention with fused products, which uses cached states without projecting them."""
 
     def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not are_plain(self.query, self.key, self.value):
@@ -45,26 +45,26 @@ class FastGraphAttention(GraphAttention):
         return query_ND[group_BG[:, 0]], key_BGD, value_BGD
 
     def attend_cached(self, states_ND: Tensor, group_BG: Tensor, mask_BHG: Tensor) -> Tensor:
-        """(B, D): the same as `attend`, for states that few centres read.
+        """(B, D): like `attend`, for states that few centres share.
 
-        q (W z) is (q W) z, and a sum of W z is W times the sum of z. So projections are paid for
-        centres, not for neighbours. The keys' bias adds the same to all scores and is left out.
-        Without dropout only.
+        Since q (W z) = (q W) z, and a sum of W z is W times the sum of z, only centres have to be
+        projected. The keys' bias adds a constant to all scores and is left out. With dropout this
+        is not possible.
         """
         if self.training or not are_plain(self.query, self.key, self.value):
             return self.attend(states_ND, group_BG, mask_BHG)
         (count, _), size, states_BGD = group_BG.shape, states_ND.shape[1], states_ND[group_BG]
         heads = (self.num_heads, size // self.num_heads)
         query_BHd = self.query(states_BGD[:, 0]).view(count, *heads) / math.sqrt(heads[1])
-        asked_BHD = torch.einsum("bhd,hdD->bhD", query_BHd, self.key.weight.view(*heads, size))
-        weights_BHG = (asked_BHD @ states_BGD.transpose(1, 2) + mask_BHG).softmax(-1)
+        query_BHD = torch.einsum("bhd,hdD->bhD", query_BHd, self.key.weight.view(*heads, size))
+        weights_BHG = (query_BHD @ states_BGD.transpose(1, 2) + mask_BHG).softmax(-1)
         mixed_BHD = weights_BHG.to(states_BGD.dtype) @ states_BGD
         value_HdD, bias_Hd = self.value.weight.view(*heads, size), self.value.bias.view(*heads)
         return (torch.einsum("bhD,hdD->bhd", mixed_BHD, value_HdD) + bias_Hd).flatten(1)
 
 
 class FastMutualGraphAttention(MutualGraphAttention):
-    """A mutual graph attention in few products."""
+    """A mutual graph attention with fused products."""
 
     def project(self, states_ND: Tensor, group_BG: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not are_plain(self.query, self.key, self.value):
@@ -84,21 +84,28 @@ def project_once(
 
 
 class Links(NamedTuple):
-    """Which nodes make up each group, and which nodes get graph tokens."""
+    """The nodes of each group, and the nodes that get graph tokens."""
 
-    group_BG: Tensor  # rows of the nodes' states: centres, then neighbours
-    cls_N: Tensor  # where the nodes' [CLS] are among all tokens
-    first_use_M: Tensor | None  # with neighbours' graph tokens: their places among the B * K
+    # rows of the nodes' states: centres, then neighbours
+    group_BG: Tensor
+    # positions of the nodes' [CLS] among all tokens
+    cls_N: Tensor
+    # if neighbours have graph tokens, their indices among the B * K
+    first_use_M: Tensor | None
 
 
 class Masks(NamedTuple):
-    """What the layers of one forward pass share."""
+    """Attention masks and index tensors that the layers of a forward pass share."""
 
     group_BG: Tensor
-    tokens: Tensor  # of every layer but the first
-    first: Tensor  # of the first layer, before which there is no graph token
-    graph: list[Tensor]  # of each graph attention
-    line_N: Tensor  # where the nodes' states are after the neighbours were cut to their [CLS]
+    # the mask of tokens in every layer but the first
+    tokens: Tensor
+    # the mask of tokens in the first layer, before which there is no graph token
+    first: Tensor
+    # the mask of each graph attention
+    graph: list[Tensor]
+    # rows of the nodes' states after the layer that computes only the [CLS] of neighbours
+    line_N: Tensor
 
 
 class AttentionMasks(nn.Module):
@@ -112,9 +119,10 @@ class AttentionMasks(nn.Module):
         index: NeighborIndex,
         center_tokens_RW: Tensor,
     ) -> Masks:
-        """`center_tokens_RW` are those of the centres' rows; they are given for their shape.
+        """Returns the masks and index tensors of a batch.
 
-        (A number would be compiled in.)
+        Only the shape of `center_tokens_RW`, the tokens of the centres' rows, is used. As an
+        integer, the number of rows would be compiled in.
         """
         graph = [each.mask(index) for each in gnn if isinstance(each, GraphAttention)]
         tokens, num_centers = text.mask(nodes), len(index.rows_BK)
@@ -125,7 +133,7 @@ class AttentionMasks(nn.Module):
 
 
 class GraphStep(nn.Module):
-    """Eqs. 1 and 2: the messages, written in front of the nodes' [CLS].
+    """Eqs. 1 and 2: computes the messages and writes them in front of the nodes' [CLS].
 
     It has no weights; as a module it is compiled as a whole.
     """
@@ -139,7 +147,7 @@ class GraphStep(nn.Module):
         mask: Tensor,
         links: Links,
     ) -> Tensor:
-        """`own_ND` are states of this batch, `cached_MD` of neighbours that are not part of it."""
+        """(R, W, D), from states of the batch and cached states of neighbours outside of it."""
         if isinstance(gnn, FastMutualGraphAttention):
             graph_BGD = gnn.attend(own_ND, links.group_BG, mask)
             first_use_M = links.first_use_M
@@ -153,7 +161,7 @@ class GraphStep(nn.Module):
 
 
 class NestedLayer(nn.Module):
-    """Eqs. 1 to 4: a graph step and the Transformer layer behind it, compiled as a whole."""
+    """Eqs. 1 to 4: a graph step and the Transformer layer after it, compiled as a whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,25 +178,25 @@ class NestedLayer(nn.Module):
         pooling: Pooling,
         cls_rC: Tensor | None = None,
     ) -> Tensor:
-        """`masks` are those of tokens and of the graph attention; `cls_rC` as in `FastLayer`."""
+        """As `FastLayer.forward`; `masks` are those of tokens and of the graph attention."""
         own_ND = pooling.pool(hidden_RWD)
         hidden_RWD = self.graph_step(gnn, hidden_RWD, own_ND, cached_MD, masks[1], links)
         return run_layer(layer, hidden_RWD, masks[0], cls_rC)
 
 
 def write_tokens(hidden_RWD: Tensor, graph_ND: Tensor, cls_N: Tensor) -> Tensor:
-    """`write_graph_tokens`, in place without gradients."""
-    # those of the centres, where neighbours have none
+    """Writes graph tokens, in place if no gradients are needed."""
+    # If neighbours have no graph tokens, only those of the centres are written.
     cls_N = cls_N[: len(graph_ND)]
     if torch.is_grad_enabled():
         return write_graph_tokens(hidden_RWD, graph_ND, cls_N)
-    # By row and column: through a flat view, torch.compile would make two copies.
+    # Indexed by row and column, since torch.compile makes two copies with a flat view.
     row_N, width = cls_N - 1, hidden_RWD.shape[1]
     return hidden_RWD.index_put_((row_N // width, row_N % width), graph_ND.to(hidden_RWD.dtype))
 
 
 class FastGraphFormers(GraphFormersNetwork):
-    """GraphFormers, everything in as few launches as possible."""
+    """GraphFormers with as few kernel launches as possible."""
 
     text: FastTextEncoder
     masks: AttentionMasks
@@ -202,16 +210,16 @@ class FastGraphFormers(GraphFormersNetwork):
         self, centers: PackedBatch, states: list[Tensor], index: NeighborIndex
     ) -> Tensor:
         rows, none_M = len(centers.tokens_RW), centers.slot_N[:0]
-        alone = PackedNeighborhoods(centers, centers.num_nodes, rows, index, none_M)
-        return self.forward(alone, states)
+        batch = PackedNeighborhoods(centers, centers.num_nodes, rows, index, none_M)
+        return self.forward(batch, states)
 
     def forward(self, batch: PackedNeighborhoods, cached: Sequence[Tensor] | None = None) -> Tensor:
         """(B, D) float32: vectors of the centres of a batch.
 
         Args:
-            batch: Centres, and the neighbours that are read from scratch.
-            cached: States (M, D) of the neighbours before each graph step, if they are known; then
-                the batch holds centres only.
+            batch: Centres, and neighbours unless their states are cached.
+            cached: Cached states (M, D) of the neighbours before each graph step, if any; then the
+                batch holds centres only.
         """
         is_mutual = issubclass(self.attention, MutualGraphAttention)
         nodes, rows, width = batch.nodes, batch.center_rows, batch.nodes.tokens_RW.shape[1]
@@ -221,7 +229,7 @@ class FastGraphFormers(GraphFormersNetwork):
         links = Links(masks.group_BG, nodes.cls_N, batch.first_use_M if is_mutual else None)
         known: Sequence[Tensor | None] = cached or [None] * len(gnns)
         write = None if is_mutual or cached else self._graph_kernel(batch, masks.group_BG)
-        # Of neighbours' rows only [CLS] is read after their last layer, unless states are means.
+        # Unless states are means, only [CLS] is used of neighbours after their last layer.
         is_cut = pooling.own_RCW is None and rows < len(nodes.tokens_RW)
         row_N = masks.line_N if is_cut else nodes.cls_N
 
@@ -255,27 +263,27 @@ class FastGraphFormers(GraphFormersNetwork):
 
     @staticmethod
     def _center_tokens(hidden: Tensor, rows: int, width: int) -> Tensor:
-        """(R, W, D): the tokens of the centres' rows, which come first in rows and in a line."""
+        """(R, W, D): the tokens of the centres' rows, which come first in every layout."""
         size = hidden.shape[-1]
         return hidden.reshape(-1, size)[: rows * width].view(rows, width, size)
 
     def _graph_kernel(
         self, batch: PackedNeighborhoods, group_BG: Tensor
     ) -> Callable[[nn.Module, Tensor, Tensor, Tensor], None] | None:
-        """One kernel for a whole graph step, where there is one for this batch.
+        """The kernel of a whole graph step, if it can be used for this batch.
 
-        It serves [CLS] states in bfloat16 on a GPU without gradients. It projects a neighbour once
-        for every centre that has it, so most neighbours must have few.
+        It supports [CLS] states in bfloat16 on a GPU without gradients. It projects a neighbour
+        once for each of its centres, so it is used only if few centres share neighbours.
         """
-        weight, (count, most) = self.text.embedding.words.weight, batch.index.rows_BK.shape
+        weight, (count, width) = self.text.embedding.words.weight, batch.index.rows_BK.shape
         if not weight.is_cuda or weight.dtype != HALF or self.config.pooling != "cls":
             return None
         if self.training or torch.is_grad_enabled():
             return None
-        if count * (1 + most) > 2 * batch.nodes.num_nodes:
+        if count * (1 + width) > 2 * batch.nodes.num_nodes:
             return None
         module = usable_kernel("graph_kernel", weight.device)
-        sizes = self.config.hidden_size, self.config.num_heads, 1 + most
+        sizes = self.config.hidden_size, self.config.num_heads, 1 + width
         if module is None or not module.fits(*sizes):
             return None
         target_B = batch.nodes.cls_N[:count] - 1
@@ -288,4 +296,4 @@ class FastGraphFormers(GraphFormersNetwork):
 
 
 class FastBidirectional(FastGraphFormers, BidirectionalNetwork):
-    """Bidirectional GraphFormers, everything in as few launches as possible."""
+    """Bidirectional GraphFormers with as few kernel launches as possible."""
