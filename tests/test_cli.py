@@ -172,7 +172,7 @@ def test_options_are_read_into_settings() -> None:
         ("embed m g -o v --gpus-per-worker 1", "--gpus-per-worker needs --ray"),
         ("embed m g -o v --workers 3", "--workers needs --ray"),
         ("evaluate a b c", "a b c given, expected MODEL SPLIT, or SPLIT with --vectors"),
-        ("evaluate a b --cosine", "--cosine is for --vectors; a model knows how its vectors are"),
+        ("evaluate a b --cosine", "--cosine given without --vectors"),
         ("compare a -o b --seeds 1,", "--seeds 1, given, expected different whole numbers"),
         ("search v words --id b", "TEXT and --id given, expected one of TEXT, --id, --links"),
         ("update v", "nothing to change; give --nodes, --edges, --remove or --remove-edges"),
@@ -347,7 +347,7 @@ def test_interrupt_says_so(large_tables: Path) -> None:
     _, message = process.communicate()
     assert (process.returncode, message) == (
         130,
-        "interrupted; nothing half-written was left behind\n",
+        "interrupted; no incomplete output was left behind\n",
     )
     assert not list(large_tables.glob("*interrupted.graph*"))
 

@@ -1,7 +1,7 @@
-"""The command line: each command parses its arguments, calls one public function and prints.
+"""The command line: each command parses its arguments, calls a public function, prints the result.
 
 Results go to stdout, progress and log messages to stderr. The exit code is 0 for success, 1 for a
-failure and 2 for wrong usage. Heavy imports happen inside the commands, so that --help is fast.
+failure and 2 for wrong usage. Heavy imports are inside the commands, so that --help is fast.
 """
 
 import logging
@@ -9,17 +9,18 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from graphformers.cli import demo, graphs, models, vectors  # noqa: F401  (they register their commands)
+# imported because they register their commands
+from graphformers.cli import demo, graphs, models, vectors  # noqa: F401
 from graphformers.cli.command import app
 from graphformers.errors import GraphFormersError, StoppedError
 
 
 class Interrupted(BaseException):
-    """Ctrl-C. Not an Exception, so that no handler on the way catches it and drafts are removed."""
+    """Ctrl-C. Not an Exception, so that only cleanup code runs before the process ends."""
 
 
 class StderrHandler(logging.Handler):
-    """Prints messages to stderr as it is at that moment: progress bars and tests replace it."""
+    """Prints messages to the current sys.stderr, which progress bars and tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints the message of a record."""
@@ -30,7 +31,7 @@ class StderrHandler(logging.Handler):
 
 
 def show_messages() -> None:
-    """Lets the library's log messages appear on stderr."""
+    """Prints the library's log messages to stderr."""
     logger = logging.getLogger("graphformers")
     if not any(isinstance(handler, StderrHandler) for handler in logger.handlers):
         logger.addHandler(StderrHandler())
@@ -38,7 +39,7 @@ def show_messages() -> None:
 
 
 def main() -> None:
-    """Runs the command line. An error that the user can fix prints a message, no traceback."""
+    """Runs the command line. An error that the user can fix is printed without a traceback."""
     show_messages()
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -54,7 +55,7 @@ def main() -> None:
     except OSError as error:
         _end(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
     except RuntimeError as error:
-        # imported here: it needs torch, which --help does without
+        # imported here, because it imports torch, which --help does not need
         from graphformers.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
@@ -64,7 +65,7 @@ def main() -> None:
             f"--device cpu. {error}"
         )
     except Interrupted:
-        _end("interrupted; nothing half-written was left behind", 130)
+        _end("interrupted; no incomplete output was left behind", 130)
 
 
 def _interrupt(signum: int, frame: Any) -> None:

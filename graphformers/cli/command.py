@@ -1,4 +1,4 @@
-"""The app, and how commands declare arguments, options, and options that are settings.
+"""The app, and functions by which commands declare arguments, options and settings.
 
 A parameter of a command whose type is a settings class stands for all options that the fields of
 the class declare; the command receives the settings object::
@@ -7,7 +7,7 @@ the class declare; the command receives the settings object::
     def split_command(*, graph: Path = GRAPH, settings: SplitSettings) -> None:
         ...
 
-With `given` the command receives a dictionary of those settings that the user gave::
+With `given`, the command receives a dictionary of the settings that the user gave::
 
     limits: dict[str, Any] = given(Limits)
 """
@@ -61,7 +61,7 @@ class Given:
         return [_parameter(entry, self.default) for entry in self.entries()]
 
     def take(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Removes the options from a command's values and returns the settings that were given."""
+        """Removes the options from a command's values, and returns the given settings."""
         found = {}
         for entry in self.entries():
             value = values.pop(entry.name)
@@ -71,18 +71,18 @@ class Given:
 
 
 def given(settings: type[Settings], *names: str, default: str | None = None) -> Any:
-    """Options of a settings class, for a parameter that takes the settings that the user gave.
+    """Declares a parameter that receives the settings of a class that the user gave.
 
     Args:
         settings: The class that declares the options.
         names: The settings to offer; by default all that are options.
-        default: What the help text shows instead of the defaults of the class.
+        default: The default that the help text shows, instead of the defaults of the class.
     """
     return Given(settings, names, default)
 
 
 def argument(default: Any, metavar: str, help: str) -> Any:
-    """A positional argument; with `...` as its default it is required."""
+    """A positional argument. It is required if the default is `...`."""
     return typer.Argument(default, metavar=metavar, help=help)
 
 
@@ -90,9 +90,9 @@ def option(default: Any, usage: str, help: str) -> Any:
     """An option.
 
     Args:
-        default: The default value; with `...` the option is required.
-        usage: How the option is written: "--force", "-o, --output FOLDER", or "--nodes FILE..."
-            if it may be repeated.
+        default: The default value. The option is required if it is `...`.
+        usage: The option as in a manual: "--force", "-o, --output FOLDER", or "--nodes FILE..." if
+            it may be repeated.
         help: The help text.
     """
     words = usage.replace(",", "").split()
@@ -104,7 +104,7 @@ def option(default: Any, usage: str, help: str) -> Any:
 
 
 def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: registers a command; settings classes among its parameters become options."""
+    """Decorator that registers a command. Settings classes among its parameters become options."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         groups: dict[str, tuple[Given, Callable[..., object]]] = {}
@@ -159,7 +159,7 @@ def _parameter(entry: SettingInfo, default: str | None) -> inspect.Parameter:
 
 
 def _shown_default(entry: SettingInfo) -> str:
-    """The default of a setting as it would be typed; empty where there is nothing to show."""
+    """The default of a setting as a user would type it; empty if there is nothing to show."""
     if entry.default in (MISSING, None, (), {}):
         return ""
     if isinstance(entry.default, bool):
@@ -169,7 +169,7 @@ def _shown_default(entry: SettingInfo) -> str:
 
 
 def _parsed(entry: SettingInfo, value: Any) -> Any:
-    """The value of a setting from what the user typed."""
+    """Converts an option that the user typed into the value of a setting."""
     if entry.type.startswith("dict"):
         return dict(_parse_column(word) for word in value)
     if entry.type.startswith("tuple"):

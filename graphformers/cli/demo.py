@@ -15,7 +15,8 @@ def demo_command(
 ) -> None:
     """Run every step, from import to search, on Python's docstrings.
 
-    The graph is the standard library: the docstrings of its objects, and which object uses which.
+    Nodes are the objects of the standard library, with their docstrings as texts; links say which
+    object uses which.
 
     graphformers demo
     """

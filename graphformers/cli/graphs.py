@@ -17,13 +17,13 @@ def import_command(
     inputs: list[str] | None = argument(
         None,
         "FILES",
-        "Node and edge tables are distinguished by their columns. With --format python: packages.",
+        "Node and edge tables, distinguished by their columns. With --format python: packages.",
     ),
     nodes: list[Path] | None = option(
-        None, "--nodes FILE...", "A file of nodes, where its columns are ambiguous."
+        None, "--nodes FILE...", "A file of nodes, if its columns are ambiguous."
     ),
     edges: list[Path] | None = option(
-        None, "--edges FILE...", "A file of edges, where its columns are ambiguous."
+        None, "--edges FILE...", "A file of edges, if its columns are ambiguous."
     ),
     settings: ImportSettings,
     force: bool = FORCE,
@@ -65,7 +65,7 @@ def split_command(
 ) -> None:
     """Divide a graph's links into train, valid and test.
 
-    Valid and test links come with candidates to rank.
+    For each valid and test link, candidates to rank are drawn and saved.
 
     graphformers split papers.graph -o papers.split
     """
@@ -85,7 +85,7 @@ def info_command(
     verify: bool = option(False, "--verify", "Compare every file with its checksum."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show what a folder holds.
+    """Describe a folder that graphformers wrote.
 
     graphformers info papers.graph
     """
@@ -96,7 +96,7 @@ def info_command(
     from graphformers.splits.split import LinkSplit
 
     if (artifact / COMPARISON).is_file():
-        # Links would show files from elsewhere.
+        # A symbolic link could make this print files from elsewhere.
         refuse_links_out(artifact)
         for place in sorted(artifact.glob("*.md")):
             print(place.read_text(encoding="utf-8"))

@@ -60,15 +60,15 @@ def train_command(
 @command("evaluate")
 def evaluate_command(
     paths: list[Path] = argument(
-        ..., "[MODEL] SPLIT", "A model folder and a split folder; or a split and --vectors."
+        ..., "[MODEL] SPLIT", "A model folder and a split folder; or a split with --vectors."
     ),
     vectors: list[Path] | None = option(
         None,
         "--vectors FILE...",
         "Vectors of any system: a folder that `embed` wrote, .npz with ids and vectors, .npy "
         "with .ids.txt beside it, .parquet with id and vector, or word2vec's .txt. Vectors "
-        "computed from the whole graph, as by `embed`, have seen the held-out links, and score "
-        "too well.",
+        "computed from the whole graph, as by `embed`, contain the held-out links, so their "
+        "scores are too high.",
     ),
     cosine: bool = option(
         False, "--cosine", "Compare --vectors by cosine instead of inner product."
@@ -77,7 +77,7 @@ def evaluate_command(
         "saved",
         "--protocol NAME",
         "saved: among the saved candidates; in-batch: among 300 consecutive positives, as in "
-        "the 2021 code; full: among all nodes, without known links; all: these three.",
+        "the 2021 code; full: among all nodes, without known links; all: all three.",
     ),
     valid: bool = option(
         False, "--valid", "Rank the valid questions instead of the test questions."
@@ -93,8 +93,8 @@ def evaluate_command(
 ) -> None:
     """Rank held-out links: P@1, NDCG and MRR with 95 % intervals.
 
-    Scores are shown in total and by slices. The model is compared with rankings that need no
-    training: degree, common neighbours, TF-IDF, and the untrained backbone.
+    Scores are shown in total and by slices. The model is compared with baselines without training:
+    degree, common neighbours, TF-IDF, and the untrained backbone.
 
     graphformers evaluate papers.model papers.split
     """
@@ -109,7 +109,9 @@ def evaluate_command(
         )
     check_protocol(protocol, (*PROTOCOLS, "all"))
     if cosine and not vectors:
-        raise UsageError("--cosine is for --vectors; a model knows how its vectors are compared")
+        raise UsageError(
+            "--cosine given without --vectors; a model determines the comparison itself"
+        )
     split = LinkSplit.load(place)
     found = evaluate_with_baselines(
         models[0] if models else None,
@@ -136,7 +138,7 @@ def compare_command(
     method: list[str] | None = option(
         None,
         "--method NAME...",
-        "A method to compare, trained in two stages; NAME.one-stage: on unmasked text alone; "
+        "A method to compare, trained in two stages; NAME.one-stage: on clean text only; "
         "graphformers.simplified, .shared or .position: the paper's ablations. By default plm, "
         "max and graphformers, in two stages and in one.",
     ),
@@ -149,21 +151,21 @@ def compare_command(
     retrain: bool = option(
         False,
         "--retrain",
-        "With --table neighbours: train with fewer neighbours, too, not only test.",
+        "With --table neighbours: also train with fewer neighbours, instead of testing only.",
     ),
     keep_models: bool = option(
         True, "--keep-models/--no-keep-models", "Keep trained models once they are scored."
     ),
     device: str | None = DEVICE,
-    force: bool = option(False, "--force", "Train runs again that were made with other settings."),
+    force: bool = option(False, "--force", "Repeat runs that were made with other settings."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Train several methods under one budget, and write a report.
 
-    The report says whether the graph helps, which method to choose, and what it costs.
+    The report says whether the graph helps, which method to choose, and what neighbours cost.
 
     Every run has the same number of steps: max_steps, or the epochs of both stages, without early
-    stopping. With max_seconds every run has the same time instead.
+    stopping. With max_seconds, every run has the same time instead.
 
     The same command continues a comparison that was interrupted, and reuses finished runs.
 
@@ -214,7 +216,7 @@ def convert_command(
     pooling: str | None = option(
         None,
         "--pooling NAME",
-        "What stands for a text: cls, or mean of its tokens; by default cls, with plm as made.",
+        "Vector of a text: cls, or mean of its tokens; by default cls, with plm as the backbone.",
     ),
     similarity: str = option(
         "dot", "--similarity NAME", "How vectors are compared: dot or cosine."
@@ -223,9 +225,9 @@ def convert_command(
 ) -> None:
     """Turn a language model or a 2021 checkpoint into a model folder.
 
-    No other command reads .bin and .pt files; they are read as plain tensors: nothing in them is
-    ever run. With --method plm a language model reads texts alone, as it was made to; other methods
-    add layers that are untrained.
+    Only this command reads .bin and .pt files. They are read as plain tensors; code in them is
+    never run. With --method plm, a language model encodes texts alone, as it was trained to; other
+    methods add untrained layers.
 
     graphformers convert checkpoint.bin --tokenizer vocab.txt -o papers.model
 

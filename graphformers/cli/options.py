@@ -24,7 +24,7 @@ SET = option(
     None,
     "--set NAME=VALUE...",
     "A single setting, which overrides the recipe; max.learning_rate=1e-4 sets it for the method "
-    "max alone. docs/cli.md lists all settings.",
+    "max only. docs/cli.md lists all settings.",
 )
 
 

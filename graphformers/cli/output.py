@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""Output of commands: tables for people, JSON for programs."""
 
 import json
 from pathlib import Path
@@ -9,20 +9,20 @@ if TYPE_CHECKING:
 
 
 class Result(Protocol):
-    """A result that renders itself."""
+    """A result that is a table."""
 
     def to_dict(self) -> Any:
-        """The result as values that JSON knows."""
+        """The result as JSON values."""
 
     def as_table(self) -> "Table":
         """The result as a table."""
 
 
 class Report(Protocol):
-    """A result of several tables, which prints itself."""
+    """A result of several tables."""
 
     def to_dict(self) -> Any:
-        """The result as values that JSON knows."""
+        """The result as JSON values."""
 
     def print(self) -> None:
         """Prints the result for people."""
@@ -34,12 +34,12 @@ def show_result(result: Result | Report, as_json: bool, output: Path | None = No
     Args:
         result: The result of a command.
         as_json: Whether to print JSON instead of tables.
-        output: The folder that the command wrote, where the result does not name it.
+        output: The folder that the command wrote, if the result does not name it.
     """
     if as_json:
         found = result.to_dict()
         found = found if output is None else {"output": str(output)} | found
-        # Columns of nodes may hold values that JSON does not know, such as bytes.
+        # Columns of nodes may contain values without a JSON form, such as bytes.
         print(json.dumps(found, ensure_ascii=False, default=str))
         return
     if not hasattr(result, "as_table"):

@@ -12,7 +12,7 @@ from graphformers.data.settings import TABLES, ImportSettings
 from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.serve.settings import Limits, ServeSettings, read_token
 
-# Requests a second that a server that other machines can reach answers to one address.
+# default limit of requests per second and client address, if other machines can reach the server
 PUBLIC_RATE = 100.0
 
 
@@ -50,10 +50,12 @@ def embed_command(
         raise UsageError(f"--{name} needs --ray")
     if ray is not None and device is not None:
         raise UsageError(
-            "--device is for this machine; with --ray, --gpus-per-worker says what is used"
+            "--device given with --ray, where --gpus-per-worker chooses the device; leave it out"
         )
     if ray is not None and dry_run:
-        raise UsageError("--dry-run tries this machine; leave --ray out to try it")
+        raise UsageError(
+            "--dry-run given with --ray, but it measures this machine; leave --ray out"
+        )
     workers = None if ray is None else Cluster(ray, **cluster)
     if not dry_run:
         check_output(output, force=force)
@@ -79,7 +81,7 @@ def update_command(
     ),
     edges: Path | None = option(None, "--edges FILE", "A table of new links."),
     remove: Path | None = option(
-        None, "--remove FILE", "Nodes to remove: a table with a column of ids, or a line for each."
+        None, "--remove FILE", "Nodes to remove: a table with a column of ids, or an id per line."
     ),
     remove_edges: Path | None = option(
         None,
@@ -96,8 +98,8 @@ def update_command(
 ) -> None:
     """Update vectors after changes of the graph.
 
-    Only what the changes affect is computed. Tables are read as when the graph was imported, unless
-    an option says otherwise.
+    Only vectors that the changes affect are computed. Tables are read as when the graph was
+    imported, unless an option says otherwise.
 
     graphformers update papers.vectors --nodes new.csv --edges links.csv --remove ids.txt
     """
@@ -146,14 +148,14 @@ def search_command(
     neighbors: list[str] | None = option(
         None,
         "--neighbors IDS...",
-        "Nodes with which the text is encoded as its neighbours: ids separated by commas.",
+        "Nodes to encode with the text as its neighbours: ids separated by commas.",
     ),
     count: int = option(10, "-k NUMBER", "Number of results."),
     where: list[str] | None = option(
         None,
         "--where FILTER...",
         "Only nodes with a matching column: 'year>=1995', venue=ICML, 'venue~neur' (contains), "
-        "'year in 1995,1996'; of several filters, all must hold.",
+        "'year in 1995,1996'. A node must match all filters.",
     ),
     show: list[str] | None = option(
         None, "--show COLUMNS...", "Columns of the results to show, separated by commas."
@@ -218,7 +220,8 @@ def serve_command(
         None,
         "--read-token-file FILE",
         "File with the token that reading needs; by default the variable "
-        "GRAPHFORMERS_READ_TOKEN. Without a token for writing, nobody may write then.",
+        "GRAPHFORMERS_READ_TOKEN. The server is then read-only, unless there is a token for "
+        "writing.",
     ),
     device: str | None = DEVICE,
 ) -> None:
@@ -226,16 +229,16 @@ def serve_command(
 
     Clients search, compute embeddings and change the graph.
 
-    Without a token, changes are accepted from this machine only: a server that other machines can
-    reach, directly or through a proxy, is then read-only; and so is one with a token for reading
-    and none for writing. Tokens are sent unencrypted, so use a proxy with TLS on networks that you
-    do not control. While a server accepts changes, no other process can change the folder; a
-    read-only server serves the folder as it was at the start.
+    Without tokens, changes are accepted from this machine only. A server is read-only if it has no
+    token and other machines can reach it, directly or through a proxy, or if it has a token for
+    reading and none for writing. Tokens are sent unencrypted, so use a proxy with TLS on networks
+    that you do not control. While a server accepts changes, no other process can change the folder;
+    a read-only server serves the folder as it was at the start.
 
     graphformers serve papers.vectors --port 8000
     """
-    # Before torch and numpy are imported: their threads must not spin while they wait for each
-    # other (docs/design.md).
+    # Set before torch and numpy are imported, so that their threads sleep instead of spinning while
+    # they wait for each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

@@ -26,7 +26,7 @@ from graphformers.version import __version__
 
 logger = logging.getLogger(__name__)
 
-# what the budget replaces, and what the report states elsewhere
+# settings that the budget overrides, or that the report states elsewhere
 HIDDEN_SETTINGS = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")
 
 
@@ -36,9 +36,9 @@ class Comparison:
 
     Args:
         results: The results of all systems.
-        verdict: Sentences that say what the results show.
-        details: How the comparison was made, by name.
-        tables: The tables of the paper that were asked for.
+        verdict: Conclusions, in sentences.
+        details: Settings and data of the comparison, by name.
+        tables: The requested tables of the paper.
         report: report.html, or tables.md where nothing was trained or plotly is missing.
         numbers: results.json.
     """
@@ -66,7 +66,7 @@ class Comparison:
         return [*others, Table(last.header, last.rows, last.title, notes, last.bold)]
 
     def print(self) -> None:
-        """Prints tables, verdict, and where the report is."""
+        """Prints the tables, the verdict and the path of the report."""
         for table in self.tables:
             table.print(gap=True)
             print()
@@ -90,14 +90,14 @@ def compare(
     Finished runs are reused, so that an interrupted comparison continues.
 
     Args:
-        settings: What all runs share.
+        settings: The settings that all runs share.
         table: A table of the paper: datasets, overall, neighbours, ablation or efficiency.
         methods: Methods such as max or max.one-stage, instead of a table; by default plm, max and
             graphformers, each in two stages and in one.
-        retrain: For the table neighbours: train with each number of neighbours, too.
+        retrain: For the table neighbours: also train with each number of neighbours.
 
     Returns:
-        Results, verdict and tables, and where the files are.
+        Results, verdict, tables and the paths of the files.
 
     Raises:
         GraphFormersError: The arguments contradict each other, the folder holds other files, or
@@ -110,7 +110,8 @@ def compare(
     """
     if retrain and table != "neighbours":
         raise GraphFormersError(
-            "--retrain is for --table neighbours, which it trains for each number of neighbours"
+            "--retrain given without --table neighbours, the table whose methods it trains with "
+            "each number of neighbours"
         )
     check_folder(settings.folder)
     own_count = next((name for name in settings.given if name.endswith(".num_neighbors")), None)
@@ -121,15 +122,15 @@ def compare(
         )
     if table is not None and methods:
         raise GraphFormersError(
-            "a table by name and methods given, expected one of them: a table defines its methods"
+            "a table and methods given, expected one of them: a table defines its methods"
         )
     count = settings.num_neighbors
     if table is None:
         chosen = variants(methods or DEFAULT)
     else:
-        chosen = variants_of(table, retrain=retrain, most_neighbors=count)
+        chosen = variants_of(table, retrain=retrain, max_neighbors=count)
     _warn_of_unused_settings(settings, chosen)
-    # first what takes seconds: it fails before hours of training
+    # The baselines come first, because they take seconds: errors then appear before the training.
     untrained = rank_untrained(settings) if chosen else {}
     runs = [
         finish_run(settings, each, seed, conditions_of(each, table, count))
@@ -152,9 +153,9 @@ def check_folder(folder: Path) -> None:
     entry = foreign_entry(folder, COMPARISON)
     if entry is not None:
         raise GraphFormersError(
-            f"{folder}: holds {entry!r}, which no comparison wrote; choose another folder"
+            f"{folder}: contains {entry!r}, which no comparison wrote; choose another folder"
         )
-    # a link could make us write elsewhere
+    # A symbolic link could redirect what is written.
     refuse_links_out(folder)
     if not (folder / COMPARISON).is_file():
         check_place(folder / COMPARISON)
@@ -162,14 +163,14 @@ def check_folder(folder: Path) -> None:
 
 
 def _warn_of_unused_settings(settings: ComparisonSettings, chosen: Sequence[Variant]) -> None:
-    """Settings of methods that are not compared may be typing errors."""
+    """Warns of settings for methods that are not compared, which may be typing errors."""
     methods = {each.method for each in chosen}
     unused = [
         name for name in settings.given if "." in name and name.partition(".")[0] not in methods
     ]
     if chosen and unused:
         logger.warning(
-            f"without effect: {', '.join(unused)}; the methods compared are "
+            f"settings without effect: {', '.join(unused)}; the compared methods are "
             f"{', '.join(sorted(methods))}"
         )
 
@@ -195,7 +196,7 @@ def _tables(
 def _write_files(
     settings: ComparisonSettings, results: Results, tables: list[Table], table: str | None
 ) -> Comparison:
-    """Writes results.json, tables.md and report.html; for a table overall.json and so on."""
+    """Writes results.json, tables.md and report.html; for a table, overall.json and so on."""
     numbers, markdown, report = (
         settings.folder / (name if table is None else f"{table}{Path(name).suffix}")
         for name in ("results.json", "tables.md", "report.html")
@@ -225,7 +226,7 @@ def _write_files(
 
 
 def _details(settings: ComparisonSettings, results: Results) -> dict[str, object]:
-    """How to repeat the comparison."""
+    """Data, budget and settings, with which the comparison can be repeated."""
     split = settings.split
     config, _ = divide_settings(settings_for("graphformers", settings.given))
     shown = {name: value for name, value in settings.given.items() if name not in HIDDEN_SETTINGS}

@@ -12,7 +12,8 @@ from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array, mix
 from graphformers.splits.split import LinkSplit
 
-# These names are in the files of finished runs. The first condition is the regular one.
+# Files of finished runs and results.json contain these names. The first condition is the regular
+# one.
 OWN_NEIGHBORS = "asked"
 SHUFFLED_NEIGHBORS = "shuffled neighbours"
 NO_NEIGHBORS = "no neighbours"
@@ -28,7 +29,7 @@ def conditions_of(variant: Variant, table: str | None, num_neighbors: int) -> li
     """The conditions under which a variant is scored.
 
     Args:
-        variant: Without neighbours there is only the regular condition.
+        variant: The variant. One that uses no neighbours has only the regular condition.
         table: The table of the paper to make. Table 3, "neighbours", adds smaller numbers.
         num_neighbors: The regular number of neighbours.
     """
@@ -41,7 +42,7 @@ def conditions_of(variant: Variant, table: str | None, num_neighbors: int) -> li
 
 
 def sampler_of(condition: str, split: LinkSplit, num_neighbors: int) -> NeighborSampler:
-    """Samples the neighbours of nodes under a condition.
+    """The sampler of neighbours under a condition.
 
     Args:
         condition: One of `conditions_of`.
@@ -62,7 +63,7 @@ def sampler_of(condition: str, split: LinkSplit, num_neighbors: int) -> Neighbor
 class ShuffledSampler(NeighborSampler):
     """Gives every node the neighbours of another node.
 
-    Models read as many texts as usual, but none of them is related to the node.
+    Models get as many neighbours as usual, but those are unrelated to the node.
     """
 
     def sample(

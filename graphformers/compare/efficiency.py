@@ -38,19 +38,19 @@ def measure_efficiency(
         source: The backbone.
         settings: Model settings apply, except for the number of tokens, which is the paper's.
         device: Where to compute; by default the best device.
-        counts: The numbers of neighbours; by default by device.
+        counts: The numbers of neighbours; the default depends on the device.
 
     Returns:
         The rows of `table_5`, and the name of the device.
     """
-    place = choose_device(device)
+    chosen = choose_device(device)
     models = {}
     for method in METHODS:
         _, changes = divide_settings(settings_for(method, settings))
         changes["max_tokens"] = TOKENS
-        model = GraphFormers.from_backbone(source, method, device=str(place), **changes)
+        model = GraphFormers.from_backbone(source, method, device=str(chosen), **changes)
         models[method] = ready(model)
-    return table_5(models, counts or COUNTS.get(place.type, COUNTS["cpu"])), device_name(place)
+    return table_5(models, counts or COUNTS.get(chosen.type, COUNTS["cpu"])), device_name(chosen)
 
 
 def ready(model: GraphFormers) -> GraphFormers:
@@ -67,7 +67,7 @@ def table_5(models: Mapping[str, GraphFormers], counts: Sequence[int]) -> list[d
         counts: Numbers of neighbours.
 
     Returns:
-        For each number, `neighbours` and for each method `…_ms`; on a GPU also `…_gib` (peak
+        A row for each number: `neighbours`, and for each method `…_ms`; on a GPU also `…_gib` (peak
         memory) and `…_graph_ms` (as a CUDA graph, without the overhead of launching kernels).
     """
     found = []
@@ -116,7 +116,7 @@ def _measure(model: GraphFormers, count: int) -> dict[str, float]:
 
 
 def seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median time of some work, after two calls to warm up."""
+    """The median time of a call, after two calls to warm up."""
     for _ in range(2):
         work()
     times = []

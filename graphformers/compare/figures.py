@@ -1,6 +1,6 @@
 """The figures of a report, as dictionaries for plotly's script.
 
-Texts from outside are escaped: plotly interprets some HTML tags.
+Texts of users are escaped, because plotly interprets some HTML tags.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from graphformers.compare.results import Results, System
 from graphformers.evaluation.metrics import PRIMARY
 from graphformers.evaluation.significance import Score
 
-# plotly's format: traces under "data", axes under "layout"
+# a figure in plotly's format: traces under "data", axes under "layout"
 Plot = Mapping[str, object]
 
-# Paul Tol's palette, which remains readable for colour-blind readers
+# Paul Tol's palette, whose colours colour-blind readers can distinguish
 COLORS = ("#4477aa", "#cc6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999", "#332288")
 CONDITION_TITLES = {
     OWN_NEIGHBORS: "their own neighbours",
@@ -34,7 +34,7 @@ class Figure:
 
 
 def figures_of(results: Results) -> dict[str, Figure]:
-    """The figures of a report by their ids in the page.
+    """The figures of a report, by their ids in the page.
 
     Figures without data are left out: conditions without a method that reads neighbours, training
     curves without validations, costs measured on different devices, groups with a single slice.
@@ -52,21 +52,21 @@ def figures_of(results: Results) -> dict[str, Figure]:
     if readers:
         found["conditions"] = Figure(
             "Effect of the neighbours",
-            "The same trained models, given the neighbours of other nodes, or none. The loss is "
-            "what the neighbours contribute.",
+            "The same trained models, given the neighbours of other nodes, or none. The decrease "
+            "measures the contribution of the neighbours.",
             condition_plot(readers),
         )
     if any(len(run.facts["history"]) > 1 for each in results.trained for run in each.runs):
         found["curves"] = Figure(
             "Training",
-            f"{PRIMARY} on the valid questions, always on unmasked text. Training in two stages "
+            f"{PRIMARY} on the valid questions, always on clean text. Training in two stages "
             f"starts on masked text.",
             curve_plot(results),
         )
     if results.trained and results.is_one_device:
         found["cost"] = Figure(
             "Cost",
-            f"{PRIMARY} by the number of nodes that are encoded per second on this machine.",
+            f"{PRIMARY} and nodes encoded per second on this machine.",
             cost_plot(results),
         )
     for number, (group, names) in enumerate(results.slices.items()):
@@ -80,10 +80,10 @@ def figures_of(results: Results) -> dict[str, Figure]:
 
 
 def overall_plot(results: Results) -> Plot:
-    """Bars with the best system at the top."""
+    """A bar for each system, the best one at the top, and a dot for each seed."""
     systems = sorted(results.systems, key=lambda each: each.score().value)
     scores = [each.score() for each in systems]
-    # beside the name: within the bar, the line of the interval would cross the number
+    # The number stands beside the name; in the bar, the line of the interval would cross it.
     names = [
         f"{escape(each.title)}  <b>{score.value:.3f}</b>"
         for each, score in zip(systems, scores, strict=True)
@@ -197,18 +197,18 @@ def cost_plot(results: Results) -> Plot:
 
 
 def slice_plot(results: Results, group: str) -> Plot:
-    """The slices of a group for a few systems.
+    """The slices of a group, for a few systems.
 
-    These are the best one that reads neighbours, GraphFormers, PLM+Max, text alone, and the best
-    without training.
+    These are the best variant that uses neighbours, GraphFormers, PLM+Max, the best variant of PLM,
+    and the best system without training.
     """
-    simple = max(results.untrained, key=lambda each: each.score().value, default=None)
+    baseline = max(results.untrained, key=lambda each: each.score().value, default=None)
     chosen = [
         results.best_reader(),
         results.find("graphformers"),
         results.find("max"),
         results.text_only(),
-        simple,
+        baseline,
     ]
     systems = list({id(each): each for each in chosen if each is not None}.values())
     slices = results.slices[group]
@@ -234,7 +234,7 @@ def slice_plot(results: Results, group: str) -> Plot:
 
 
 def _intervals(scores: Sequence[Score]) -> Plot:
-    """Error bars."""
+    """Scores as plotly's error bars."""
     return {
         "type": "data",
         "symmetric": False,

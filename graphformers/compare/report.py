@@ -1,4 +1,4 @@
-"""report.html: a single page that opens without a network.
+"""report.html: a single page that works without a network.
 
 It contains the data of its figures and plotly's script, from the installed package. Figures follow
 the light or dark mode of the browser.
@@ -22,13 +22,13 @@ def render_report(
     details: Mapping[str, object],
     tables: Sequence[Table],
 ) -> str:
-    """The whole page.
+    """Renders the whole page.
 
     Args:
-        results: The results to draw.
+        results: The results to show.
         title: The heading of the page.
         verdict: Sentences for the top of the page.
-        details: How the comparison was made, by name.
+        details: Settings and data of the comparison, by name.
         tables: Tables to show below the figures.
 
     Raises:
@@ -54,7 +54,7 @@ def render_report(
     return PAGE.format(
         title=html.escape(title),
         body="\n".join(sections),
-        # a text must not end the script element
+        # A text must not contain the end tag of the script element.
         figures=plots.replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
         style=STYLE,

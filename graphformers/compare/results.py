@@ -1,4 +1,4 @@
-"""Results of a comparison: the runs of each method brought together.
+"""Results of a comparison: the runs of each variant, aggregated over seeds.
 
 Shapes: Q questions, S and T seeds of two methods, K scores.
 """
@@ -31,13 +31,13 @@ class System:
     """A variant with the runs of all its seeds, or a system that needs no training.
 
     Args:
-        title: Names it in tables and reports.
-        ranks: condition -> the ranks of each seed.
-        variant: What was trained; None for a system that needs no training.
+        title: The name in tables and reports.
+        ranks: The ranks of each seed, by condition.
+        variant: The trained variant; None for a system that needs no training.
         runs: One run per seed.
-        nodes_per_second: How fast its network encodes, at best of all runs of that network.
-        seconds_per_step: How long a training step takes, at best of all runs of that network.
-            Other processes on the machine can only slow runs down, so the best is the least
+        nodes_per_second: Encoding speed of the network: the maximum over all runs of that network.
+        seconds_per_step: Duration of a training step: the minimum over all runs of that network.
+            Other processes on the machine only slow runs down, so the fastest one is the least
             disturbed.
     """
 
@@ -127,7 +127,7 @@ class Results:
     def from_runs(
         split: LinkSplit, runs: Sequence[Run], untrained: Mapping[str, Ranks]
     ) -> "Results":
-        """Brings runs together.
+        """Groups runs by variant.
 
         Args:
             split: The split of all runs.
@@ -168,23 +168,23 @@ class Results:
     @property
     def is_one_device(self) -> bool:
         """Whether all runs were timed on the same kind of device."""
-        # older versions did not write the device
+        # Runs of older versions do not record the device.
         return len({run.facts.get("device") for each in self.trained for run in each.runs}) <= 1
 
     def find(self, name: str) -> System | None:
-        """The trained variant of a name."""
+        """The trained variant with a name; None if there is none."""
         return next((each for each in self.trained if each.name == name), None)
 
     def best(self) -> System | None:
-        """The trained variant that is best on the valid questions."""
+        """The trained variant that is best on the valid questions; None if nothing was trained."""
         return _best(self.trained)
 
     def best_reader(self) -> System | None:
-        """The same among variants that read neighbours."""
+        """The best on the valid questions among variants that use neighbours."""
         return _best([each for each in self.trained if each.reads_neighbors])
 
     def text_only(self) -> System | None:
-        """The same among the variants of PLM."""
+        """The best on the valid questions among the variants of PLM."""
         return _best(
             [each for each in self.trained if each.variant and each.variant.method == "plm"]
         )
@@ -207,15 +207,15 @@ class Results:
 
 
 def difference(one: System, other: System, condition: str = OWN_NEIGHBORS) -> Difference:
-    """The P@1 of one system minus that of another, under a condition, on the same questions.
+    """P@1 of one system minus that of another, on the same questions.
 
-    Interval and test are over questions, and over seeds where there are several. Two conditions of
-    one system are compared seed by seed.
+    Interval and test are over questions, and over seeds if there are several. Two conditions of one
+    system are compared seed by seed.
 
     Args:
-        one: Under the regular condition.
-        other: Under the given condition.
-        condition: One that the other was scored under.
+        one: The first system, under the regular condition.
+        other: The second system.
+        condition: The condition of the second system.
     """
     one_SQ = np.array([METRICS[PRIMARY](ranks) for ranks in one.ranks[OWN_NEIGHBORS]])
     other_TQ = np.array([METRICS[PRIMARY](ranks) for ranks in other.ranks[condition]])
@@ -227,7 +227,7 @@ def difference(one: System, other: System, condition: str = OWN_NEIGHBORS) -> Di
 
 
 def _network(variant: Variant) -> str:
-    """Identifies the network of a variant, however it was trained."""
+    """Identifies the network of a variant, regardless of its number of training stages."""
     own = {name: value for name, value in variant.settings.items() if name != "two_stage"}
     return f"{variant.method} {sorted(own.items())}"
 

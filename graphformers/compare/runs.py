@@ -1,7 +1,7 @@
-"""Runs of a comparison: each variant is trained with each seed and scored under some conditions.
+"""Runs of a comparison: trains each variant with each seed, and scores it under conditions.
 
-A run is a model folder and a folder of ranks beside it. Finished parts are reused, interrupted ones
-continued.
+A run is a model folder and a folder of ranks beside it. Finished parts are reused, and interrupted
+ones continued.
 """
 
 import json
@@ -39,32 +39,43 @@ logger = logging.getLogger(__name__)
 
 KIND = "scores"
 VERSION = 1
-# encoding is timed up to three times, until it took so many seconds
+# Encoding is timed up to three times, until this many seconds are spent.
 TIMED_SECONDS = 2.0
-# follows the name of a backbone in the titles of untrained systems
+# suffix of a backbone's name in the titles of untrained systems
 UNTRAINED = ", untrained"
 
 
 class RunFacts(TypedDict, total=False):
-    """Facts about a run. Older versions did not write all of them."""
+    """Facts about a run. Older versions did not write all of them.
 
-    valid: float  # the primary metric on the valid questions
+    Attributes:
+        valid: The primary metric on the valid questions.
+        steps: Training steps.
+        seconds: Seconds of training.
+        parameters: Number of parameters.
+        history: The validations.
+        model: The fingerprint of the model.
+        nodes_per_second: Encoding speed.
+        device: The device of the encoding.
+    """
+
+    valid: float
     steps: int
     seconds: float
     parameters: int
-    history: list[dict[str, float]]  # validations
-    model: str  # fingerprint
+    history: list[dict[str, float]]
+    model: str
     nodes_per_second: float
     device: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run."""
+    """A finished run. Ranks are by condition."""
 
     variant: Variant
     seed: int
-    ranks: dict[str, Ranks]  # by condition
+    ranks: dict[str, Ranks]
     facts: RunFacts
 
 
@@ -74,10 +85,10 @@ def finish_run(
     seed: int,
     conditions: Sequence[str] = (OWN_NEIGHBORS,),
 ) -> Run:
-    """Trains a variant and scores it under some conditions, as far as that is not done.
+    """Trains a variant and scores it under conditions, as far as that is not done yet.
 
     Raises:
-        GraphFormersError: The run was made with other settings, or another process makes it now.
+        GraphFormersError: The run was made with other settings, or another process is making it.
     """
     model = settings.model_folder(variant, seed)
     lock = model.with_name(f".{model.stem}.lock")
@@ -101,7 +112,7 @@ def finish_run(
                 settings.device,
             ).train()
         trained = training_facts(model)
-        # A model that was trained again may differ from the one whose ranks were kept.
+        # Kept ranks may belong to an earlier model of this run, which was not kept.
         if (
             facts.get("model", trained["model"]) != trained["model"]
             or facts.get("history", trained["history"]) != trained["history"]
@@ -124,11 +135,11 @@ def finish_run(
 def score_model(
     settings: ComparisonSettings, model: GraphFormers, condition: str
 ) -> tuple[Ranks, float]:
-    """The ranks of the test questions under a condition, and nodes encoded per second."""
+    """Ranks the test questions under a condition; also returns nodes encoded per second."""
     split = settings.split
     sampler = sampler_of(condition, split, model.config.num_neighbors)
     nodes = question_nodes(split.test)
-    # the first call is slower: it compiles kernels and fills caches
+    # not timed, because the first call compiles kernels and fills caches
     model.encode_nodes(split.graph, nodes[:64], sampler=sampler)
     times: list[float] = []
     while not times or (
@@ -141,9 +152,9 @@ def score_model(
 
 
 def rank_untrained(settings: ComparisonSettings) -> dict[str, Ranks]:
-    """Ranks of the test questions by baselines and by the untrained backbone.
+    """Ranks the test questions by baselines and by the untrained backbone.
 
-    Computed once for a folder; another process that needs them waits.
+    The ranks are computed once for a folder; other processes that need them wait.
 
     Raises:
         GraphFormersError: They were computed with other settings.
@@ -167,10 +178,9 @@ def rank_untrained(settings: ComparisonSettings) -> dict[str, Ranks]:
 
 
 def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: bool) -> None:
-    """Writes the record of a run before it starts: all settings that its numbers depend on.
+    """Writes the record of a run before it starts: all settings that its results depend on.
 
-    If the folder holds a run with another record, that is an error, or the run is removed if
-    `force` says so.
+    If there is a run with another record, raises an error, or removes that run with `force`.
     """
     file, run = model.with_suffix(".json"), RunFolder(model)
     others = [each for each in (model, run.path, model.with_suffix(".scores")) if each.exists()]
@@ -184,7 +194,7 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
         )
     if not differing:
         return
-    # a process that is training in the folder holds its lock
+    # an error if another process is training in the folder
     with run.held() if run.path in others else nullcontext():
         run.clear()
         for each in others:
@@ -208,7 +218,7 @@ def training_facts(model: Path) -> RunFacts:
 
 
 def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: RunFacts) -> None:
-    """Writes ranks by name, and facts about their run, as a folder; replaces an older one."""
+    """Writes ranks by condition, and facts about their run, as a folder; replaces an older one."""
     with write_artifact(path, KIND, VERSION, force=True) as draft:
         for number, each in enumerate(ranks.values()):
             array = np.stack([each.better, each.tied]).astype(np.int32)

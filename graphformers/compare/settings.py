@@ -18,11 +18,11 @@ from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import settings_for
 from graphformers.training.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings
 
-# epochs or validations that no run reaches
+# a number of epochs or validations that no run reaches
 UNLIMITED = 10**6
-# the settings that all methods share, because they define the budget
+# settings that cannot differ between methods, because they define the budget
 BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
-# a key of the records of runs that older versions did not write
+# a key that records of runs of older versions do not have
 BACKBONE_WORDS = "backbone_words"
 
 
@@ -32,13 +32,13 @@ class ComparisonSettings(Settings):
 
     Args:
         split: The split to train and evaluate on.
-        folder: Where the report goes, and runs/ with models and ranks.
+        folder: The folder of the report, and of runs/ with models and ranks.
         source: The backbone that every method starts from: a folder, minilm, or a name on the hub.
         settings: Training and model settings: `max_steps` for all methods, `max.learning_rate` for
-            the method max alone.
+            the method max only.
         seeds: Every method is trained with each seed.
         device: Where to compute; by default the best device.
-        force: Whether to train runs again that were made with other settings.
+        force: Whether to repeat runs that were made with other settings.
         keep_models: Whether to keep models once they are scored.
 
     Raises:
@@ -82,24 +82,24 @@ class ComparisonSettings(Settings):
 
     @property
     def given(self) -> Mapping[str, SettingValue]:
-        """The training and model settings; none where they are left out."""
+        """The training and model settings; empty if they are left out."""
         return self.settings or {}
 
     def model_folder(self, variant: Variant, seed: int) -> Path:
-        """Where the model of a run is."""
+        """The model folder of a run."""
         return self.folder / "runs" / f"{variant.name}-{seed}.model"
 
     def run_settings(self, variant: Variant, seed: int) -> dict[str, SettingValue]:
         """The training and model settings of a run.
 
         The budget is the same for all runs: `max_seconds` if set, otherwise `max_steps`, otherwise
-        the steps of two stages of `epochs`. Early stopping is off, because it would change the
+        the steps of two stages of `epochs`. Early stopping is disabled, because it would change the
         budget.
         """
         settings: dict[str, SettingValue] = (
             settings_for(variant.method, self.given) | dict(variant.settings) | {"seed": seed}
         )
-        # the untrained backbone is evaluated separately
+        # no validation before training, because the untrained backbone is evaluated separately
         settings.setdefault("validate_start", False)
         if settings.get("max_seconds") is not None:
             return settings | {"max_steps": None, "epochs": UNLIMITED, "patience": UNLIMITED}
@@ -110,9 +110,9 @@ class ComparisonSettings(Settings):
         return settings | {"max_steps": steps, "epochs": epochs, "patience": UNLIMITED}
 
     def run_record(self, variant: Variant, seed: int) -> dict[str, SettingValue]:
-        """Everything that the numbers of a run depend on.
+        """Everything that the results of a run depend on.
 
-        None stands for a model setting that the backbone decides.
+        A model setting is None if the backbone determines it.
         """
         config, model = divide_settings(self.run_settings(variant, seed))
         training = {name: each for name, each in asdict(config).items() if name not in CHANGEABLE}
@@ -128,7 +128,7 @@ class ComparisonSettings(Settings):
 
     @property
     def max_tokens(self) -> int:
-        """After how many tokens texts are cut."""
+        """Tokens at which texts are cut."""
         return int(self._model_settings().get("max_tokens", ModelConfig.max_tokens))
 
     @property
@@ -141,7 +141,7 @@ class ComparisonSettings(Settings):
 
     @cached_property
     def _shared_record(self) -> dict[str, SettingValue]:
-        # the contents are hashed: a folder may change under its name
+        # Contents are hashed, because a folder may change without changing its name.
         folder = find_backbone(self.source)
         weights = [
             file for file in sorted(folder.glob("*")) if file.suffix in (".safetensors", ".json")

@@ -42,7 +42,7 @@ def neighbor_table(results: Results, num_neighbors: int, *, retrain: bool) -> Ta
     Args:
         results: The results.
         num_neighbors: The regular number, which is the largest.
-        retrain: Whether models were trained with each number; otherwise only tested with it.
+        retrain: Whether models were trained with each number, or only tested with it.
     """
     metrics = headline_metrics()
     rows = []
@@ -77,7 +77,7 @@ def ablation_table(results: Results) -> Table:
 def efficiency_table(measured: Sequence[Mapping[str, float]], device: str) -> Table:
     """Table 5: milliseconds and memory of a mini-batch by number of neighbours.
 
-    On a GPU also the time of a CUDA graph, which has no overhead for launching kernels.
+    On a GPU also the time as a CUDA graph, without the overhead of launching kernels.
     """
     rows = []
     for quantity, name, unit in (
@@ -95,7 +95,7 @@ def efficiency_table(measured: Sequence[Mapping[str, float]], device: str) -> Ta
 
 
 def metric_cells(system: System, condition: str = OWN_NEIGHBORS) -> list[str]:
-    """The headline metrics: means over seeds, ± the standard deviation if there are several."""
+    """The headline metrics: means over seeds, ± standard deviation if there are several."""
     cells = []
     for metric in headline_metrics():
         mean, deviation = system.mean(metric, condition), system.deviation(metric, condition)
@@ -104,7 +104,7 @@ def metric_cells(system: System, condition: str = OWN_NEIGHBORS) -> list[str]:
 
 
 def mark_best(table: Table) -> Table:
-    """The table with the largest value of each headline metric in bold, as in the paper.
+    """Prints the largest value of each headline metric in bold, as in the paper.
 
     Metrics start in the second column.
     """

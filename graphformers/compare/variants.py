@@ -1,4 +1,4 @@
-"""Variants of methods, and which variants each table of the paper compares."""
+"""Variants of methods, and the variants that each table of the paper compares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +18,20 @@ NEIGHBOR_METHODS = ("graphformers", "max")
 
 @dataclass(frozen=True)
 class Ablation:
-    """A method without one of its parts."""
+    """A method without one of its parts.
+
+    Attributes:
+        title: The name in tables and reports.
+        table_title: The name in the paper's Table 4.
+        settings: The settings that leave the part out.
+    """
 
     title: str
-    table_title: str  # in the paper's Table 4
+    table_title: str
     settings: Mapping[str, SettingValue]
 
 
-# the first one applies to all methods, the others to graphformers alone
+# The first one applies to all methods, the others only to graphformers.
 ABLATIONS = {
     ONE_STAGE: Ablation("one stage", "- Progressive", {"two_stage": False}),
     "simplified": Ablation("bidirectional", "- Simplified", {"direction": "bidirectional"}),
@@ -39,10 +45,10 @@ class Variant:
     """A method with certain settings.
 
     Args:
-        name: Names the folders of its runs.
-        title: Names it in tables and reports.
+        name: The name in the folders of its runs.
+        title: The name in tables and reports.
         method: The method.
-        settings: The settings in which it differs from the other variants of a comparison.
+        settings: The settings by which it differs from the other variants of a comparison.
     """
 
     name: str
@@ -56,12 +62,12 @@ class Variant:
 
     @property
     def is_modified(self) -> bool:
-        """Whether it is not the plain method."""
+        """Whether it differs from the plain method."""
         return self.name != self.method
 
 
 def variant(name: str) -> Variant:
-    """The variant of a name.
+    """The variant with a name.
 
     Args:
         name: A method such as max, trained in two stages; max.one-stage, trained in one;
@@ -90,12 +96,12 @@ def variant(name: str) -> Variant:
 
 
 def variants(names: Sequence[str]) -> list[Variant]:
-    """The variants of some names, without repetitions."""
+    """The variants with some names, without repetitions."""
     return [variant(name) for name in dict.fromkeys(names)]
 
 
 def ablations() -> dict[str, Variant]:
-    """The variants of Table 4 by their titles there."""
+    """The variants of Table 4, by their titles in the paper."""
     complete = {each.title: each for each in variants(["graphformers", "max"])}
     return complete | {
         ablation.table_title: variant(f"graphformers.{name}")
@@ -104,7 +110,7 @@ def ablations() -> dict[str, Variant]:
 
 
 def with_neighbors(count: int) -> list[Variant]:
-    """The variants of Table 3 that are trained with `count` neighbours, too."""
+    """The variants of Table 3 that are also trained with `count` neighbours."""
     return [
         Variant(
             f"{method}.n{count}",
@@ -116,13 +122,13 @@ def with_neighbors(count: int) -> list[Variant]:
     ]
 
 
-def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -> list[Variant]:
+def variants_of(table: str, *, retrain: bool = False, max_neighbors: int = 5) -> list[Variant]:
     """The variants that a table of the paper compares.
 
     Args:
         table: datasets, overall, neighbours, ablation or efficiency.
-        retrain: neighbours: whether models are trained for every number of neighbours.
-        most_neighbors: neighbours: the largest number.
+        retrain: For neighbours: whether models are trained with every number of neighbours.
+        max_neighbors: For neighbours: the largest number.
 
     Raises:
         GraphFormersError: There is no such table.
@@ -134,7 +140,7 @@ def variants_of(table: str, *, retrain: bool = False, most_neighbors: int = 5) -
     if table == "ablation":
         return list(ablations().values())
     if table == "neighbours":
-        fewer = range(1, most_neighbors) if retrain else ()
+        fewer = range(1, max_neighbors) if retrain else ()
         return variants(NEIGHBOR_METHODS) + [
             each for count in fewer for each in with_neighbors(count)
         ]

@@ -1,8 +1,7 @@
-"""The verdict of a comparison: what its numbers say, in sentences.
+"""The verdict of a comparison: conclusions from its numbers, in sentences.
 
-Whether two systems differ is decided by the paired test. Which variant to recommend is decided on
-the valid questions, because choosing the best of several on the test questions would overestimate
-it.
+A paired test decides whether two systems differ. The valid questions decide which variant to
+recommend, because choosing the best of several on the test questions would overestimate it.
 """
 
 from graphformers.compare.conditions import NO_NEIGHBORS, SHUFFLED_NEIGHBORS
@@ -10,11 +9,11 @@ from graphformers.compare.results import Results, System, difference
 from graphformers.compare.runs import UNTRAINED
 from graphformers.evaluation.metrics import PRIMARY
 
-# differences with smaller p-values are significant
+# Differences with smaller p-values are significant.
 SIGNIFICANT = 0.05
-# P@1: two scores are the same if their difference is surely smaller
+# Two values of P@1 are the same if the interval of their difference lies within this.
 SAME = 0.01
-# a variant that encodes so many times as fast is a cheaper alternative
+# A variant that encodes this many times as fast is a cheaper alternative.
 MUCH_FASTER = 1.2
 
 
@@ -22,7 +21,7 @@ def verdict(results: Results) -> list[str]:
     """One sentence for each question that a comparison can answer.
 
     Args:
-        results: The results; questions without the systems that they need are left out.
+        results: The results. A question is left out if the systems that it needs are missing.
 
     Example:
         >>> for line in verdict(results):
@@ -30,23 +29,23 @@ def verdict(results: Results) -> list[str]:
         - The graph helps: P@1 of PLM 0.480, of GraphFormers 0.521 (+0.0410 [+0.0352, +0.0468], …
     """
     reader, text, best = results.best_reader(), results.text_only(), results.best()
-    lines = _is_anything_learned(results)
+    lines = _learning_warning(results)
     if reader and text:
-        lines.append(_does_the_graph_help(reader, text))
+        lines.append(_graph_effect(reader, text))
     if reader:
-        lines += _does_it_use_neighbors(reader)
+        lines += _neighbor_effects(reader)
     if best and len(results.trained) > 1:
-        lines.append(_which_to_choose(results, best))
-    lines += _do_two_stages_help(results)
+        lines.append(_recommendation(results, best))
+    lines += _two_stage_effects(results)
     if best:
-        lines += _is_training_needed(results, best)
+        lines += _training_effect(results, best)
     if reader and text and results.is_one_device:
-        lines.append(_what_does_it_cost(reader, text))
+        lines.append(_cost(reader, text))
     return lines
 
 
-def _is_anything_learned(results: Results) -> list[str]:
-    """Differences between methods say little if all are worse than the untrained backbone."""
+def _learning_warning(results: Results) -> list[str]:
+    """A warning if all methods are worse than the untrained backbone."""
     start = next((each for each in results.untrained if each.title.endswith(UNTRAINED)), None)
     if start is None or not results.trained:
         return []
@@ -61,7 +60,7 @@ def _is_anything_learned(results: Results) -> list[str]:
     ]
 
 
-def _does_the_graph_help(reader: System, text: System) -> str:
+def _graph_effect(reader: System, text: System) -> str:
     found = difference(reader, text)
     numbers = (
         f"{PRIMARY} of {text.title} {text.mean():.3f}, of {reader.title} {reader.mean():.3f} "
@@ -71,7 +70,7 @@ def _does_the_graph_help(reader: System, text: System) -> str:
         count = len(text.values())
         questions = "one question" if count == 1 else f"{count:,} questions"
         return (
-            f"No significant difference on {questions}, so it is open whether the graph helps: "
+            f"No significant difference on {questions}; whether the graph helps remains open: "
             f"{numbers}."
         )
     if found.value < 0:
@@ -94,15 +93,15 @@ def _reservations(one: System, other: System) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def _does_it_use_neighbors(reader: System) -> list[str]:
+def _neighbor_effects(reader: System) -> list[str]:
     """Compares scores with each node's own neighbours, neighbours of other nodes, and none.
 
-    No difference is only stated where the interval lies within SAME.
+    Scores are called the same only if the interval of their difference lies within SAME.
     """
     own, lines = reader.mean(), []
-    # where few links are found at all, a smaller difference counts
+    # If few links are found at all, a smaller difference counts.
     same = min(SAME, own / 10)
-    # Rule of three: if no question differs, up to 3 / n of all questions may differ.
+    # Rule of three: if none of n questions differs, up to 3 / n of all possible ones may differ.
     unseen = 3 / len(reader.values())
     for condition, given, verb in (
         (SHUFFLED_NEIGHBORS, "neighbours of other nodes", "use"),
@@ -129,17 +128,17 @@ def _does_it_use_neighbors(reader: System) -> list[str]:
     return lines
 
 
-def _which_to_choose(results: Results, best: System) -> str:
-    """The best on the valid questions, and the alternatives to it.
+def _recommendation(results: Results, best: System) -> str:
+    """Recommends the best variant on the valid questions, and names alternatives.
 
     Alternatives are a variant that is significantly better on the test questions, and a cheaper one
     that does not differ significantly.
     """
-    level = [each.title for each in results.trained if each.valid == best.valid]
-    if len(level) > 1:
+    tied = [each.title for each in results.trained if each.valid == best.valid]
+    if len(tied) > 1:
         return (
-            f"The valid questions do not decide which method to choose: {', '.join(level[:-1])} "
-            f"and {level[-1]} have the same {PRIMARY} on them ({best.valid:.3f})."
+            f"The valid questions do not decide which method to choose: {', '.join(tied[:-1])} "
+            f"and {tied[-1]} have the same {PRIMARY} on them ({best.valid:.3f})."
         )
     differences = {
         each.title: difference(best, each) for each in results.trained if each is not best
@@ -174,8 +173,8 @@ def _which_to_choose(results: Results, best: System) -> str:
     return line
 
 
-def _do_two_stages_help(results: Results) -> list[str]:
-    """The gain of the second stage, apart from that of the architecture."""
+def _two_stage_effects(results: Results) -> list[str]:
+    """The effect of training in two stages, for each variant also trained in one."""
     lines = []
     for each in results.trained:
         one_stage = results.find(f"{each.name}.one-stage")
@@ -188,12 +187,12 @@ def _do_two_stages_help(results: Results) -> list[str]:
     return lines
 
 
-def _is_training_needed(results: Results, best: System) -> list[str]:
+def _training_effect(results: Results, best: System) -> list[str]:
     """Names the best system without training, unless the trained one is significantly better."""
-    simple = max(results.untrained, key=lambda each: each.mean(), default=None)
-    if simple is None:
+    baseline = max(results.untrained, key=lambda each: each.mean(), default=None)
+    if baseline is None:
         return []
-    found = difference(best, simple)
+    found = difference(best, baseline)
     is_significant = found.p_value < SIGNIFICANT
     if found.value > 0 and is_significant:
         return []
@@ -201,12 +200,12 @@ def _is_training_needed(results: Results, best: System) -> list[str]:
     relation = "is better than" if is_worse else "does not differ significantly from"
     advice = ": train longer, or use it instead" if is_worse or best.mean() < 1 else ""
     return [
-        f"Without training, {simple.title} {relation} {best.title} ({PRIMARY} {simple.mean():.3f} "
-        f"and {best.mean():.3f}){advice}."
+        f"Without training, {baseline.title} {relation} {best.title} ({PRIMARY} "
+        f"{baseline.mean():.3f} and {best.mean():.3f}){advice}."
     ]
 
 
-def _what_does_it_cost(reader: System, text: System) -> str:
+def _cost(reader: System, text: System) -> str:
     training = reader.seconds_per_step / max(text.seconds_per_step, 1e-9)
     encoding = text.nodes_per_second / reader.nodes_per_second
     return (
