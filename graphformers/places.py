@@ -44,11 +44,11 @@ def refuse_links_out(folder: Path) -> None:
 
     The folder may itself be reached through a link. Following one that leads back has no end.
     """
-    root = os.path.realpath(folder)
+    below = os.path.realpath(folder).rstrip(os.sep) + os.sep
     for place, folders, files in os.walk(folder, onerror=_raise_unless_gone):
         for name in (*folders, *files):
             path = os.path.join(place, name)
-            if os.path.islink(path) and not _is_below(os.path.realpath(path), root):
+            if os.path.islink(path) and not os.path.realpath(path).startswith(below):
                 raise ArtifactError(
                     f"{folder}: holds the link {os.path.relpath(path, folder)!r} to "
                     f"{os.readlink(path)!r}, which leads out of the folder; expected all files "
@@ -60,10 +60,6 @@ def _raise_unless_gone(error: OSError) -> None:
     # links in a folder that cannot be listed could still be followed by name
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def read_object(file: Path) -> JsonObject:

@@ -229,12 +229,14 @@ class RunFolder:
         settings: Mapping[str, SettingValue],
     ) -> None:
         """Writes a checkpoint and removes models that are no longer the best."""
+        optimizer_tensors = {
+            f"{name}:{key}": value
+            for name, parameter in model.network.named_parameters()
+            for key, value in optimizer.state.get(parameter, {}).items()
+        }
         with write_artifact(self.path / "checkpoint", KIND, VERSION, force=True) as draft:
             save_tensors(draft.path("weights.safetensors"), model.network.state_dict())
-            save_tensors(
-                draft.path("optimizer.safetensors"),
-                dict(_optimizer_tensors(model.network, optimizer)),
-            )
+            save_tensors(draft.path("optimizer.safetensors"), optimizer_tensors)
             draft.settings = dict(settings)
             draft.summary = asdict(state)
         self.finish(keep=self.best(state))
@@ -304,14 +306,6 @@ class RunFolder:
             if entry["step"] <= state.step and not is_repeated:
                 found.append(entry)
         return found
-
-
-def _optimizer_tensors(
-    network: nn.Module, optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in network.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            yield f"{name}:{key}", value
 
 
 def restore_optimizer(

@@ -61,7 +61,8 @@ def link_loss(
     Returns:
         The sum over the anchors, a scalar.
     """
-    scores_BK = link_scores(anchor_BD, key_KD, temperature)
+    # In float32: half precision would round scores of hundreds to steps of 0.5 to 4.
+    scores_BK = anchor_BD.float() @ key_KD.float().T / temperature
     if log_frequency_K is not None:
         scores_BK = scores_BK - log_frequency_K
     if false_negatives is not None and false_negatives.shape[1]:
@@ -70,14 +71,6 @@ def link_loss(
         scores_BK = scores_BK.index_put((false_negatives[0], false_negatives[1]), excluded)
     labels_B = torch.arange(first, first + len(anchor_BD), device=anchor_BD.device)
     return F.cross_entropy(scores_BK, labels_B, reduction="sum")
-
-
-def link_scores(anchor_BD: Tensor, key_KD: Tensor, temperature: float) -> Tensor:
-    """(B, K): inner products over the temperature.
-
-    In float32: half precision would round scores of hundreds to steps of 0.5 to 4.
-    """
-    return anchor_BD.float() @ key_KD.float().T / temperature
 
 
 def find_false_negatives(

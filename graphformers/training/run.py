@@ -120,9 +120,8 @@ class TrainingRun:
         self._unread: deque[UnreadStep] = deque()
         self._loss = math.nan
         self._saved_at = time.monotonic()
-        self._is_compiled = config.compile
-        if config.compile is None:
-            self._is_compiled = model.device.type == "cuda"
+        on_gpu = model.device.type == "cuda"
+        self._is_compiled = on_gpu if config.compile is None else config.compile
         if self._is_compiled:
             compile_network(model.network, model.compute, trains=True)
 
