@@ -39,9 +39,11 @@ def train_command(
     from graphformers.splits.split import LinkSplit
     from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
+    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
     from graphformers.training.trainer import check_output, make_trainer
 
-    settings = _training_settings(config, set)
+    recipe = {} if config is None else read_recipe(config)
+    settings = merge_settings(recipe, parse_settings(set or []))
     if not dry_run:
         check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
@@ -174,6 +176,7 @@ def compare_command(
     from graphformers.compare.comparison import compare
     from graphformers.compare.settings import ComparisonSettings
     from graphformers.splits.split import LinkSplit
+    from graphformers.training.recipes import parse_settings, read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
@@ -181,19 +184,18 @@ def compare_command(
         raise UsageError(
             f"--seeds {seeds} given, expected different whole numbers such as 42,43,44"
         )
-    settings = _training_settings(config, set)
     comparison = ComparisonSettings(
-        LinkSplit.load(split), output, source, settings, numbers, device, force, keep_models
+        LinkSplit.load(split),
+        output,
+        source,
+        parse_settings(set or []),
+        numbers,
+        device,
+        force,
+        keep_models,
+        None if config is None else read_recipe(config),
     )
     show_result(compare(comparison, table=table, methods=method, retrain=retrain), as_json)
-
-
-def _training_settings(recipe: Path | None, words: list[str] | None) -> dict[str, Any]:
-    """The settings of a recipe, overridden by those of --set."""
-    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
-
-    from_recipe = {} if recipe is None else read_recipe(recipe)
-    return merge_settings(from_recipe, parse_settings(words or []))
 
 
 @command("convert")

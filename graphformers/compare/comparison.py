@@ -166,7 +166,9 @@ def _warn_of_unused_settings(settings: ComparisonSettings, chosen: Sequence[Vari
     """Warns of settings for methods that are not compared, which may be typing errors."""
     methods = {each.method for each in chosen}
     unused = [
-        name for name in settings.given if "." in name and name.partition(".")[0] not in methods
+        name
+        for name in settings.settings or {}
+        if "." in name and name.partition(".")[0] not in methods
     ]
     if chosen and unused:
         logger.warning(

@@ -1,7 +1,7 @@
 """Settings of a comparison, and the training settings of its runs."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +15,13 @@ from graphformers.model.backbones import find_backbone
 from graphformers.model.config import ModelConfig
 from graphformers.settings import Settings, SettingValue, setting
 from graphformers.splits.split import LinkSplit
-from graphformers.training.recipes import settings_for
+from graphformers.training.recipes import merge_settings, settings_for
 from graphformers.training.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings
 
 # a number of epochs or validations that no run reaches
 UNLIMITED = 10**6
 # settings that cannot differ between methods, because they define the budget
 BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
-# a key that records of runs of older versions do not have
-BACKBONE_WORDS = "backbone_words"
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,8 @@ class ComparisonSettings(Settings):
         device: Where to compute; by default the best device.
         force: Whether to repeat runs that were made with other settings.
         keep_models: Whether to keep models once they are scored.
+        recipe: Settings of a recipe, which `settings` override. It may hold settings of methods
+            that are not compared.
 
     Raises:
         GraphFormersError: Seeds repeat, the backbone is a trained model, or a setting contradicts
@@ -58,6 +58,7 @@ class ComparisonSettings(Settings):
     device: str | None = setting(None, "Where to compute; by default the best device.")
     force: bool = setting(False, "Train runs again that were made with other settings.")
     keep_models: bool = setting(True, "Keep models once they are scored.")
+    recipe: Mapping[str, SettingValue] | None = setting(None, "Settings of a recipe.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,8 +83,8 @@ class ComparisonSettings(Settings):
 
     @property
     def given(self) -> Mapping[str, SettingValue]:
-        """The training and model settings; empty if they are left out."""
-        return self.settings or {}
+        """The training and model settings, those of the recipe included."""
+        return merge_settings(self.recipe or {}, self.settings or {})
 
     def model_folder(self, variant: Variant, seed: int) -> Path:
         """The model folder of a run."""
@@ -143,21 +144,8 @@ class ComparisonSettings(Settings):
     def _shared_record(self) -> dict[str, SettingValue]:
         # Contents are hashed, because a folder may change without changing its name.
         folder = find_backbone(self.source)
-        weights = [
-            file for file in sorted(folder.glob("*")) if file.suffix in (".safetensors", ".json")
-        ]
-        words = [
-            file for name in ("vocab.txt", "1_Pooling/config.json") for file in folder.glob(name)
-        ]
-        return {
-            "backbone": _hash(weights),
-            BACKBONE_WORDS: _hash(words),
-            "split": self.split.fingerprint,
-        }
-
-
-def _hash(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(checksum(file).encode())
-    return digest.hexdigest()
+        digest = hashlib.sha256()
+        for pattern in ("*.safetensors", "*.json", "vocab.txt", "1_Pooling/config.json"):
+            for file in sorted(folder.glob(pattern)):
+                digest.update(checksum(file).encode())
+        return {"backbone": digest.hexdigest(), "split": self.split.fingerprint}

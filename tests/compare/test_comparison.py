@@ -140,6 +140,11 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
     assert again.results.to_dict() == found.results.to_dict()
     assert "without effect" not in caplog.text
 
+    # a recipe may hold settings of methods that are not compared
+    recipe = {"gat.learning_rate": 1e-3, "learning_rate": 0.5}
+    compare(replace(settings, recipe=recipe), methods=["plm", "graphformers"])
+    assert "without effect" not in caplog.text
+
     own = {"plm.learning_rate": 3e-3, "gat.learning_rate": 1e-3}
     compare(replace(settings, settings=SETTINGS | own), methods=["plm", "graphformers"])
     assert (
@@ -404,7 +409,7 @@ def test_a_backbone_that_changed_under_its_name_is_noticed(folder: Path, tmp_pat
         (tmp_path / "backbone" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "backbone" / name).write_text("{}")
         for work in (rank_untrained, lambda each: finish_run(each, variant("plm"), 42)):
-            with pytest.raises(GraphFormersError, match="made with backbone_words="):
+            with pytest.raises(GraphFormersError, match="made with backbone="):
                 work(make_settings(tmp_path, output, split=split))
 
 
