@@ -87,13 +87,13 @@ class Worker:
         """
         task, phases = Progress("", None, ""), self.phases
         if phase == 1:
-            phases.read_texts([shard], task)
+            phases.encode_texts([shard], task)
         else:
             if phases.table is None and stay_in_memory(
                 self.plan, self.settings, phases.model.device
             ):
                 phases.load_states(range(len(self.plan.shards)))
-            phases.read_centers([shard], task)
+            phases.encode_centers([shard], task)
         return phases.splitter.num_pieces
 
 
@@ -135,7 +135,7 @@ def embed_on_cluster(
         # Made once, before all workers look for them.
         tokens_of(graph, model)
         texts, left = work.missing(in_memory=False)
-        actors.do(1, texts, "Reading texts")
+        actors.do(1, texts, "Encoding texts")
         actors.do(2, left, "Embedding")
     return VectorStore.load(output)
 

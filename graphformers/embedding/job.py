@@ -492,8 +492,8 @@ def _run(
     if in_memory and plan.keep_states:
         phases.load_states(set(range(len(plan.shards))) - set(texts))
     for title, shards, read in (
-        ("Reading texts", texts, phases.read_texts),
-        ("Embedding", left, phases.read_centers),
+        ("Encoding texts", texts, phases.encode_texts),
+        ("Embedding", left, phases.encode_centers),
     ):
         if shards:
             with progress(title, plan.num_nodes, "nodes") as task:

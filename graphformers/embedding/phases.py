@@ -89,7 +89,7 @@ class Phases:
         self._rows: ShardedRows | None = None
         self._ordered: tuple[int, Array] | None = None  # the last shard that was put in order
 
-    def read_texts(self, shards: Sequence[int], task: Progress) -> None:
+    def encode_texts(self, shards: Sequence[int], task: Progress) -> None:
         """Phase 1: the states of these shards, in the table where there is one, and on disk where
         they are kept or there is none.
         """
@@ -104,7 +104,7 @@ class Phases:
         is_written = self.plan.keep_states or self.table is None
         self._run(1, shards, task, (rows_of, text_states, write if is_written else None))
 
-    def read_centers(self, shards: Sequence[int], task: Progress) -> None:
+    def encode_centers(self, shards: Sequence[int], task: Progress) -> None:
         """Phase 2: the vectors of these shards, from the states of all."""
 
         def rows_of(start: int, stop: int) -> Tensor:

@@ -372,7 +372,7 @@ class GraphFormers(nn.Module):
         two_pass, splitter = self.two_pass(), BatchSplitter()
         num_states = two_pass.packer.inputs.num_states
         shape = len(nodes), num_states, self.config.hidden_size
-        with self.inference() as network, progress("Reading texts", len(nodes), "texts") as task:
+        with self.inference() as network, progress("Encoding texts", len(nodes), "texts") as task:
             dtype = next(network.parameters()).dtype
             result = torch.empty(shape, dtype=dtype, device=self.device)
 

@@ -383,21 +383,21 @@ def test_a_damaged_graph_in_unfinished_work_is_not_published(
         raise KilledError
 
     monkeypatch.setattr(job.os, "link", elsewhere)  # so the graph is copied
-    read_centers = Phases.read_centers
+    encode_centers = Phases.encode_centers
     with monkeypatch.context() as patch:
-        patch.setattr(Phases, "read_centers", killed)
+        patch.setattr(Phases, "encode_centers", killed)
         with pytest.raises(KilledError):
             embed(model, graph, place, force=older, **EXACT)
     flip(inside, 700)
     with monkeypatch.context() as patch:
 
         def harmed(*given: Any) -> None:
-            read_centers(*given)
+            encode_centers(*given)
             assert "damaged, its checksum" in caplog.text
             caplog.clear()
             flip(inside, 700)
 
-        patch.setattr(Phases, "read_centers", harmed)
+        patch.setattr(Phases, "encode_centers", harmed)
         with pytest.raises(GraphFormersError, match=r"nodes.arrow: damaged"):
             embed(model, graph, place, force=older, **EXACT)
     assert bytes_of(place) == before if older else not place.exists()
@@ -514,7 +514,7 @@ def test_something_else_does_not_continue_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Phases, "read_centers", stop)
+        patch.setattr(Phases, "encode_centers", stop)
         with pytest.raises(KeyboardInterrupt):
             embed(model, graph, out, **EXACT)
     with pytest.raises(
@@ -828,7 +828,7 @@ def test_finished_shards_are_not_thrown_away_for_a_plan_that_cannot_be_read(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
-            Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped"))
+            Phases, "encode_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped"))
         )
         with pytest.raises(RuntimeError):
             embed(make_model(), some_graph(), tmp_path / "some.vectors")
@@ -853,7 +853,7 @@ def test_a_continued_embedding_has_the_columns_it_is_given(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            Phases, "read_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped"))
+            Phases, "encode_centers", lambda *_: (_ for _ in ()).throw(RuntimeError("stopped"))
         )
         with pytest.raises(RuntimeError):
             embed(make_model(), graph(1990), tmp_path / "some.vectors")

@@ -12,7 +12,7 @@ from graphformers.batching.tokens import tokenize
 from graphformers.batching.two_pass import TwoPass
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.fast import compile_network
-from graphformers.model.fast.reading import FastGraphFormers
+from graphformers.model.fast.network import FastGraphFormers
 from tests.model.conftest import make_model, make_texts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

@@ -4,7 +4,7 @@
 it:
 
 * `layers`: fused matrix products, and layers computed for [CLS] only if nothing else is used;
-* `reading`: centres and neighbours in one pass, masks computed once, attention to cached states
+* `network`: centres and neighbours in one pass, masks computed once, attention to cached states
   without projecting them;
 * `graph_kernel`, `norm_kernel`: Triton kernels for GPUs;
 * `compilation`: torch.compile.
@@ -21,7 +21,7 @@ from graphformers.model.compute import Compute
 from graphformers.model.fast.compilation import compile_layers
 from graphformers.model.fast.kernels import usable_kernel
 from graphformers.model.fast.layers import FastAttention, FastLayer, FastMlp, FastTextEncoder
-from graphformers.model.fast.reading import (
+from graphformers.model.fast.network import (
     FastBidirectional,
     FastGraphAttention,
     FastGraphFormers,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphformers.batching.packing import NeighborIndex, PackedBatch, PackedNeighborhoods
-from graphformers.model.fast.reading import AttentionMasks, GraphStep, NestedLayer
+from graphformers.model.fast.network import AttentionMasks, GraphStep, NestedLayer
 from graphformers.model.layers import TransformerLayer
 from graphformers.model.network import GraphAttention
 
