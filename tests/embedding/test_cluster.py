@@ -149,8 +149,11 @@ def test_a_worker_that_is_killed_for_want_of_memory_is_replaced_so_often(tmp_pat
             ["--ray", "local", "--gpus-per-worker", "1"],
             "this machine has not a CPU and 1 GPUs, which a worker needs",
         ),
-        (["--ray", "local", "--device", "cpu"], "with --ray, --gpus-per-worker says what is used"),
-        (["--ray", "local", "--dry-run"], "leave --ray out to try it"),
+        (
+            ["--ray", "local", "--device", "cpu"],
+            "with --ray, where --gpus-per-worker chooses the device",
+        ),
+        (["--ray", "local", "--dry-run"], "it measures this machine; leave --ray out"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_made(
