@@ -197,7 +197,7 @@ def write_artifact(
         target.parent.mkdir(parents=True, exist_ok=True)
         folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
         try:  # from before there is anything, so that an interrupt at any moment leaves nothing
-            with held(target.parent):
+            with held(target.parent, create=False):
                 _sweep(target)
                 folder.mkdir()
                 # tells other writers that this one is alive; the kernel drops it with the process
@@ -220,7 +220,7 @@ def publish_artifact(
     """Puts a folder in place as one artifact, after it was filled, perhaps over many runs."""
     _seal(draft, kind, version)
     target = _behind_links(path)
-    with held(target.parent):
+    with held(target.parent, create=False):
         check_writable(target, kind, force=force)
         if not target.exists() or not any(target.iterdir()):
             os.rename(draft.folder, target)
@@ -483,7 +483,7 @@ def bring_back(target: Path) -> None:
     the process was killed between them.
     """
     if not target.exists() and _aside(target).is_dir():
-        with held(target.parent):
+        with held(target.parent, create=False):
             if not target.exists() and _aside(target).is_dir():
                 os.rename(_aside(target), target)
 
@@ -491,7 +491,7 @@ def bring_back(target: Path) -> None:
 def sweep_drafts(path: str | Path) -> None:
     """Removes drafts that killed writers of an artifact left beside it."""
     target = _behind_links(path)
-    with held(target.parent):
+    with held(target.parent, create=False):
         _sweep(target)
 
 

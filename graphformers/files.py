@@ -71,15 +71,17 @@ def remove_abandoned(drafts: Iterable[Path]) -> None:
 
 
 @contextmanager
-def held(lock: Path, message: str | None = None) -> Iterator[None]:
+def held(lock: Path, message: str | None = None, *, create: bool = True) -> Iterator[None]:
     """Holds a lock for a `with` block; the kernel releases it when the process ends.
 
     Args:
-        lock: A folder, or a lock file, which is created if it does not exist and is not removed.
+        lock: A folder, or a lock file, which is not removed.
         message: The error to raise if another process has the lock; without one, the call waits.
+        create: Whether to create a lock file that does not exist, and its folder.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    handle = _open_lock(lock, os.O_CREAT)
+    if create:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    handle = _open_lock(lock, os.O_CREAT if create else 0)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if message else 0))

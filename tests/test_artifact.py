@@ -105,6 +105,14 @@ def test_what_is_not_ours_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
 
 
+def test_a_parent_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    """A lock on it must not create a file in its place."""
+    place = tmp_path / "gone" / "also" / "a.graph"
+    with pytest.raises(FileNotFoundError):
+        artifact.sweep_drafts(place)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     """Between the first check and the last rename somebody else may take the name."""
     for make in (
