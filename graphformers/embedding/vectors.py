@@ -91,6 +91,8 @@ class Rows:
 
     def take(self, nodes: Array) -> Array:
         """(len(nodes), *shape) the rows of nodes."""
+        if len(nodes) and not self.logged:
+            return self.base.take(nodes)
         listed = nodes.tolist()
         is_logged = np.array([node in self.logged for node in listed], dtype=bool)
         result = np.empty((len(nodes), *self.shape), dtype=self.dtype)
