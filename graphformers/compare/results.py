@@ -168,7 +168,7 @@ class Results:
     @property
     def is_one_device(self) -> bool:
         """Whether all runs were timed on the same kind of device."""
-        # Runs of older versions do not record the device.
+        # None for runs that were not scored with their own neighbours.
         return len({run.facts.get("device") for each in self.trained for run in each.runs}) <= 1
 
     def find(self, name: str) -> System | None:

@@ -46,7 +46,7 @@ UNTRAINED = ", untrained"
 
 
 class RunFacts(TypedDict, total=False):
-    """Facts about a run. Older versions did not write all of them.
+    """Facts about a run. Speed and device are added when it is scored with its own neighbours.
 
     Attributes:
         valid: The primary metric on the valid questions.
