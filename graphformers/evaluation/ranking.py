@@ -161,6 +161,27 @@ def model_scores(
         protocols: The protocols that the scores are for.
         sampler: As in `evaluate`.
     """
+    nodes = None if "full" in protocols else question_nodes(questions)
+    vectors = encode_nodes(model, split, nodes, sampler)
+    # Only the full protocol computes enough products to justify copying vectors to the GPU.
+    device = model.device if nodes is None else "cpu"
+    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=device)
+
+
+def encode_nodes(
+    model: GraphFormers,
+    split: LinkSplit,
+    nodes: Array | None = None,
+    sampler: NeighborSampler | None = None,
+) -> Array:
+    """Vectors of nodes, computed with neighbours from the links that models may see.
+
+    Args:
+        model: The model. A warning is logged if it was trained on another split.
+        split: The split.
+        nodes: Row numbers of nodes; by default all.
+        sampler: As in `evaluate`.
+    """
     trained_on = (
         training_of(model.source).get("settings", {}).get("split") if model.source else None
     )
@@ -169,12 +190,8 @@ def model_scores(
             f"{model.source}: trained on another split. If that is a split of the same graph, its "
             f"training links may include held-out links of this one, and the scores are too high"
         )
-    nodes = None if "full" in protocols else question_nodes(questions)
     sampler = sampler or split.sampler(model.config.num_neighbors)
-    vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)
-    # Only the full protocol computes enough products to justify copying vectors to the GPU.
-    device = model.device if nodes is None else "cpu"
-    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=device)
+    return model.encode_nodes(split.graph, nodes, sampler=sampler)
 
 
 def question_nodes(questions: LinkQuestions) -> Array:

@@ -30,7 +30,7 @@ from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import WORD, bm25_search, sentence_encoder, tfidf_search
 from graphformers.evaluation.metrics import Ranks
-from graphformers.evaluation.ranking import rank_rows
+from graphformers.evaluation.ranking import encode_nodes, rank_rows
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
@@ -83,6 +83,17 @@ class TextQueries:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def candidates_of(self, graph: TextGraph) -> Array:
+        """The nodes to search in.
+
+        Args:
+            graph: The graph of the queries.
+
+        Returns:
+            Sorted row numbers.
+        """
+        return np.arange(graph.num_nodes) if self.candidates is None else self.candidates
 
     @staticmethod
     def from_ids(
@@ -228,8 +239,7 @@ def text_search(
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     split = loaded_split(split)
     queries = known_item_queries(split.graph) if queries is None else queries
-    sampler = sampler or split.sampler(model.config.num_neighbors)
-    vectors_CD = model.encode_nodes(split.graph, queries.candidates, sampler=sampler)
+    vectors_CD = encode_nodes(model, split, queries.candidates, sampler)
     return search_by_vectors(model, split.graph, queries, vectors_CD, cosine=model.is_cosine)
 
 
@@ -299,7 +309,7 @@ def rank_queries(scorer: Scorer, graph: TextGraph, queries: TextQueries) -> Rank
     Raises:
         GraphFormersError: The scorer does not cover the candidates, or a score is not finite.
     """
-    candidates = np.arange(graph.num_nodes) if queries.candidates is None else queries.candidates
+    candidates = queries.candidates_of(graph)
     if scorer.num_nodes != len(candidates):
         raise GraphFormersError(
             f"scores of {scorer.num_nodes:,} nodes given, expected one for each of "
