@@ -142,6 +142,19 @@ class VectorScores:
         rounding_Q: Tensor = ROUNDING * anchor_QD.norm(dim=-1) * positive_QD.norm(dim=-1)
         return rounding_Q
 
+    @property
+    def covered(self) -> Array:
+        """The sorted row numbers of the nodes that have a vector."""
+        return np.arange(self.num_nodes) if self.nodes is None else self.nodes
+
+    def vectors_of(self, nodes: Array) -> Array:
+        """(len(nodes), D) float32: the vectors of some nodes, as they were given."""
+        rows = self._rows_of(nodes)
+        if isinstance(self._vectors, Tensor):
+            index = torch.from_numpy(rows).to(self.device)
+            return self._vectors[index].float().cpu().numpy()
+        return np.take(self._vectors, rows, axis=0).astype(np.float32, copy=False)
+
     def _rows_of(self, nodes: Array) -> Array:
         """The rows of the vectors of some nodes."""
         if self.nodes is None:

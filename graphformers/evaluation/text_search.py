@@ -212,6 +212,7 @@ def text_search(
     queries: TextQueries | None = None,
     *,
     sampler: NeighborSampler | None = None,
+    known: VectorScores | None = None,
 ) -> Ranks:
     """Ranks the node of each query among the candidates, by a model as it serves searches.
 
@@ -223,6 +224,7 @@ def text_search(
         split: A split or its folder; neighbours are sampled from the links that models may see.
         queries: The queries; by default those of `known_item_queries`.
         sampler: Samples the neighbours of nodes; by default as in training.
+        known: Vectors of nodes that the model has computed already; only others are encoded.
 
     Returns:
         The rank of the node of each query. Metrics, intervals and tests apply to it as to the ranks
@@ -239,7 +241,12 @@ def text_search(
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     split = loaded_split(split)
     queries = known_item_queries(split.graph) if queries is None else queries
-    vectors_CD = encode_nodes(model, split, queries.candidates, sampler)
+    candidates = queries.candidates_of(split.graph)
+    is_known = np.isin(candidates, [] if known is None else known.covered)
+    vectors_CD = np.empty((len(candidates), model.config.hidden_size), dtype=np.float32)
+    if known is not None:
+        vectors_CD[is_known] = known.vectors_of(candidates[is_known])
+    vectors_CD[~is_known] = encode_nodes(model, split, candidates[~is_known], sampler)
     return search_by_vectors(model, split.graph, queries, vectors_CD, cosine=model.is_cosine)
 
 
