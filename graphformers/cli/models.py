@@ -174,7 +174,8 @@ def compare_command(
 ) -> None:
     """Train several methods under one budget, and write a report.
 
-    The report says whether the graph helps, which method to choose, and what neighbours cost.
+    The report says whether the graph helps, which method to choose, what neighbours cost, and
+    whether training cost search by words.
 
     Every run has the same number of steps: max_steps, or the epochs of both stages, without early
     stopping. With max_seconds, every run has the same time instead.
