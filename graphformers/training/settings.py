@@ -20,6 +20,7 @@ MODEL_SETTINGS = (
     "similarity",
     "pooling",
     "graph_token_scale",
+    "isolated_graph_token",
 )
 # settings that may change when a run is continued, because they do not change its result
 CHANGEABLE = (
