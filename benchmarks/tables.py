@@ -34,6 +34,7 @@ from graphformers.compare.conditions import conditions_of
 from graphformers.compare.runs import load_ranks, rank_untrained
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant, variants, variants_of
+from graphformers.evaluation.text_search import known_item_queries
 from graphformers.model.backbones import find_backbone, read_tokenizer
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
@@ -233,7 +234,7 @@ def prepare(plan: ComparisonSettings) -> None:
     """Makes the tokens of a split and the rankings without training, which all runs share."""
     graph_tokens(plan.split.graph, read_tokenizer(find_backbone(plan.source)))
     check_folder(plan.folder)
-    rank_untrained(plan)
+    rank_untrained(plan, known_item_queries(plan.split.graph))
 
 
 def best_rates(places: Sequence[Place], chosen: argparse.Namespace) -> dict[str, Any]:

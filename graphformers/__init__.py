@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from graphformers.errors import GraphFormersError as GraphFormersError
     from graphformers.evaluation.ranking import Evaluation as Evaluation
     from graphformers.evaluation.ranking import evaluate as evaluate
+    from graphformers.evaluation.text_search import TextQueries as TextQueries
+    from graphformers.evaluation.text_search import known_item_queries as known_item_queries
+    from graphformers.evaluation.text_search import text_search as text_search
     from graphformers.model.config import ModelConfig as ModelConfig
     from graphformers.model.encoder import GraphFormers as GraphFormers
     from graphformers.retrieval.searcher import Match as Match
@@ -52,6 +55,7 @@ _HOMES = {
     "Searcher": "retrieval.searcher",
     "SplitSettings": "data.settings",
     "TextGraph": "data.graph",
+    "TextQueries": "evaluation.text_search",
     "TrainConfig": "training.settings",
     "Trainer": "training.trainer",
     "UpdateReport": "embedding.update",
@@ -61,9 +65,11 @@ _HOMES = {
     "evaluate": "evaluation.ranking",
     "from_networkx": "data.exchange",
     "from_pyg": "data.exchange",
+    "known_item_queries": "evaluation.text_search",
     "read_graph": "data.readers",
     "search": "retrieval.searcher",
     "split_links": "splits.split",
+    "text_search": "evaluation.text_search",
     "to_networkx": "data.exchange",
     "to_pyg": "data.exchange",
     "update": "embedding.update",

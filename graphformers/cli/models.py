@@ -90,13 +90,22 @@ def evaluate_command(
         "The backbone to evaluate untrained; by default the model's own.",
     ),
     sampling: dict[str, Any] = given(EmbedSettings, "num_neighbors"),
+    queries: int = option(
+        2000,
+        "--queries NUMBER",
+        "Queries of search by words, each half of the words of a node's text; 0: do not measure "
+        "search by words.",
+    ),
     device: str | None = DEVICE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Rank held-out links: P@1, NDCG and MRR with 95 % intervals.
+    """Rank held-out links: P@1, NDCG and MRR with 95 % intervals; and search by words.
 
     Scores are shown in total and by slices. The model is compared with baselines without training:
     degree, common neighbours, TF-IDF, and the untrained backbone.
+
+    Search by words finds nodes by half of the words of their texts, among all nodes or 50,000 of
+    them. The model is compared with the untrained backbone, TF-IDF and BM25.
 
     graphformers evaluate papers.model papers.split
     """
@@ -122,6 +131,7 @@ def evaluate_command(
         protocols=PROTOCOLS if protocol == "all" else (protocol,),
         vectors={str(file): cosine for file in vectors or []},
         backbone=backbone,
+        queries=queries,
         device=device,
         **sampling,
     )

@@ -17,6 +17,7 @@ from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
 from graphformers.compare.verdict import verdict
 from graphformers.errors import GraphFormersError, MissingExtraError
+from graphformers.evaluation.text_search import known_item_queries
 from graphformers.files import foreign_entry, write_whole
 from graphformers.places import refuse_links_out
 from graphformers.table import Table, tables_html
@@ -131,9 +132,10 @@ def compare(
         chosen = variants_of(table, retrain=retrain, max_neighbors=count)
     _warn_of_unused_settings(settings, chosen)
     # The baselines come first, because they take seconds: errors then appear before the training.
-    untrained = rank_untrained(settings) if chosen else {}
+    queries = known_item_queries(settings.split.graph) if chosen else None
+    untrained = rank_untrained(settings, queries) if chosen else {}
     runs = [
-        finish_run(settings, each, seed, conditions_of(each, table, count))
+        finish_run(settings, each, seed, conditions_of(each, table, count), queries)
         for seed in settings.seeds
         for each in chosen
     ]
@@ -182,7 +184,7 @@ def _tables(
 ) -> list[Table]:
     found = [paper.dataset_table(results)]
     if table is None:
-        found.append(paper.system_table("Compared", results.systems))
+        found.append(paper.system_table("Compared", (*results.systems, *results.search_only)))
     elif table == "overall":
         found += [paper.overall_table(results), paper.untrained_table(results)]
     elif table == "neighbours":

@@ -18,6 +18,8 @@ OWN_NEIGHBORS = "asked"
 SHUFFLED_NEIGHBORS = "shuffled neighbours"
 NO_NEIGHBORS = "no neighbours"
 _FEWER = "#N = "
+# the entry of search by words among the ranks of a system; its questions are queries, not links
+TEXT_SEARCH = "search by words"
 
 
 def fewer_neighbors(count: int) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from graphformers.compare.conditions import OWN_NEIGHBORS
+from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH
 from graphformers.compare.runs import Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
@@ -23,6 +23,7 @@ from graphformers.evaluation.significance import (
     paired_difference_over_seeds,
 )
 from graphformers.evaluation.slices import Slices, slices_of
+from graphformers.evaluation.text_search import SEARCH_METRIC
 from graphformers.splits.split import LinkSplit
 
 
@@ -32,7 +33,8 @@ class System:
 
     Args:
         title: The name in tables and reports.
-        ranks: The ranks of each seed, by condition.
+        ranks: The ranks of each seed, by condition. Those of search by words are of other
+            questions.
         variant: The trained variant; None for a system that needs no training.
         runs: One run per seed.
         nodes_per_second: Encoding speed of the network: the maximum over all runs of that network.
@@ -52,6 +54,11 @@ class System:
     def name(self) -> str:
         """The name of the variant, or the title."""
         return self.title if self.variant is None else self.variant.name
+
+    @property
+    def can_search(self) -> bool:
+        """Whether search by words was measured."""
+        return TEXT_SEARCH in self.ranks
 
     @property
     def reads_neighbors(self) -> bool:
@@ -81,9 +88,14 @@ class System:
 
     @cached_property
     def _scores(self) -> dict[tuple[str, str], Score]:
-        keys = [(metric, condition) for condition in self.ranks for metric in METRICS]
-        values_KQ = np.stack([self.values(*key) for key in keys])
-        return dict(zip(keys, bootstrap_jointly(values_KQ), strict=True))
+        found: dict[tuple[str, str], Score] = {}
+        links = [condition for condition in self.ranks if condition != TEXT_SEARCH]
+        for conditions in (links, [TEXT_SEARCH] if self.can_search else []):
+            keys = [(metric, condition) for condition in conditions for metric in METRICS]
+            if keys:
+                values_KQ = np.stack([self.values(*key) for key in keys])
+                found |= zip(keys, bootstrap_jointly(values_KQ), strict=True)
+        return found
 
     @property
     def valid(self) -> float:
@@ -117,22 +129,32 @@ class System:
 
 @dataclass(frozen=True)
 class Results:
-    """All systems of a comparison on the test questions of one split."""
+    """All systems of a comparison on the test questions of one split.
+
+    Attributes:
+        split: The split.
+        trained: The trained variants.
+        untrained: Systems without training that rank links.
+        search_only: Systems without training that only search by words: BM25.
+    """
 
     split: LinkSplit
     trained: tuple[System, ...]
     untrained: tuple[System, ...]
+    search_only: tuple[System, ...] = ()
 
     @staticmethod
     def from_runs(
-        split: LinkSplit, runs: Sequence[Run], untrained: Mapping[str, Ranks]
+        split: LinkSplit,
+        runs: Sequence[Run],
+        untrained: Mapping[str, Mapping[str, Ranks]],
     ) -> "Results":
         """Groups runs by variant.
 
         Args:
             split: The split of all runs.
             runs: Runs of any variants and seeds.
-            untrained: The ranks of systems that need no training, by title.
+            untrained: The ranks of systems that need no training, by title and condition.
         """
         by_name: dict[str, list[Run]] = {}
         speeds: dict[str, tuple[float, float]] = {}
@@ -152,13 +174,26 @@ class Results:
             trained.append(
                 System(variant.title, ranks, variant, tuple(group), *speeds[_network(variant)])
             )
-        others = (System(title, {OWN_NEIGHBORS: [ranks]}) for title, ranks in untrained.items())
-        return Results(split, tuple(trained), tuple(others))
+        others = [
+            System(title, {condition: [ranks] for condition, ranks in conditions.items()})
+            for title, conditions in untrained.items()
+        ]
+        return Results(
+            split,
+            tuple(trained),
+            tuple(each for each in others if OWN_NEIGHBORS in each.ranks),
+            tuple(each for each in others if OWN_NEIGHBORS not in each.ranks),
+        )
 
     @property
     def systems(self) -> tuple[System, ...]:
-        """Trained and untrained systems."""
+        """Trained and untrained systems that rank links."""
         return (*self.trained, *self.untrained)
+
+    @property
+    def searchers(self) -> tuple[System, ...]:
+        """The systems with which search by words was measured."""
+        return tuple(each for each in (*self.systems, *self.search_only) if each.can_search)
 
     @cached_property
     def slices(self) -> Slices:
@@ -195,6 +230,7 @@ class Results:
             "split": self.split.sizes(),
             "trained": {each.name: each.to_dict() for each in self.trained},
             "untrained": {each.title: each.to_dict() for each in self.untrained},
+            "search only": {each.title: each.to_dict() for each in self.search_only},
             "slices": {
                 group: {
                     name: {"questions": int(mask.sum())}
@@ -221,6 +257,19 @@ def difference(one: System, other: System, condition: str = OWN_NEIGHBORS) -> Di
     other_TQ = np.array([METRICS[PRIMARY](ranks) for ranks in other.ranks[condition]])
     if one is other:
         one_SQ, other_TQ = one_SQ - other_TQ, np.zeros_like(other_TQ[:1])
+    return _paired(one_SQ, other_TQ)
+
+
+def search_difference(one: System, other: System) -> Difference:
+    """MRR of search by words of one system minus that of another, as `difference` computes it."""
+    one_SQ, other_TQ = (
+        np.array([METRICS[SEARCH_METRIC](ranks) for ranks in each.ranks[TEXT_SEARCH]])
+        for each in (one, other)
+    )
+    return _paired(one_SQ, other_TQ)
+
+
+def _paired(one_SQ: Array, other_TQ: Array) -> Difference:
     if len(one_SQ) == len(other_TQ) == 1:
         return paired_difference(one_SQ[0], other_TQ[0])
     return paired_difference_over_seeds(one_SQ, other_TQ)

@@ -17,16 +17,22 @@ from typing import TypedDict
 import numpy as np
 
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
-from graphformers.compare.conditions import OWN_NEIGHBORS, sampler_of
+from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH, sampler_of
 from graphformers.compare.efficiency import device_name
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import load_array, save_array
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import baseline_scores, sentence_vectors
+from graphformers.evaluation.baselines import baseline_scores, sentence_encoder
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.ranking import model_scores, question_nodes, rank, rank_listed
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.evaluation.text_search import (
+    TextQueries,
+    search_by_vectors,
+    text_search,
+    word_search,
+)
 from graphformers.files import held, write_whole
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
@@ -38,7 +44,8 @@ from graphformers.training.trainer import make_trainer
 logger = logging.getLogger(__name__)
 
 KIND = "scores"
-VERSION = 1
+# 2: ranks of search by words beside those of links
+VERSION = 2
 # Encoding is timed up to three times, until this many seconds are spent.
 TIMED_SECONDS = 2.0
 # suffix of a backbone's name in the titles of untrained systems
@@ -71,7 +78,7 @@ class RunFacts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. Ranks are by condition."""
+    """A finished run. Ranks are by condition, those of search by words under TEXT_SEARCH."""
 
     variant: Variant
     seed: int
@@ -84,8 +91,16 @@ def finish_run(
     variant: Variant,
     seed: int,
     conditions: Sequence[str] = (OWN_NEIGHBORS,),
+    queries: TextQueries | None = None,
 ) -> Run:
     """Trains a variant and scores it under conditions, as far as that is not done yet.
+
+    Args:
+        settings: The settings of the comparison.
+        variant: The variant.
+        seed: The seed of the training.
+        conditions: The conditions under which links are ranked.
+        queries: Queries of search by words, always the same ones for a folder.
 
     Raises:
         GraphFormersError: The run was made with other settings, or another process is making it.
@@ -95,8 +110,9 @@ def finish_run(
     with held(lock, f"{model}: another process is making this run"):
         _check_record(model, settings.run_record(variant, seed), force=settings.force)
         scores = model.with_suffix(".scores")
-        ranks, facts = load_ranks(scores) if (scores / MANIFEST).is_file() else ({}, RunFacts())
-        wanted = list(dict.fromkeys([*ranks, *conditions]))
+        ranks, facts = load_ranks(scores) if _is_readable(scores) else ({}, RunFacts())
+        searches = [TEXT_SEARCH] if queries else []
+        wanted = list(dict.fromkeys([*ranks, *conditions, *searches]))
         if wanted == list(ranks):
             return Run(variant, seed, ranks, facts)
         if not (model / MANIFEST).is_file():
@@ -120,12 +136,19 @@ def finish_run(
             ranks, facts = {}, RunFacts()
         facts = trained | facts
         loaded = GraphFormers.from_pretrained(model, device=settings.device)
-        for condition in [name for name in wanted if name not in ranks]:
-            ranks[condition], speed = score_model(settings, loaded, condition)
+        known: VectorScores | None = None
+        for condition in [name for name in wanted if name not in (*ranks, TEXT_SEARCH)]:
+            ranks[condition], speed, scorer = score_model(settings, loaded, condition)
             if condition == OWN_NEIGHBORS:
+                known = scorer
                 facts |= {"nodes_per_second": speed, "device": device_name(loaded.device)}
                 mean = float(METRICS[PRIMARY](ranks[condition]).mean())
                 logger.info(f"{variant.title}, seed {seed}: {PRIMARY} {mean:.4f}")
+        if TEXT_SEARCH in wanted and TEXT_SEARCH not in ranks:
+            sampler = settings.split.sampler(loaded.config.num_neighbors)
+            ranks[TEXT_SEARCH] = text_search(
+                loaded, settings.split, queries, sampler=sampler, known=known
+            )
         save_ranks(scores, ranks, facts)
         if not settings.keep_models:
             shutil.rmtree(model)
@@ -134,7 +157,7 @@ def finish_run(
 
 def score_model(
     settings: ComparisonSettings, model: GraphFormers, condition: str
-) -> tuple[Ranks, float]:
+) -> tuple[Ranks, float, VectorScores]:
     """Ranks the test questions under a condition; also returns nodes encoded per second."""
     split = settings.split
     sampler = sampler_of(condition, split, model.config.num_neighbors)
@@ -148,13 +171,22 @@ def score_model(
         started = time.perf_counter()
         scorer = model_scores(model, split, split.test, sampler=sampler)
         times.append(time.perf_counter() - started)
-    return rank(scorer, split.graph, split.test).ranks, len(nodes) / min(times)
+    return rank(scorer, split.graph, split.test).ranks, len(nodes) / min(times), scorer
 
 
-def rank_untrained(settings: ComparisonSettings) -> dict[str, Ranks]:
-    """Ranks the test questions by baselines and by the untrained backbone.
+def rank_untrained(
+    settings: ComparisonSettings, queries: TextQueries | None = None
+) -> dict[str, dict[str, Ranks]]:
+    """Ranks the test questions and queries by baselines and by the untrained backbone.
 
     The ranks are computed once for a folder; other processes that need them wait.
+
+    Args:
+        settings: The settings of the comparison.
+        queries: Queries of search by words.
+
+    Returns:
+        Ranks by title of the system and condition, those of queries under TEXT_SEARCH.
 
     Raises:
         GraphFormersError: They were computed with other settings.
@@ -163,18 +195,51 @@ def rank_untrained(settings: ComparisonSettings) -> dict[str, Ranks]:
     with held(place.with_name(".untrained.lock")):
         _check_record(place, settings.baseline_record(), force=settings.force)
         scores = place.with_suffix(".scores")
-        if (scores / MANIFEST).is_file():
-            return load_ranks(scores)[0]
+        if _is_readable(scores):
+            found = _by_title(load_ranks(scores)[0])
+            if not queries or any(TEXT_SEARCH in each for each in found.values()):
+                return found
         nodes = question_nodes(split.test)
+        if queries:
+            nodes = np.union1d(nodes, queries.candidates_of(split.graph))
+        encoder = sentence_encoder(settings.source, settings.max_tokens, settings.device)
+        vectors = encoder.encode_nodes(split.graph, nodes)
+        backbone = f"{Path(settings.source).name}{UNTRAINED}"
         systems: dict[str, Scorer] = dict(baseline_scores(split, settings.num_neighbors))
-        vectors = sentence_vectors(
-            settings.source, split.graph, nodes, settings.max_tokens, settings.device
-        )
-        name = f"{Path(settings.source).name}{UNTRAINED}"
-        systems[name] = VectorScores(vectors, nodes, cosine=True)
-        ranks = {name: rank_listed(scorer, split.test) for name, scorer in systems.items()}
-        save_ranks(scores, ranks, {})
-        return ranks
+        systems[backbone] = VectorScores(vectors, nodes, cosine=True)
+        found = {
+            name: {OWN_NEIGHBORS: rank_listed(scorer, split.test)}
+            for name, scorer in systems.items()
+        }
+        if queries:
+            rows = np.searchsorted(nodes, queries.candidates_of(split.graph))
+            by_backbone = search_by_vectors(
+                encoder, split.graph, queries, vectors[rows], cosine=True
+            )
+            for name, ranks in {backbone: by_backbone, **word_search(split.graph, queries)}.items():
+                found.setdefault(name, {})[TEXT_SEARCH] = ranks
+        flat = {
+            f"{condition}: {name}": ranks
+            for name, conditions in found.items()
+            for condition, ranks in conditions.items()
+        }
+        save_ranks(scores, flat, {})
+        return found
+
+
+def _by_title(flat: Mapping[str, Ranks]) -> dict[str, dict[str, Ranks]]:
+    """The ranks of untrained systems by title and condition, from names such as "asked: TF-IDF"."""
+    found: dict[str, dict[str, Ranks]] = {}
+    for name, ranks in flat.items():
+        condition, _, title = name.partition(": ")
+        found.setdefault(title, {})[condition] = ranks
+    return found
+
+
+def _is_readable(scores: Path) -> bool:
+    """Whether there are ranks in the present format; those of an older one are computed again."""
+    manifest = scores / MANIFEST
+    return manifest.is_file() and read_object(manifest).get("format") == VERSION
 
 
 def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: bool) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from graphformers.compare.conditions import OWN_NEIGHBORS, fewer_neighbors
+from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH, fewer_neighbors
 from graphformers.compare.results import Results, System
 from graphformers.compare.variants import NEIGHBOR_METHODS, ablations, variants_of
 from graphformers.evaluation.metrics import headline_metrics
+from graphformers.evaluation.text_search import SEARCH_METRIC
 from graphformers.model.registry import method_class
 from graphformers.table import Table
 
@@ -28,12 +29,17 @@ def untrained_table(results: Results) -> Table:
 
 
 def system_table(title: str, systems: Sequence[System]) -> Table:
-    """Headline metrics and training steps of some systems."""
+    """Headline metrics, MRR of search by words if measured, and training steps of some systems."""
+    searches = any(each.can_search for each in systems)
+    metrics = [*headline_metrics(), *([f"search {SEARCH_METRIC}"] if searches else [])]
     rows = []
     for system in systems:
         steps = sorted({run.facts["steps"] for run in system.runs})
-        rows.append([system.title, *metric_cells(system), ", ".join(f"{each:,}" for each in steps)])
-    return mark_best(Table(["", *headline_metrics(), "steps"], rows, title))
+        cells = metric_cells(system)
+        if searches:
+            cells.append(metric_cell(system, SEARCH_METRIC, TEXT_SEARCH))
+        rows.append([system.title, *cells, ", ".join(f"{each:,}" for each in steps)])
+    return mark_best(Table(["", *metrics, "steps"], rows, title), len(metrics))
 
 
 def neighbor_table(results: Results, num_neighbors: int, *, retrain: bool) -> Table:
@@ -95,21 +101,30 @@ def efficiency_table(measured: Sequence[Mapping[str, float]], device: str) -> Ta
 
 
 def metric_cells(system: System, condition: str = OWN_NEIGHBORS) -> list[str]:
-    """The headline metrics: means over seeds, ± standard deviation if there are several."""
-    cells = []
-    for metric in headline_metrics():
-        mean, deviation = system.mean(metric, condition), system.deviation(metric, condition)
-        cells.append(f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}")
-    return cells
+    """The headline metrics under a condition."""
+    return [metric_cell(system, metric, condition) for metric in headline_metrics()]
 
 
-def mark_best(table: Table) -> Table:
-    """Prints the largest value of each headline metric in bold, as in the paper.
+def metric_cell(system: System, metric: str, condition: str) -> str:
+    """A metric: its mean over seeds, ± standard deviation if there are several.
 
-    Metrics start in the second column.
+    Empty if the system was not scored under the condition.
+    """
+    if condition not in system.ranks:
+        return ""
+    mean, deviation = system.mean(metric, condition), system.deviation(metric, condition)
+    return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
+
+
+def mark_best(table: Table, num_metrics: int | None = None) -> Table:
+    """Prints the largest value of each metric in bold, as in the paper.
+
+    Args:
+        table: The table. Metrics start in the second column.
+        num_metrics: The number of columns with metrics; by default that of the headline metrics.
     """
     bold = set()
-    for column in range(1, 1 + len(headline_metrics())):
+    for column in range(1, 1 + (num_metrics or len(headline_metrics()))):
         values = [row[column].split(" ")[0] for row in table.rows]
         bold |= {(i, column) for i, value in enumerate(values) if value and value == max(values)}
     return Table(table.header, table.rows, table.title, bold=frozenset(bold))

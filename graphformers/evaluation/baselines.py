@@ -68,13 +68,65 @@ def tfidf_features(texts: Iterable[str]) -> "csr_matrix":
 
     The latter is ln((1 + N) / (1 + document frequency)) + 1.
     """
+    matrix = count_words(texts, {})
+    return _weighted_rows(matrix, _tfidf_weights(matrix))
+
+
+def tfidf_search(texts: Iterable[str], queries: Iterable[str]) -> SparseScores:
+    """Scores queries against texts by the cosine of TF-IDF vectors. Anchors are the queries."""
+    vocabulary: dict[str, int] = {}
+    matrix = count_words(texts, vocabulary)
+    weights_V = _tfidf_weights(matrix)
+    asked = count_words(queries, vocabulary, extend=False)
+    return SparseScores(_weighted_rows(asked, weights_V), _weighted_rows(matrix, weights_V))
+
+
+def bm25_search(
+    texts: Iterable[str], queries: Iterable[str], k1: float = 1.2, b: float = 0.75
+) -> SparseScores:
+    """Scores queries against texts by BM25. Anchors are the queries.
+
+    A text's score is the sum over the words of the query, repeated ones repeatedly, of
+    idf · tf · (k1 + 1) / (tf + k1 · (1 - b + b · length / mean length)), where tf is the number of
+    times the word occurs in the text, and idf is ln(1 + (N - df + 0.5) / (df + 0.5)).
+
+    Args:
+        texts: The N texts.
+        queries: The queries.
+        k1: How slowly the weight of a word saturates as it is repeated in a text.
+        b: How far long texts are discounted, from 0 to 1.
+    """
+    vocabulary: dict[str, int] = {}
+    matrix = count_words(texts, vocabulary)
+    total = matrix.shape[0]
+    frequencies_V = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    idf_V = np.log1p((total - frequencies_V + 0.5) / (frequencies_V + 0.5))
+    lengths_N = np.asarray(matrix.sum(1), dtype=np.float64).ravel()
+    relative_N = lengths_N / max(lengths_N.mean(), 1e-12) if total else lengths_N
+    saturation = np.repeat(k1 * (1 - b + b * relative_N), np.diff(matrix.indptr))
+    weights = idf_V[matrix.indices] * matrix.data * (k1 + 1) / (matrix.data + saturation)
+    matrix.data = weights.astype(np.float32)
+    return SparseScores(count_words(queries, vocabulary, extend=False), matrix)
+
+
+def count_words(
+    texts: Iterable[str], vocabulary: dict[str, int], *, extend: bool = True
+) -> "csr_matrix":
+    """(N, V) CSR: how often each word occurs in each text, in lower case.
+
+    Args:
+        texts: The texts.
+        vocabulary: The column of each word.
+        extend: Whether new words are added to the vocabulary; otherwise they are ignored.
+    """
     from scipy.sparse import csr_matrix
 
-    vocabulary: dict[str, int] = {}
     # typed arrays, because lists of numbers do not fit in memory for millions of texts
     columns, counts, indptr = array("i"), array("f"), array("q", [0])
     for text in texts:
         found = Counter(WORD.findall(text.lower()))
+        if not extend:
+            found = Counter({word: count for word, count in found.items() if word in vocabulary})
         columns.extend(vocabulary.setdefault(word, len(vocabulary)) for word in found)
         counts.extend(found.values())
         indptr.append(len(columns))
@@ -85,10 +137,7 @@ def tfidf_features(texts: Iterable[str]) -> "csr_matrix":
     )
     matrix = csr_matrix(entries, shape=(len(indptr) - 1, max(len(vocabulary), 1)))
     matrix.sort_indices()
-    frequencies_V = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    weights_V = (np.log((1 + matrix.shape[0]) / (1 + frequencies_V)) + 1).astype(np.float32)
-    matrix.data *= weights_V[matrix.indices]
-    return _normalize_rows(matrix)
+    return matrix
 
 
 def add_neighbor_means(
@@ -117,6 +166,18 @@ def adjacency_matrix(split: LinkSplit) -> "csr_matrix":
 
     ones, size = np.ones(len(split.indices), dtype=np.float32), split.graph.num_nodes
     return csr_matrix((ones, split.indices, split.indptr), shape=(size, size))
+
+
+def _tfidf_weights(counts: "csr_matrix") -> Array:
+    """(V,) the smoothed inverse document frequency of each word."""
+    frequencies_V = np.bincount(counts.indices, minlength=counts.shape[1])
+    weights_V: Array = np.log((1 + counts.shape[0]) / (1 + frequencies_V)) + 1
+    return weights_V.astype(np.float32)
+
+
+def _weighted_rows(counts: "csr_matrix", weights_V: Array) -> "csr_matrix":
+    counts.data *= weights_V[counts.indices]
+    return _normalize_rows(counts)
 
 
 def _normalize_rows(matrix: "csr_matrix") -> "csr_matrix":
@@ -155,6 +216,20 @@ def sentence_vectors(
     Returns:
         (len(nodes), D) float32 vectors.
     """
+    model = sentence_encoder(source, max_tokens, device)
+    return model.encode_nodes(graph, nodes)
+
+
+def sentence_encoder(
+    source: str | Path, max_tokens: int = 32, device: str | None = None
+) -> GraphFormers:
+    """An untrained backbone that encodes texts alone, with the pooling it was trained for.
+
+    Args:
+        source: The backbone: a folder, minilm, or a name on the hub.
+        max_tokens: Texts are cut after so many tokens.
+        device: Where to compute; by default the best device.
+    """
     folder = find_backbone(source)
     pooling = pooling_of(folder) or "mean"
     if pooling not in POOLINGS:
@@ -163,7 +238,6 @@ def sentence_vectors(
             f"instead"
         )
         pooling = "mean"
-    model = GraphFormers.from_backbone(
+    return GraphFormers.from_backbone(
         source, "plm", device=device, max_tokens=max_tokens, pooling=pooling
     )
-    return model.encode_nodes(graph, nodes)

@@ -161,6 +161,27 @@ def model_scores(
         protocols: The protocols that the scores are for.
         sampler: As in `evaluate`.
     """
+    nodes = None if "full" in protocols else question_nodes(questions)
+    vectors = encode_nodes(model, split, nodes, sampler)
+    # Only the full protocol computes enough products to justify copying vectors to the GPU.
+    device = model.device if nodes is None else "cpu"
+    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=device)
+
+
+def encode_nodes(
+    model: GraphFormers,
+    split: LinkSplit,
+    nodes: Array | None = None,
+    sampler: NeighborSampler | None = None,
+) -> Array:
+    """Vectors of nodes, computed with neighbours from the links that models may see.
+
+    Args:
+        model: The model. A warning is logged if it was trained on another split.
+        split: The split.
+        nodes: Row numbers of nodes; by default all.
+        sampler: As in `evaluate`.
+    """
     trained_on = (
         training_of(model.source).get("settings", {}).get("split") if model.source else None
     )
@@ -169,12 +190,8 @@ def model_scores(
             f"{model.source}: trained on another split. If that is a split of the same graph, its "
             f"training links may include held-out links of this one, and the scores are too high"
         )
-    nodes = None if "full" in protocols else question_nodes(questions)
     sampler = sampler or split.sampler(model.config.num_neighbors)
-    vectors = model.encode_nodes(split.graph, nodes, sampler=sampler)
-    # Only the full protocol computes enough products to justify copying vectors to the GPU.
-    device = model.device if nodes is None else "cpu"
-    return VectorScores(vectors, nodes, cosine=model.is_cosine, device=device)
+    return model.encode_nodes(split.graph, nodes, sampler=sampler)
 
 
 def question_nodes(questions: LinkQuestions) -> Array:
@@ -251,21 +268,55 @@ def rank_all(
             f"vectors of {scorer.num_nodes:,} nodes, full ranking needs all {graph.num_nodes:,} of "
             f"the graph"
         )
+    return rank_rows(
+        scorer,
+        pairs,
+        lambda part: _excluded(graph, part),
+        anchors_per_block=anchors_per_block,
+        scores_per_block=scores_per_block,
+    )
+
+
+def rank_rows(
+    scorer: Scorer,
+    pairs: Array,
+    excluded: Callable[[Array], tuple[Array, Array]],
+    *,
+    anchors_per_block: int | None = None,
+    scores_per_block: int | None = None,
+) -> Ranks:
+    """Ranks each positive among all nodes of a scorer but some, block by block.
+
+    Args:
+        scorer: Scores anchors against its nodes.
+        pairs: (Q, 2) anchors and positives.
+        excluded: The nodes that are not ranked for some of the pairs, the positive included: an
+            array with the index of the pair, and one with the nodes, sorted by node.
+        anchors_per_block: Rows of a block; by default by device.
+        scores_per_block: Scores of a block; by default by device.
+
+    Raises:
+        GraphFormersError: The score of a positive is not finite.
+    """
     device = scorer.device.type
     height = anchors_per_block or ANCHORS_PER_BLOCK.get(device, ANCHORS_PER_BLOCK["cpu"])
     scores = scores_per_block or SCORES_PER_BLOCK.get(device, SCORES_PER_BLOCK["cpu"])
     counted = [np.zeros((2, 0), dtype=np.int64)]
-    with progress("Ranking", len(pairs) * graph.num_nodes, "scores") as task:
+    with progress("Ranking", len(pairs) * scorer.num_nodes, "scores") as task:
         for start in range(0, len(pairs), height):
             part = pairs[start : start + height]
             width = max(1, min(scores // len(part), scorer.max_rows))
-            counted.append(_rank_block(scorer, graph, part, width, task.advance))
+            counted.append(_rank_block(scorer, part, excluded(part), width, task.advance))
     better, tied = np.concatenate(counted, 1)
     return Ranks(better, tied)
 
 
 def _rank_block(
-    scorer: Scorer, graph: TextGraph, pairs: Array, width: int, advance: Callable[[float], None]
+    scorer: Scorer,
+    pairs: Array,
+    excluded: tuple[Array, Array],
+    width: int,
+    advance: Callable[[float], None],
 ) -> Array:
     """(2, Q): how many nodes score better, and how many are tied; `width` nodes at a time."""
     anchors, positives = pairs[:, 0], pairs[:, 1]
@@ -273,16 +324,16 @@ def _rank_block(
     device = rounding_Q1.device
     positive_Q1 = torch.from_numpy(scorer.listed(anchors, positives[:, None])).to(device)
     if not bool((positive_Q1.isfinite() & rounding_Q1.isfinite()).all()):
-        raise GraphFormersError("some scores of the held-out links are not finite (NaN or inf)")
+        raise GraphFormersError("some scores of the positives are not finite (NaN or inf)")
     better_Q = torch.zeros(len(pairs), dtype=torch.int64, device=device)
     tied_Q = torch.zeros_like(better_Q)
-    questions, nodes = _excluded(graph, pairs)
-    for start in range(0, graph.num_nodes, width):
-        stop = min(start + width, graph.num_nodes)
+    questions, nodes = excluded
+    for start in range(0, scorer.num_nodes, width):
+        stop = min(start + width, scorer.num_nodes)
         scores_QM = scorer.block(anchors, start, stop)
         first, last = np.searchsorted(nodes, [start, stop])
-        excluded = np.stack([questions[first:last], nodes[first:last] - start])
-        rows, columns = torch.from_numpy(excluded).to(scores_QM.device)
+        cells = np.stack([questions[first:last], nodes[first:last] - start])
+        rows, columns = torch.from_numpy(cells).to(scores_QM.device)
         scores_QM[rows, columns] = -torch.inf
         # Comparisons written as floats are summed six times as fast, and exactly below 2^24.
         marks_QM = torch.empty_like(scores_QM)

@@ -68,6 +68,8 @@ class VectorScores:
         cosine: Whether to compare by cosine instead of inner product.
         device: Where to compute.
         gather_bytes: Bytes of candidate vectors gathered at a time; by default by device.
+        anchors: (A, D) vectors of anchors that are no nodes, such as queries; anchor a is row a.
+            By default anchors are nodes.
 
     Raises:
         GraphFormersError: The vectors do not match the nodes, are not finite, or have inner
@@ -87,18 +89,26 @@ class VectorScores:
         cosine: bool = False,
         device: str | torch.device = "cpu",
         gather_bytes: int | None = None,
+        anchors: Array | None = None,
     ) -> None:
         if vectors.ndim != 2 or (nodes is not None and len(vectors) != len(nodes)):
             expected = "rows of numbers" if nodes is None else f"one each for {len(nodes):,} nodes"
             raise GraphFormersError(
                 f"{len(vectors):,} vectors of shape {vectors.shape[1:]} given, expected {expected}"
             )
+        if anchors is not None and anchors.shape[1:] != vectors.shape[1:]:
+            raise GraphFormersError(
+                f"anchors of shape {anchors.shape[1:]} given, expected the shape of the vectors, "
+                f"{vectors.shape[1:]}"
+            )
         self.nodes, self.cosine, self.device = nodes, cosine, torch.device(device)
+        self.anchors = anchors
         self.num_nodes = len(vectors) if nodes is None else int(nodes[-1]) + 1 if len(nodes) else 0
         self.max_rows = max(1, BLOCK_BYTES // (4 * max(vectors.shape[1], 1)))
         default_bytes = GATHER_BYTES.get(self.device.type, GATHER_BYTES["cpu"])
         self._gather_bytes = default_bytes if gather_bytes is None else gather_bytes
-        _check_range(vectors, cosine, self.max_rows)
+        for each in (vectors,) if anchors is None else (vectors, anchors):
+            _check_range(each, cosine, self.max_rows)
         self._vectors: Array | Tensor = vectors
         if self.device.type != "cpu":
             dtype = torch.from_numpy(vectors[:0].copy()).dtype
@@ -113,7 +123,7 @@ class VectorScores:
         scores_QC = np.empty(candidates_QC.shape, dtype=np.float32)
         for start in range(0, len(candidates_QC), size):
             part = slice(start, start + size)
-            anchor_QD = self._take(self._rows_of(anchors_Q[part]))
+            anchor_QD = self._take_anchors(anchors_Q[part])
             candidate_QCD = self._take(self._rows_of(candidates_QC[part]))
             # A matrix product may round equal rows differently, depending on their position, so
             # that equal candidates would not be tied.
@@ -122,15 +132,28 @@ class VectorScores:
 
     def block(self, anchors_Q: Array, start: int, stop: int) -> Tensor:
         assert self.nodes is None, "ranking all nodes needs the vectors of all nodes"
-        anchor_QD = self._take(self._rows_of(anchors_Q))
+        anchor_QD = self._take_anchors(anchors_Q)
         scores_QM: Tensor = anchor_QD @ self._take(slice(start, stop)).T
         return scores_QM
 
     def rounding(self, anchors_Q: Array, positives_Q: Array) -> Tensor:
-        anchor_QD = self._take(self._rows_of(anchors_Q))
+        anchor_QD = self._take_anchors(anchors_Q)
         positive_QD = self._take(self._rows_of(positives_Q))
         rounding_Q: Tensor = ROUNDING * anchor_QD.norm(dim=-1) * positive_QD.norm(dim=-1)
         return rounding_Q
+
+    @property
+    def covered(self) -> Array:
+        """The sorted row numbers of the nodes that have a vector."""
+        return np.arange(self.num_nodes) if self.nodes is None else self.nodes
+
+    def vectors_of(self, nodes: Array) -> Array:
+        """(len(nodes), D) float32: the vectors of some nodes, as they were given."""
+        rows = self._rows_of(nodes)
+        if isinstance(self._vectors, Tensor):
+            index = torch.from_numpy(rows).to(self.device)
+            return self._vectors[index].float().cpu().numpy()
+        return np.take(self._vectors, rows, axis=0).astype(np.float32, copy=False)
 
     def _rows_of(self, nodes: Array) -> Array:
         """The rows of the vectors of some nodes."""
@@ -140,6 +163,14 @@ class VectorScores:
         has_vector = self.nodes[np.minimum(rows, len(self.nodes) - 1)] == nodes
         assert has_vector.all(), "a node without a vector"
         return rows
+
+    def _take_anchors(self, anchors_Q: Array) -> Tensor:
+        """(Q, D) float32 vectors of anchors on the device, normalized if scores are cosines."""
+        if self.anchors is None:
+            return self._take(self._rows_of(anchors_Q))
+        found = torch.from_numpy(self.anchors[anchors_Q].astype(np.float32, copy=False))
+        found = found.to(self.device)
+        return _normalize(found) if self.cosine else found
 
     def _take(self, rows: Array | slice) -> Tensor:
         """(…, D) float32 rows on the device, normalized if scores are cosines."""
@@ -201,14 +232,15 @@ class SparseScores:
     A score is summed in the order of the columns, so equal candidates have exactly equal scores.
 
     Args:
-        anchors: A CSR matrix with the features of each node as an anchor.
-        candidates: The features as a candidate; by default the same.
+        anchors: A CSR matrix with the features of each node as an anchor, or of other anchors such
+            as queries.
+        candidates: The features of each node as a candidate; by default the same.
     """
 
     def __init__(self, anchors: "csr_matrix", candidates: "csr_matrix | None" = None) -> None:
         self.anchors = anchors
         self.candidates = anchors if candidates is None else candidates
-        self.num_nodes, self.max_rows = anchors.shape[0], SPARSE_BLOCK_ROWS
+        self.num_nodes, self.max_rows = self.candidates.shape[0], SPARSE_BLOCK_ROWS
         self.device = torch.device("cpu")
 
     def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:

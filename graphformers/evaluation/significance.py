@@ -243,8 +243,8 @@ def _resamples(total: int, seed: int, block_size: int, cache_size: int) -> Itera
         yield from _draw_resamples(total, seed, block_size)
 
 
-# cached, because all metrics and systems of a comparison have the same questions
-@lru_cache(maxsize=1)
+# cached, because all metrics and systems of a comparison have the same questions: links and queries
+@lru_cache(maxsize=2)
 def _cached_resamples(total: int, seed: int, block_size: int) -> Array:
     return np.concatenate(list(_draw_resamples(total, seed, block_size)))
 

@@ -551,7 +551,9 @@ def fake_results(
         [fake_run(name, found) for name, found in values.items()],
     )
     return Results.from_runs(
-        split, made, {} if simple is None else {"degree alone": ranks_of(simple)}
+        split,
+        made,
+        {} if simple is None else {"degree alone": {OWN_NEIGHBORS: ranks_of(simple)}},
     )
 
 
@@ -631,7 +633,7 @@ def share(value: float, count: int = 1000) -> list[float]:
 
 
 def words_of(folder: Path, *runs: Run, **simple: list[float]) -> list[str]:
-    ranks = {name: ranks_of(values) for name, values in simple.items()}
+    ranks = {name: {OWN_NEIGHBORS: ranks_of(values)} for name, values in simple.items()}
     return verdict(Results.from_runs(LinkSplit.load(folder / "t.split"), runs, ranks))
 
 

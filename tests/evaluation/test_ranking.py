@@ -253,7 +253,7 @@ def test_inner_products_that_leave_float32_are_refused() -> None:
         def listed(self, anchors_Q: Array, candidates_QC: Array) -> Array:
             return np.full(candidates_QC.shape, np.nan, dtype=np.float32)
 
-    with pytest.raises(GraphFormersError, match="some scores of the held-out links are not finite"):
+    with pytest.raises(GraphFormersError, match="some scores of the positives are not finite"):
         rank(Broken(vectors), split.graph, split.test, "full")
 
 

@@ -25,6 +25,7 @@ from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import Tokenizer, graph_tokens
 from graphformers.cli import main
 from graphformers.compare.comparison import compare
+from graphformers.compare.conditions import TEXT_SEARCH
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.verdict import verdict
 from graphformers.data.graph import TextGraph
@@ -514,9 +515,12 @@ def compare_methods(
     ranks: dict[str, Any] = {}
     for system in (*results.trained, *results.untrained):
         title = system.variant.name if system.variant else system.title
+        # The baseline did not measure search by words.
+        system.ranks.pop(TEXT_SEARCH, None)
         for condition, found in system.ranks.items():
             ranks |= {f"{title}/{condition}/{i}": _ranks(each) for i, each in enumerate(found)}
     table = results.to_dict()
+    table.pop("search only")
     table["verdict"] = [
         line for line in verdict(results) if not line.startswith(("Choose ", "Cost: "))
     ]
