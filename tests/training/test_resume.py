@@ -223,8 +223,9 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
         (
             ["--config", "missing.toml"],
             "missing.toml: No such file or directory, expected a .toml file or a built-in "
-            "recipe: dblp, minilm",
+            "recipe; there are: dblp, minilm",
         ),
+        (["--config", "minlm"], "a built-in recipe; did you mean 'minilm'?"),
     ],
 )
 def test_mistakes_are_said(
