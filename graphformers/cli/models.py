@@ -3,10 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from graphformers.cli.command import UsageError, argument, command, given, option
 from graphformers.cli.options import AS_JSON, DEVICE, FORCE, OUTPUT, RECIPE, SET, SPLIT
 from graphformers.cli.output import show_result
 from graphformers.embedding.settings import EmbedSettings
+from graphformers.settings import SettingValue
+
+# the exit code of a training that did not improve the model
+NOT_IMPROVED = 3
 
 
 @command("train")
@@ -23,14 +29,29 @@ def train_command(
     ),
     config: Path | None = RECIPE,
     set: list[str] | None = SET,
+    minutes: float | None = option(
+        None,
+        "--minutes NUMBER",
+        "Minutes of the whole run by the clock, compiling, validations and saving included; the "
+        "same as --set minutes=NUMBER.",
+    ),
     device: str | None = DEVICE,
     dry_run: bool = option(
         False, "--dry-run", "Try a few steps and estimate time and memory; nothing is written."
     ),
     force: bool = FORCE,
+    keep_start: bool = option(
+        False,
+        "--keep-start",
+        "Write the model also if training did not improve it; it then has the weights it started "
+        "from.",
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Train a model to find links. The same command continues a run that was stopped.
+
+    The weights before the first step take part in the choice of the best. If no later validation is
+    better, no model is written and the exit code is 3.
 
     graphformers train papers.split --config minilm -o papers.model
 
@@ -39,11 +60,11 @@ def train_command(
     from graphformers.splits.split import LinkSplit
     from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
-    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
+    from graphformers.training.recipes import merge_settings, read_recipe
     from graphformers.training.trainer import check_output, make_trainer
 
     recipe = {} if config is None else read_recipe(config)
-    settings = merge_settings(recipe, parse_settings(set or []))
+    settings = merge_settings(recipe, given_settings(set, minutes))
     if not dry_run:
         check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
@@ -52,11 +73,26 @@ def train_command(
         if is_first_process():
             show_result(estimate, as_json)
         return
-    result = trainer.train(force=force)
+    result = trainer.train(force=force, keep_start=keep_start)
+    is_written = result.improved or keep_start
     if is_first_process():
-        show_result(result, as_json, output if as_json else None)
+        show_result(result, as_json, output if as_json and is_written else None)
         if not as_json:
-            print(f"\n{output}: {result}")
+            print(f"\n{output if is_written else 'not written'}: {result}")
+    if not result.improved:
+        raise typer.Exit(NOT_IMPROVED)
+
+
+def given_settings(set: list[str] | None, minutes: float | None) -> dict[str, SettingValue]:
+    """The settings that were given by --set and --minutes."""
+    from graphformers.training.recipes import parse_settings
+
+    found = parse_settings(set or [])
+    if minutes is not None:
+        if found.get("minutes", minutes) != minutes:
+            raise UsageError(f"--minutes {minutes:g} and --set minutes given, expected one of them")
+        found["minutes"] = minutes
+    return found
 
 
 @command("evaluate")
