@@ -110,8 +110,8 @@ class Demo:
             "links were held out from training."
         )
         print(
-            "Both models were trained for the same time; a step with neighbours takes longer than "
-            "one without.\n"
+            "Both models were trained for the same number of steps; a step with neighbours takes "
+            "longer than one without.\n"
         )
         self.comparison.print()
         split = self.split.artifact.path if self.split.artifact else ""
@@ -132,7 +132,7 @@ def embed_and_search(
 
 def run_demo(
     folder: Path,
-    seconds: float,
+    steps: int,
     questions: int = 1000,
     candidates: int | None = None,
     search: Callable[[Path, TextGraph, Path], DemoSearch] = embed_and_search,
@@ -143,7 +143,7 @@ def run_demo(
 
     Args:
         folder: The folder of all results.
-        seconds: Training time of each model.
+        steps: Training steps of each model.
         questions: Number of test questions.
         candidates: Candidates per question; by default as `split_links` chooses.
         search: Embeds the graph with a model and searches; called with the folder of the model,
@@ -165,7 +165,7 @@ def run_demo(
     count = split.test.candidates.shape[1]
     logger.info(f"{split}, {count} candidates per question")
     settings = ComparisonSettings(
-        split, folder / "report", "minilm", SETTINGS | {"max_seconds": seconds}, force=True
+        split, folder / "report", "minilm", SETTINGS | {"max_steps": steps}, force=True
     )
     found = compare(settings, methods=METHODS)
     model = settings.model_folder(variant(METHODS[1]), settings.seeds[0])

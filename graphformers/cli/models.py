@@ -191,6 +191,14 @@ def compare_command(
         "--retrain",
         "With --table neighbours: also train with fewer neighbours, instead of testing only.",
     ),
+    minutes: float | None = option(
+        None,
+        "--minutes NUMBER",
+        "Minutes of the whole comparison, scoring included; every run gets as many steps as fit.",
+    ),
+    dry_run: bool = option(
+        False, "--dry-run", "Try a few steps of each method and estimate times; nothing is written."
+    ),
     keep_models: bool = option(
         True, "--keep-models/--no-keep-models", "Keep trained models once they are scored."
     ),
@@ -203,16 +211,16 @@ def compare_command(
     The report says whether the graph helps, which method to choose, and what neighbours cost.
 
     Every run has the same number of steps: max_steps, or the epochs of both stages, without early
-    stopping. With max_seconds, every run has the same time instead.
+    stopping. With --minutes, it is the largest number with which all runs are finished in time.
 
     The same command continues a comparison that was interrupted, and reuses finished runs.
 
     graphformers compare papers.split --config minilm -o report
     """
-    from graphformers.compare.comparison import compare
+    from graphformers.compare.comparison import compare, forecast_comparison
     from graphformers.compare.settings import ComparisonSettings
     from graphformers.splits.split import LinkSplit
-    from graphformers.training.recipes import parse_settings, read_recipe
+    from graphformers.training.recipes import read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
@@ -224,14 +232,15 @@ def compare_command(
         LinkSplit.load(split),
         output,
         source,
-        parse_settings(set or []),
+        given_settings(set, minutes),
         numbers,
         device,
         force,
         keep_models,
         None if config is None else read_recipe(config),
     )
-    show_result(compare(comparison, table=table, methods=method, retrain=retrain), as_json)
+    work = forecast_comparison if dry_run else compare
+    show_result(work(comparison, table=table, methods=method, retrain=retrain), as_json)
 
 
 @command("convert")
