@@ -318,7 +318,8 @@ def _measure(
     trainer = make_trainer(split, source, None, variant.method, own, device)
     loading = time.perf_counter() - started
     with trainer.start() as run:
-        first, step = run.try_step(), run.try_step()
+        first, second = run.try_step(), run.try_step()
+        step = min(first, second)
         total = len(run.validation.questions)
         counts = sorted(
             {min(total, count) for count in (FEWEST_QUESTIONS, ENOUGH_QUESTIONS, total)}

@@ -69,7 +69,8 @@ def plan_budget(
             f"minutes={config.minutes:g} given, expected at least {round_up(MARGIN * least / 60)}: "
             f"{setup:.1f} s until the first step, {step:.1f} s a step, {save:.1f} s to write the "
             f"model, {least_validation:.1f} s a validation, and the {validations} validations may "
-            f"take a tenth of the time; fewer num_neighbors or a smaller batch_size take less"
+            f"take a tenth of the time; fewer num_neighbors take less, and two_stage=false or "
+            f"validate_start=false save a validation"
         )
     allowed = VALIDATION_SHARE * 60 * config.minutes
     found = most_questions(questions, allowed / (validations + MORE_VALIDATIONS), validation)

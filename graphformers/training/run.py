@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 ADVICE = "a smaller learning_rate, warmup or max_norm=1 may help"
 # A first step that is faster than this is repeated, because it may be slower than later ones.
-FAST_STEP_SECONDS = 2.0
+FAST_STEP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class TrainingRun:
         if not state.budget.questions:
             step = self.try_step()
             if step < FAST_STEP_SECONDS:
-                step = self.try_step()
+                step = min(step, self.try_step())
             self.validation.estimate_seconds()
             save = 0.0 if self.folder is None else self.folder.measure_save(self.model)
             save = self.world.largest(save)
