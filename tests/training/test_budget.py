@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from graphformers.errors import GraphFormersError
+from graphformers.progress import Progress
 from graphformers.training.budget import (
     ENOUGH_QUESTIONS,
     FEWEST_QUESTIONS,
@@ -134,3 +135,9 @@ def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
     settings = TrainConfig(minutes=0.0005, batch_size=32, workers=0)
     with pytest.raises(GraphFormersError, match=r"minutes=0.0005 given, expected at least 0\.\d: "):
         Trainer(model, make_split(), settings).train()
+
+
+def test_progress_shows_one_countdown() -> None:
+    task = Progress("stage 1", 100, "pairs")
+    task.done, task.note, task.seconds_left = 25, "best P@1 0.5000", 750.0
+    assert task.line(5) == "25 %, 25 pairs, 5 pairs/s, 12:30 left, best P@1 0.5000"
