@@ -210,7 +210,7 @@ def test_demo_trains_on_the_standard_library(
     def search(model: Path, graph: TextGraph, folder: Path) -> DemoSearch:
         return DemoSearch(folder / "v", {}, {})
 
-    demo = run_demo(tmp_path / "demo", steps=1, questions=10, candidates=10, search=search)
+    demo = run_demo(tmp_path / "demo", steps=5, questions=10, candidates=10, search=search)
     show_result(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
     assert 6_000 < info["graph"]["nodes"] < 9_000
@@ -225,7 +225,7 @@ def test_demo_trains_on_the_standard_library(
         "runs",
     }
     caplog.clear()
-    again = run_demo(tmp_path / "demo", steps=1, search=search)
+    again = run_demo(tmp_path / "demo", steps=5, search=search)
     assert again.comparison.results.to_dict() == demo.comparison.results.to_dict()
     show_result(again, as_json=False)
     shown = capsys.readouterr()

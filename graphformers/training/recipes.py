@@ -142,9 +142,10 @@ def read_recipe(given: Path) -> dict[str, SettingValue]:
         with path.open("rb") as file:
             found = tomllib.load(file)
     except OSError as error:
-        names = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
+        names = sorted(file.stem for file in RECIPES.glob("*.toml"))
         raise GraphFormersError(
-            f"{path}: {error.strerror}, expected a .toml file or a built-in recipe: {names}"
+            f"{path}: {error.strerror}, expected a .toml file or a built-in recipe; "
+            f"{nearest(path.stem, names)}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
