@@ -32,6 +32,8 @@ class Progress:
         self.records = 0
         # shown at the end of the line
         self.note = ""
+        # remaining seconds, where the caller knows them better than from the rate
+        self.seconds_left: float | None = None
         self._started = self._shown = time.monotonic()
         self._bar: _Bar | None = None
 
@@ -67,7 +69,9 @@ class Progress:
             parts.insert(0, f"{self.records:,} records")
         if self.total:
             parts.insert(0, f"{100 * self.done / self.total:.0f} %")
-            left = (self.total - self.done) / max(rate, 1e-9)
+            left = self.seconds_left
+            if left is None:
+                left = (self.total - self.done) / max(rate, 1e-9)
             parts.append(f"{clock(left)} left")
         if self.note:
             parts.append(self.note)

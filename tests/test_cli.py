@@ -201,17 +201,16 @@ def test_options_out_of_bounds_are_refused(words: str, message: str) -> None:
 def test_demo_trains_on_the_standard_library(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The whole demo, with few questions and seconds; its last step, which takes a minute, is
-    tested in test_demo.py.
+    """The whole demo, with few questions and steps; its last step, which takes a minute, is tested
+    in test_demo.py.
     """
     from graphformers.cli.output import show_result
     from graphformers.demo import DemoSearch, run_demo
-    from graphformers.retrieval.searcher import Matches
 
     def search(model: Path, graph: TextGraph, folder: Path) -> DemoSearch:
-        return DemoSearch(folder / "v", "words", Matches())
+        return DemoSearch(folder / "v", {}, {})
 
-    demo = run_demo(tmp_path / "demo", seconds=1, questions=10, candidates=10, search=search)
+    demo = run_demo(tmp_path / "demo", steps=5, questions=10, candidates=10, search=search)
     show_result(demo, as_json=True)
     info = json.loads(capsys.readouterr().out)
     assert 6_000 < info["graph"]["nodes"] < 9_000
@@ -226,7 +225,7 @@ def test_demo_trains_on_the_standard_library(
         "runs",
     }
     caplog.clear()
-    again = run_demo(tmp_path / "demo", seconds=1, search=search)
+    again = run_demo(tmp_path / "demo", steps=5, search=search)
     assert again.comparison.results.to_dict() == demo.comparison.results.to_dict()
     show_result(again, as_json=False)
     shown = capsys.readouterr()

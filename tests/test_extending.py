@@ -55,7 +55,8 @@ def steps_of(text: str) -> list[tuple[str, str | list[str]]]:
             steps.append((kind, code))
         for line in code.splitlines() if kind == "sh" else ():
             words = shlex.split(line)[1:]
-            small = ["--set", "max_steps=2", "--set", "batch_size=8"] if "train" in words else []
+            small = ["--set", "max_steps=2", "--set", "batch_size=8", "--keep-start"]
+            small = small if "train" in words else []
             steps.append((kind, words + small))
     return steps
 

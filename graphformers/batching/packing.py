@@ -355,14 +355,46 @@ class Packer:
             graph_tokens=graph_tokens,
             row_multiple=self.row_multiple,
         )
-        if not self.inputs.node_ids or tokens.id_hashes is None:
+        if not self.inputs.node_ids:
             return packed
-        return replace(packed, ids_N=torch.from_numpy(tokens.id_hashes[nodes].view(np.int64)))
+        hashes = np.zeros(len(nodes), dtype=np.uint64)
+        if tokens.id_hashes is not None:
+            hashes = tokens.id_hashes[nodes]
+        return replace(packed, ids_N=torch.from_numpy(hashes.view(np.int64)))
+
+    def pack_centers(
+        self,
+        tokens: TokenCache,
+        centers: Array,
+        queries: TokenCache | None = None,
+        row_shape: tuple[int, int] | None = None,
+    ) -> PackedBatch:
+        """Packs the texts of centres, followed by texts that belong to no node."""
+        if queries is None:
+            return self.pack(tokens, centers, are_centers=True, row_shape=row_shape)
+        nodes = tokens, centers
+        texts = queries, np.arange(queries.num_texts)
+        row_shape = row_shape or self.row_shape(
+            np.concatenate([self._lengths(*each) for each in (nodes, texts)])
+        )
+        return _stack(
+            *(self.pack(*each, are_centers=True, row_shape=row_shape) for each in (nodes, texts))
+        )
+
+    def _lengths(self, tokens: TokenCache, nodes: Array) -> Array:
+        """The places of nodes in a row, those for graph tokens included."""
+        return tokens.lengths(nodes, self.max_tokens) + int(self.inputs.graph_tokens)
 
     def pack_neighborhoods(
-        self, tokens: TokenCache, neighborhood: Neighborhood
+        self, tokens: TokenCache, neighborhood: Neighborhood, queries: TokenCache | None = None
     ) -> PackedNeighborhoods:
-        """Packs the texts of centres and of their neighbours."""
+        """Packs the texts of centres and of their neighbours.
+
+        Args:
+            tokens: The texts.
+            neighborhood: Centres and their neighbours.
+            queries: Texts that belong to no node; they are further centres without neighbours.
+        """
         if self.inputs.joint:
             neighbors, rows = neighborhood.neighbors, np.arange(len(neighborhood.neighbors))
             first = rows
@@ -370,19 +402,29 @@ class Packer:
             neighbors, first, rows = np.unique(
                 neighborhood.neighbors, return_index=True, return_inverse=True
             )
-        index = NeighborIndex.from_lists(neighborhood.indptr, rows, self.width_multiple)
-        nodes = np.concatenate([neighborhood.centers, neighbors])
-        lengths = tokens.lengths(nodes, self.max_tokens) + int(self.inputs.graph_tokens)
+        num_queries = 0 if queries is None else queries.num_texts
+        index = self.neighbor_index(neighborhood, rows, num_queries)
+        lengths = self._lengths(tokens, np.concatenate([neighborhood.centers, neighbors]))
+        if queries is not None:
+            own = self._lengths(queries, np.arange(num_queries))
+            lengths = np.concatenate([lengths, own])
         shape = self.row_shape(lengths)
-        centers = self.pack(tokens, neighborhood.centers, are_centers=True, row_shape=shape)
+        centers = self.pack_centers(tokens, neighborhood.centers, queries, shape)
         packed_neighbors = self.pack(tokens, neighbors, row_shape=shape)
         return PackedNeighborhoods(
             _stack(centers, packed_neighbors),
-            len(neighborhood),
+            len(neighborhood) + num_queries,
             len(centers.tokens_RW),
             index,
             index.exists_BK.flatten().nonzero()[:, 0][first],
         )
+
+    def neighbor_index(
+        self, neighborhood: Neighborhood, rows: Array, num_queries: int = 0
+    ) -> NeighborIndex:
+        """The rows of the neighbours of each centre; further centres have none."""
+        indptr = np.pad(neighborhood.indptr, (0, num_queries), mode="edge")
+        return NeighborIndex.from_lists(indptr, rows, self.width_multiple)
 
 
 def _stack(upper: PackedBatch, lower: PackedBatch) -> PackedBatch:

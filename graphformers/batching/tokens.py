@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -80,6 +81,24 @@ class Tokenizer:
         named = {found for name in SPECIAL_NAMES if (found := self.find(name)) is not None}
         return tuple(sorted(marked | named | {*self.prefix, *self.suffix}))
 
+    @cached_property
+    def continues_word(self) -> Array:
+        """(V,) bool: for each of V tokens, whether it continues the word of the token before it.
+
+        WordPiece marks such tokens by "##"; other tokenizers mark the first token of a word, by "▁"
+        or "Ġ". Without such marks every token counts as a word.
+        """
+        vocabulary = self._tokenizer.get_vocab()
+        result = np.zeros(self.vocab_size, dtype=bool)
+        pieces = [number for token, number in vocabulary.items() if token.startswith("##")]
+        starts = [number for token, number in vocabulary.items() if token[:1] in ("▁", "Ġ")]
+        if len(starts) > len(pieces):
+            result[:] = True
+            result[[*starts, *self.special_tokens]] = False
+        else:
+            result[pieces] = True
+        return result
+
     def find(self, *names: str) -> int | None:
         """The number of the first of these tokens that the vocabulary has; None without one."""
         return next(
@@ -144,6 +163,11 @@ class TokenCache:
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     id_hashes: Array | None = None
+
+    @property
+    def num_texts(self) -> int:
+        """N."""
+        return len(self.offsets) - 1
 
     def lengths(self, nodes: Array, max_tokens: int) -> Array:
         """(len(nodes),) the number of tokens that `read` returns for each node."""

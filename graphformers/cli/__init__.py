@@ -1,7 +1,14 @@
 """The command line: each command parses its arguments, calls a public function, prints the result.
 
-Results go to stdout, progress and log messages to stderr. The exit code is 0 for success, 1 for a
-failure and 2 for wrong usage. Heavy imports are inside the commands, so that --help is fast.
+Results go to stdout, progress and log messages to stderr. Exit codes:
+
+- 0: success;
+- 1: a failure;
+- 2: wrong usage;
+- 3: training that did not improve the model, so that `train` kept the starting weights;
+- 130 and 143: Ctrl-C and SIGTERM. A training run was saved, and the same command continues it.
+
+Heavy imports are inside the commands, so that --help is fast.
 """
 
 import logging

@@ -10,7 +10,7 @@ from graphformers.cli.output import show_result
 @command("demo")
 def demo_command(
     folder: Path = option(Path("demo"), "-o, --output FOLDER", "The folder of all results."),
-    seconds: float = option(90.0, "--seconds NUMBER", "Training time of each of the two models."),
+    steps: int = option(100, "--steps NUMBER", "Training steps of each of the two models."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Run every step, from import to search, on Python's docstrings.
@@ -22,4 +22,4 @@ def demo_command(
     """
     from graphformers.demo import run_demo
 
-    show_result(run_demo(folder, seconds), as_json)
+    show_result(run_demo(folder, steps), as_json)

@@ -3,10 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from graphformers.cli.command import UsageError, argument, command, given, option
 from graphformers.cli.options import AS_JSON, DEVICE, FORCE, OUTPUT, RECIPE, SET, SPLIT
 from graphformers.cli.output import show_result
 from graphformers.embedding.settings import EmbedSettings
+from graphformers.settings import SettingValue
+
+# the exit code of a training that did not improve the model
+NOT_IMPROVED = 3
 
 
 @command("train")
@@ -23,14 +29,29 @@ def train_command(
     ),
     config: Path | None = RECIPE,
     set: list[str] | None = SET,
+    minutes: float | None = option(
+        None,
+        "--minutes NUMBER",
+        "Minutes of the whole run by the clock, compiling, validations and saving included; the "
+        "same as --set minutes=NUMBER.",
+    ),
     device: str | None = DEVICE,
     dry_run: bool = option(
         False, "--dry-run", "Try a few steps and estimate time and memory; nothing is written."
     ),
     force: bool = FORCE,
+    keep_start: bool = option(
+        False,
+        "--keep-start",
+        "Write the model also if training did not improve it; it then has the weights it started "
+        "from.",
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Train a model to find links. The same command continues a run that was stopped.
+
+    The weights before the first step take part in the choice of the best. If no later validation is
+    better, no model is written and the exit code is 3.
 
     graphformers train papers.split --config minilm -o papers.model
 
@@ -39,11 +60,11 @@ def train_command(
     from graphformers.splits.split import LinkSplit
     from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
-    from graphformers.training.recipes import merge_settings, parse_settings, read_recipe
+    from graphformers.training.recipes import merge_settings, read_recipe
     from graphformers.training.trainer import check_output, make_trainer
 
     recipe = {} if config is None else read_recipe(config)
-    settings = merge_settings(recipe, parse_settings(set or []))
+    settings = merge_settings(recipe, given_settings(set, minutes))
     if not dry_run:
         check_output(output, force=force)
     trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
@@ -52,11 +73,26 @@ def train_command(
         if is_first_process():
             show_result(estimate, as_json)
         return
-    result = trainer.train(force=force)
+    result = trainer.train(force=force, keep_start=keep_start)
+    is_written = result.improved or keep_start
     if is_first_process():
-        show_result(result, as_json, output if as_json else None)
+        show_result(result, as_json, output if as_json and is_written else None)
         if not as_json:
-            print(f"\n{output}: {result}")
+            print(f"\n{output if is_written else 'not written'}: {result}")
+    if not result.improved:
+        raise typer.Exit(NOT_IMPROVED)
+
+
+def given_settings(set: list[str] | None, minutes: float | None) -> dict[str, SettingValue]:
+    """The settings that were given by --set and --minutes."""
+    from graphformers.training.recipes import parse_settings
+
+    found = parse_settings(set or [])
+    if minutes is not None:
+        if found.get("minutes", minutes) != minutes:
+            raise UsageError(f"--minutes {minutes:g} and --set minutes given, expected one of them")
+        found["minutes"] = minutes
+    return found
 
 
 @command("evaluate")
@@ -165,6 +201,14 @@ def compare_command(
         "--retrain",
         "With --table neighbours: also train with fewer neighbours, instead of testing only.",
     ),
+    minutes: float | None = option(
+        None,
+        "--minutes NUMBER",
+        "Minutes of the whole comparison, scoring included; every run gets as many steps as fit.",
+    ),
+    dry_run: bool = option(
+        False, "--dry-run", "Try a few steps of each method and estimate times; nothing is written."
+    ),
     keep_models: bool = option(
         True, "--keep-models/--no-keep-models", "Keep trained models once they are scored."
     ),
@@ -178,16 +222,16 @@ def compare_command(
     whether training cost search by words.
 
     Every run has the same number of steps: max_steps, or the epochs of both stages, without early
-    stopping. With max_seconds, every run has the same time instead.
+    stopping. With --minutes, it is the largest number with which all runs are finished in time.
 
     The same command continues a comparison that was interrupted, and reuses finished runs.
 
     graphformers compare papers.split --config minilm -o report
     """
-    from graphformers.compare.comparison import compare
+    from graphformers.compare.comparison import compare, forecast_comparison
     from graphformers.compare.settings import ComparisonSettings
     from graphformers.splits.split import LinkSplit
-    from graphformers.training.recipes import parse_settings, read_recipe
+    from graphformers.training.recipes import read_recipe
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
@@ -199,14 +243,15 @@ def compare_command(
         LinkSplit.load(split),
         output,
         source,
-        parse_settings(set or []),
+        given_settings(set, minutes),
         numbers,
         device,
         force,
         keep_models,
         None if config is None else read_recipe(config),
     )
-    show_result(compare(comparison, table=table, methods=method, retrain=retrain), as_json)
+    work = forecast_comparison if dry_run else compare
+    show_result(work(comparison, table=table, methods=method, retrain=retrain), as_json)
 
 
 @command("convert")

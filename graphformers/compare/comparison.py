@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from graphformers.artifact import COMPARISON, check_place
 from graphformers.compare import tables as paper
 from graphformers.compare.conditions import conditions_of
 from graphformers.compare.efficiency import measure_efficiency
+from graphformers.compare.forecast import ComparisonForecast, forecast_runs, stored_plan
 from graphformers.compare.report import render_report
 from graphformers.compare.results import Results
 from graphformers.compare.runs import finish_run, rank_untrained
@@ -28,7 +30,7 @@ from graphformers.version import __version__
 logger = logging.getLogger(__name__)
 
 # settings that the budget overrides, or that the report states elsewhere
-HIDDEN_SETTINGS = ("epochs", "patience", "max_steps", "max_seconds", "batch_size")
+HIDDEN_SETTINGS = ("epochs", "patience", "max_steps", "minutes", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,99 @@ def compare(
         >>> compare(settings, methods=["plm", "graphformers"]).verdict[0]
         'The graph helps: P@1 of PLM 0.480, of GraphFormers 0.521 …
     """
+    started = time.monotonic()
+    chosen = _chosen_variants(settings, table, methods, retrain=retrain)
+    check_folder(settings.folder)
+    _warn_of_unused_settings(settings, chosen)
+    # The baselines come first, because they take seconds: errors then appear before the training.
+    queries = known_item_queries(settings.split.graph) if chosen else None
+    untrained = rank_untrained(settings, queries) if chosen else {}
+    if chosen and settings.minutes is not None:
+        settings = _with_steps(settings, chosen, table, started)
+    count = settings.num_neighbors
+    runs = [
+        finish_run(settings, each, seed, conditions_of(each, table, count), queries)
+        for seed in settings.seeds
+        for each in chosen
+    ]
+    results = Results.from_runs(settings.split, runs, untrained)
+    tables = _tables(settings, results, table, retrain=retrain)
+    return _write_files(settings, results, tables, table)
+
+
+def forecast_comparison(
+    settings: ComparisonSettings,
+    *,
+    table: str | None = None,
+    methods: Sequence[str] | None = None,
+    retrain: bool = False,
+) -> ComparisonForecast:
+    """Estimates the time of a comparison by trying a few steps of each method; writes nothing.
+
+    Args:
+        settings: The settings that all runs share.
+        table: As for `compare`.
+        methods: As for `compare`.
+        retrain: As for `compare`.
+
+    Returns:
+        Steps and time of each method, and the total.
+
+    Raises:
+        GraphFormersError: The arguments contradict each other, nothing is to be trained, or the
+            minutes do not suffice.
+
+    Example:
+        >>> settings = ComparisonSettings(LinkSplit.load("papers.split"), Path("report"))
+        >>> print(forecast_comparison(settings, methods=["plm"]).as_table())
+    """
+    chosen = _chosen_variants(settings, table, methods, retrain=retrain)
+    if not chosen:
+        raise GraphFormersError(f"--dry-run given with --table {table}, which trains nothing")
+    return forecast_runs(settings, chosen, table)[1]
+
+
+def _with_steps(
+    settings: ComparisonSettings, chosen: Sequence[Variant], table: str | None, started: float
+) -> ComparisonSettings:
+    """The settings with the steps that fit into the minutes, and a message that says so.
+
+    A comparison that is continued keeps its steps.
+    """
+    stored = stored_plan(settings, chosen)
+    if stored is not None:
+        found, again = settings.with_plan(stored), ", as before"
+    else:
+        elapsed = time.monotonic() - started
+        found, again = forecast_runs(settings, chosen, table, elapsed=elapsed)[0], ""
+    config, _ = divide_settings(found.run_settings(chosen[0], found.seeds[0]))
+    total = len(settings.split.valid)
+    logger.info(
+        f"{settings.minutes:g} minutes for {len(chosen) * len(settings.seeds)} runs: "
+        f"{config.max_steps:,} steps each{again}; validations rank "
+        f"{min(total, config.max_valid):,} of {total:,} questions, every {config.validate_steps:,} "
+        f"steps"
+    )
+    return found
+
+
+def _chosen_variants(
+    settings: ComparisonSettings,
+    table: str | None,
+    methods: Sequence[str] | None,
+    *,
+    retrain: bool,
+) -> list[Variant]:
+    """The variants to train.
+
+    Raises:
+        GraphFormersError: The arguments contradict each other.
+    """
     if retrain and table != "neighbours":
         raise GraphFormersError(
             "--retrain given without --table neighbours, the table whose methods it trains with "
             "each number of neighbours"
         )
-    check_folder(settings.folder)
     own_count = next((name for name in settings.given if name.endswith(".num_neighbors")), None)
     if table == "neighbours" and own_count is not None:
         raise GraphFormersError(
@@ -125,23 +214,9 @@ def compare(
         raise GraphFormersError(
             "a table and methods given, expected one of them: a table defines its methods"
         )
-    count = settings.num_neighbors
     if table is None:
-        chosen = variants(methods or DEFAULT)
-    else:
-        chosen = variants_of(table, retrain=retrain, max_neighbors=count)
-    _warn_of_unused_settings(settings, chosen)
-    # The baselines come first, because they take seconds: errors then appear before the training.
-    queries = known_item_queries(settings.split.graph) if chosen else None
-    untrained = rank_untrained(settings, queries) if chosen else {}
-    runs = [
-        finish_run(settings, each, seed, conditions_of(each, table, count), queries)
-        for seed in settings.seeds
-        for each in chosen
-    ]
-    results = Results.from_runs(settings.split, runs, untrained)
-    tables = _tables(settings, results, table, retrain=retrain)
-    return _write_files(settings, results, tables, table)
+        return variants(methods or DEFAULT)
+    return variants_of(table, retrain=retrain, max_neighbors=settings.num_neighbors)
 
 
 def check_folder(folder: Path) -> None:
@@ -235,11 +310,9 @@ def _details(settings: ComparisonSettings, results: Results) -> dict[str, object
     config, _ = divide_settings(settings_for("graphformers", settings.given))
     shown = {name: value for name, value in settings.given.items() if name not in HIDDEN_SETTINGS}
     steps = sorted({run.facts["steps"] for system in results.trained for run in system.runs})
-    seconds = settings.given.get("max_seconds")
-    if isinstance(seconds, int | float) and seconds:
-        budget = f"{seconds:.0f} s of training"
-    else:
-        budget = ", ".join(f"{count:,} steps" for count in steps)
+    budget = ", ".join(f"{count:,} steps" for count in steps)
+    if settings.minutes is not None:
+        budget += f", of {settings.minutes:g} minutes for all runs"
     return {
         "split": str(split.artifact.path) if split.artifact else "",
         "pairs": ", ".join(f"{name} {value:,}" for name, value in split.sizes().items()),

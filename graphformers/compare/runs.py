@@ -61,6 +61,8 @@ class RunFacts(TypedDict, total=False):
         seconds: Seconds of training.
         parameters: Number of parameters.
         history: The validations.
+        improved: Whether training improved on the starting weights; missing where these were not
+            validated, which is the default of a comparison.
         model: The fingerprint of the model.
         nodes_per_second: Encoding speed.
         device: The device of the encoding.
@@ -71,6 +73,7 @@ class RunFacts(TypedDict, total=False):
     seconds: float
     parameters: int
     history: list[dict[str, float]]
+    improved: bool
     model: str
     nodes_per_second: float
     device: str
@@ -126,7 +129,7 @@ def finish_run(
                 variant.method,
                 run_settings,
                 settings.device,
-            ).train()
+            ).train(keep_start=True)
         trained = training_facts(model)
         # Kept ranks may belong to an earlier model of this run, which was not kept.
         if (
@@ -272,7 +275,7 @@ def training_facts(model: Path) -> RunFacts:
     """Facts about the training of a model folder."""
     training, artifact = training_of(model), open_artifact(model, "model", None)
     kept = ("stage", "epoch", "step", "loss", PRIMARY)
-    return {
+    facts: RunFacts = {
         "valid": training["valid"][PRIMARY],
         "steps": training["steps"],
         "seconds": training["seconds"],
@@ -280,6 +283,9 @@ def training_facts(model: Path) -> RunFacts:
         "history": [{name: entry[name] for name in kept} for entry in training["history"]],
         "model": artifact.fingerprint,
     }
+    if training["improved"] is not None:
+        facts["improved"] = training["improved"]
+    return facts
 
 
 def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: RunFacts) -> None:

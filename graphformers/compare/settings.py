@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,17 @@ from graphformers.model.config import ModelConfig
 from graphformers.settings import Settings, SettingValue, setting
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import merge_settings, settings_for
-from graphformers.training.settings import CHANGEABLE, MODEL_SETTINGS, divide_settings
+from graphformers.training.settings import (
+    CHANGEABLE,
+    MODEL_SETTINGS,
+    TrainConfig,
+    divide_settings,
+)
 
-# a number of epochs or validations that no run reaches
+# a number of validations that no run reaches
 UNLIMITED = 10**6
 # settings that cannot differ between methods, because they define the budget
-BUDGET = ("max_steps", "max_seconds", "epochs", "batch_size", "first_share")
+BUDGET = ("max_steps", "minutes", "epochs", "batch_size", "first_share")
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class ComparisonSettings(Settings):
         folder: The folder of the report, and of runs/ with models and ranks.
         source: The backbone that every method starts from: a folder, minilm, or a name on the hub.
         settings: Training and model settings: `max_steps` for all methods, `max.learning_rate` for
-            the method max only.
+            the method max only. `minutes` are those of the whole comparison.
         seeds: Every method is trained with each seed.
         device: Where to compute; by default the best device.
         force: Whether to repeat runs that were made with other settings.
@@ -76,6 +81,8 @@ class ComparisonSettings(Settings):
                 raise GraphFormersError(
                     f"{name} given, but all methods have the same budget; set {own} instead"
                 )
+        # checks their type and bounds
+        TrainConfig(minutes=self.minutes)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise GraphFormersError(
                 f"seeds {', '.join(map(str, self.seeds)) or 'none'} given, expected different ones"
@@ -86,6 +93,17 @@ class ComparisonSettings(Settings):
         """The training and model settings, those of the recipe included."""
         return merge_settings(self.recipe or {}, self.settings or {})
 
+    @property
+    def minutes(self) -> float | None:
+        """The minutes of the whole comparison, scoring included."""
+        found: Any = self.given.get("minutes")
+        minutes: float | None = found
+        return minutes
+
+    def with_plan(self, planned: Mapping[str, SettingValue]) -> "ComparisonSettings":
+        """The same settings with the steps and validations that fit into the minutes."""
+        return replace(self, settings={**(self.settings or {}), **planned})
+
     def model_folder(self, variant: Variant, seed: int) -> Path:
         """The model folder of a run."""
         return self.folder / "runs" / f"{variant.name}-{seed}.model"
@@ -93,17 +111,18 @@ class ComparisonSettings(Settings):
     def run_settings(self, variant: Variant, seed: int) -> dict[str, SettingValue]:
         """The training and model settings of a run.
 
-        The budget is the same for all runs: `max_seconds` if set, otherwise `max_steps`, otherwise
-        the steps of two stages of `epochs`. Early stopping is disabled, because it would change the
-        budget.
+        The budget is the same for all runs: `max_steps`, or the steps of two stages of `epochs`.
+        With `minutes` for the whole comparison, `compare` computes `max_steps` first. Early
+        stopping is disabled, because it would change the budget.
         """
         settings: dict[str, SettingValue] = (
             settings_for(variant.method, self.given) | dict(variant.settings) | {"seed": seed}
         )
-        # no validation before training, because the untrained backbone is evaluated separately
+        # The starting weights do not take part in the choice of the best: what is compared is what
+        # training makes of each method, also where it makes a model worse. The untrained backbone
+        # is evaluated separately.
         settings.setdefault("validate_start", False)
-        if settings.get("max_seconds") is not None:
-            return settings | {"max_steps": None, "epochs": UNLIMITED, "patience": UNLIMITED}
+        settings["minutes"] = None
         config, _ = divide_settings(settings)
         steps_per_epoch = max(1, -(-len(self.split.train) // config.batch_size))
         steps = config.max_steps or 2 * config.epochs * steps_per_epoch
@@ -118,7 +137,11 @@ class ComparisonSettings(Settings):
         config, model = divide_settings(self.run_settings(variant, seed))
         training = {name: each for name, each in asdict(config).items() if name not in CHANGEABLE}
         own = {name: model.get(name) for name in MODEL_SETTINGS}
-        return {"method": variant.method, **self._shared_record, **training, **own}
+        # Not those of a run, but of the comparison, which determine its steps. They come first,
+        # because a message about other settings names the first that differs.
+        training["minutes"] = self.minutes
+        first = {"method": variant.method, "minutes": self.minutes}
+        return {**first, **self._shared_record, **training, **own}
 
     def baseline_record(self) -> dict[str, SettingValue]:
         """Everything that the ranks of untrained systems depend on."""

@@ -83,6 +83,11 @@ def mix(*parts: Array | int) -> Array:
     return state.reshape(shape)
 
 
+def uniform(hashes: Array) -> Array:
+    """Uniform numbers in [0, 1) from 64-bit hashes."""
+    return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
 def ranges(starts: Array, lengths: Array) -> Array:
     """The concatenation of range(start, start + length): flat indices of ragged rows."""
     total = int(lengths.sum())

@@ -104,6 +104,14 @@ def from_backbone(
     return _build_on_backbone(folder, theirs, tokenizer, seed, {"method": method, **changes})
 
 
+def backbone_settings(folder: Path, *names: str) -> tuple[int, ...]:
+    """Sizes of a language model, as `ModelConfig` names them, from its config.json."""
+    found = read_settings(_read_json(folder / "config.json"))
+    # ModelConfig checks the types of the values.
+    values: dict[str, Any] = {name: found[name] for name in names}
+    return tuple(values.values())
+
+
 def pooling_of(folder: Path) -> str | None:
     """The pooling of a sentence-transformers folder: cls, mean, max_tokens …; None for others."""
     file = folder / "1_Pooling" / "config.json"

@@ -62,6 +62,11 @@ class ModelConfig(Settings):
     graph_token_scale: float = setting(
         1.0, "Initial scale of the graph token, relative to the mean state of the nodes.", above=0
     )
+    isolated_graph_token: bool = setting(
+        True,
+        "Whether nodes without neighbours have a graph token, too, made of their own state alone; "
+        "without, the backbone encodes them as plain texts.",
+    )
     norm: str = setting("layer_norm", "Norm of the layers.")
     mlp: str = setting("plain", "MLP of the layers.")
     layer: str = setting("post_norm", "Layer: where its norms are, and how tokens attend.")

@@ -252,6 +252,16 @@ def mask_graph_tokens(mask_RHWW: Tensor, texts: PackedBatch) -> Tensor:
     return mask_RHWW.masked_fill(texts.is_graph_RW[:, None, None, :], -math.inf)
 
 
+def mask_isolated(mask_RHWW: Tensor, centers: PackedBatch, exists_BK: Tensor) -> Tensor:
+    """The mask for layers in which centres without neighbours have no graph token."""
+    is_isolated_B = ~exists_BK.any(1)
+    none_T = torch.zeros(mask_RHWW.shape[0] * mask_RHWW.shape[-1], device=mask_RHWW.device)
+    places_B = centers.cls_N[: len(is_isolated_B)] - 1
+    is_hidden_T = none_T.bool().index_copy(0, places_B, is_isolated_B)
+    is_hidden_R11W = is_hidden_T.view(len(mask_RHWW), 1, 1, -1)
+    return mask_RHWW.masked_fill(is_hidden_R11W, -math.inf)
+
+
 def token_owners(texts: PackedBatch, dtype: torch.dtype) -> Tensor:
     """(R, C, W): 1 for the text tokens of the node in each slot, 0 elsewhere."""
     slots_C = torch.arange(texts.num_slots, device=texts.slots_RW.device)

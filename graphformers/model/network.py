@@ -39,6 +39,7 @@ from graphformers.model.layers import (
     at_least_float32,
     dot_product_attention,
     mask_graph_tokens,
+    mask_isolated,
     split_heads,
 )
 from graphformers.model.registry import Network, register_method
@@ -202,6 +203,8 @@ class GraphFormersNetwork(Network):
         hidden_RWD, mask_RHWW = self.text.embed(centers), self.text.mask(centers)
         # TRM^0 gets no graph token: before it, the state of [CLS] is the same for all texts.
         hidden_RWD = self.text.layers[0](hidden_RWD, mask_graph_tokens(mask_RHWW, centers))
+        if not self.config.isolated_graph_token:
+            mask_RHWW = mask_isolated(mask_RHWW, centers, index.exists_BK)
         for layer, gnn, neighbor_MD in zip(self.text.layers[1:], self.gnns(), states, strict=True):
             center_BD = self.text.pool(hidden_RWD, centers)  # z_x: [CLS], or the mean of tokens
             graph_BD = gnn(center_BD, neighbor_MD, index)  # ẑ_x, eq. 1
@@ -235,6 +238,8 @@ class BidirectionalNetwork(GraphFormersNetwork):
         nodes, count = batch.nodes, batch.num_centers
         hidden_RWD, mask_RHWW = self.text.embed(nodes), self.text.mask(nodes)
         hidden_RWD = self.text.layers[0](hidden_RWD, mask_graph_tokens(mask_RHWW, nodes))
+        if not self.config.isolated_graph_token:
+            mask_RHWW = mask_isolated(mask_RHWW, nodes, batch.index.exists_BK)
         for layer, gnn in zip(self.text.layers[1:], self.gnns(), strict=True):
             states_ND = self.text.pool(hidden_RWD, nodes)  # Z_G
             graph_BGD = gnn(states_ND[:count], states_ND[count:], batch.index)  # Ẑ_G, eq. 1

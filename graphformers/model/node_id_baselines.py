@@ -244,15 +244,21 @@ class TnveNetwork(NodeIdNetwork):
         node_ND: Tensor = self.nodes(texts, self.settings.node_dropout)
         return self._latents(self.words(texts.tokens_RW), texts)[0] + node_ND.float()
 
-    def forward_with_loss(self, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor | None]:
-        return self.vectors_and_bound(batch.centers)
+    def forward_with_loss(
+        self, batch: PackedNeighborhoods, num_pairs: int
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.vectors_and_bound(batch.centers, num_pairs)
 
-    def vectors_and_bound(self, texts: PackedBatch) -> tuple[Tensor, Tensor]:
-        """Vectors (N, D) of P anchors and their positives, and the weighted bound, a scalar."""
+    def vectors_and_bound(self, texts: PackedBatch, num_pairs: int) -> tuple[Tensor, Tensor]:
+        """Vectors (N, D), and the weighted bound of the P pairs, a scalar.
+
+        The texts are P anchors, their positives, and text queries, which the bound leaves out.
+        """
         words_RWD = self.words(texts.tokens_RW)
         latent_ND, mean_ND, log_variance_ND = self._latents(words_RWD, texts)
-        anchor_mean, positive_mean = mean_ND.chunk(2)
-        anchor_variance, positive_variance = log_variance_ND.chunk(2)
+        (anchor_mean, positive_mean), (anchor_variance, positive_variance) = (
+            each[: 2 * num_pairs].chunk(2) for each in (mean_ND, log_variance_ND)
+        )
         linked_P = linked_divergence(
             anchor_mean,
             anchor_variance,
@@ -260,11 +266,11 @@ class TnveNetwork(NodeIdNetwork):
             positive_variance,
             self.settings.correlation,
         )
-        single_N = divergence(mean_ND, log_variance_ND)
+        single_N = divergence(mean_ND, log_variance_ND)[: 2 * num_pairs]
         # The bound has as many unlinked pairs as linked ones. The divergence of an unlinked pair
         # is the sum of those of its nodes.
-        reconstruction = self._negative_log_likelihood(latent_ND, words_RWD, texts).sum()
-        bound = reconstruction + (linked_P.sum() + single_N.sum()) / 2
+        unlikelihood_N = self._negative_log_likelihood(latent_ND, words_RWD, texts)
+        bound = unlikelihood_N[: 2 * num_pairs].sum() + (linked_P.sum() + single_N.sum()) / 2
         vectors_ND = latent_ND + self.nodes(texts, self.settings.node_dropout).float()
         return vectors_ND, self.settings.bound_weight * bound
 

@@ -79,10 +79,12 @@ class Network(nn.Module):
         states = self.neighbor_states(batch.neighbors)
         return self.center_vectors(batch.centers, states, batch.index)
 
-    def forward_with_loss(self, batch: PackedNeighborhoods) -> tuple[Tensor, Tensor | None]:
+    def forward_with_loss(
+        self, batch: PackedNeighborhoods, num_pairs: int
+    ) -> tuple[Tensor, Tensor | None]:
         """Vectors, and an additional loss of the network, summed over the pairs, or None.
 
-        The centres are anchors followed by their positives.
+        The centres are the anchors of the pairs, their positives, and text queries, if any.
         """
         return self(batch), None
 

@@ -60,6 +60,29 @@ def draw_candidates(
     return result
 
 
+def share_candidates(graph: TextGraph, pairs: Array, candidates: Array) -> tuple[Array, Array]:
+    """Candidates that questions share, so that few nodes have to be encoded to rank them.
+
+    The negatives of all questions are drawn from those of the first ones: twice as many distinct
+    nodes as a question needs, all of which could be positives. Questions that allow too few of them
+    are left out.
+
+    Args:
+        graph: The whole graph.
+        pairs: (Q, 2) anchors and positives.
+        candidates: (Q, C) the saved candidates of the questions.
+
+    Returns:
+        The pairs that are kept, and their candidates, as many for each as before.
+    """
+    count = candidates.shape[1] - 1
+    negatives = candidates[:, 1:].reshape(-1)
+    _, first = np.unique(negatives, return_index=True)
+    pool = np.sort(negatives[np.sort(first)[: 2 * count]])
+    kept = pairs[possible_negatives(graph, pairs, pool, count) >= count]
+    return kept, draw_candidates(graph, kept, pool, count + 1, seed=0)
+
+
 @dataclass(frozen=True, eq=False)
 class DefaultLists:
     """The default length of candidate lists, and the questions that are left out to keep it.

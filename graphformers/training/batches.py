@@ -30,6 +30,7 @@ from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit
 from graphformers.training.masking import MaskedTokens, SpanMasking
 from graphformers.training.objective import find_false_negatives
+from graphformers.training.queries import draw_queries
 from graphformers.training.settings import TrainConfig
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ class TrainBatch:
             indices of queries and of their false negatives among the keys.
         log_frequency_K2: (K, 2) float32: the log of how often each end of all processes' pairs
             occurs in the training pairs; None where the objective does not use it.
+        query_duplicates: For text queries as queries and all ends as keys, anchors before
+            positives: (2, number) int64, indices of queries and of other keys that are the node
+            asked for, too; None without text queries.
         counts: What the batch contains.
     """
 
@@ -128,7 +132,18 @@ class TrainBatch:
     neighbors: list[PackedBatch]
     false_negatives: "tuple[Tensor, Tensor]"
     log_frequency_K2: "Tensor | None" = None
+    query_duplicates: "Tensor | None" = None
     counts: BatchCounts = field(default_factory=BatchCounts)
+
+    @property
+    def own(self) -> slice:
+        """The pairs of this process among those of all."""
+        return slice(self.first, self.first + len(self.pairs))
+
+    @property
+    def num_sides(self) -> int:
+        """Texts of a pair that are encoded: both ends, and a text query if there is one."""
+        return 2 if self.query_duplicates is None else 3
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,7 @@ class BatchMaker:
         config: The settings of the run.
         shares_neighbors: Whether a neighbour has the same states for all centres, so that chunks
             can share them.
+        continues_word: `Tokenizer.continues_word`, for text queries.
         rank: The number of this process.
         num_processes: The number of processes.
     """
@@ -155,6 +171,7 @@ class BatchMaker:
     masking: SpanMasking | None
     config: TrainConfig
     shares_neighbors: bool
+    continues_word: Array
     rank: int = 0
     num_processes: int = 1
 
@@ -185,6 +202,7 @@ class BatchMaker:
             masking,
             config,
             packer.inputs.num_states > 0,
+            model.tokenizer.continues_word,
             rank,
             num_processes,
         )
@@ -223,7 +241,8 @@ class BatchMaker:
         if key.is_masked:
             assert self.masking is not None, "a run with a masked stage has a masking"
             tokens = MaskedTokens.of(tokens, self.masking, key.epoch)
-        chunks, neighbors = self._pack(tokens, neighborhoods)
+        queries = [self._queries(own[a:b, 0], key.epoch) for a, b in pairwise(bounds)]
+        chunks, neighbors = self._pack(tokens, neighborhoods, queries)
         uses_frequency = self.config.logq_correction
         batch = TrainBatch(
             key,
@@ -235,6 +254,7 @@ class BatchMaker:
             neighbors,
             self._false_negatives(pairs, own, first),
             torch.from_numpy(self.log_frequency[pairs]) if uses_frequency else None,
+            self._query_duplicates(pairs, own, first),
         )
         return replace(batch, counts=_count(batch, neighborhoods))
 
@@ -256,28 +276,39 @@ class BatchMaker:
         indptr = np.concatenate([[0], np.cumsum(kept)])
         return Neighborhood(drawn.centers, indptr, drawn.neighbors[ranges(drawn.indptr[:-1], kept)])
 
+    def _queries(self, anchors: Array, epoch: int) -> TokenCache | None:
+        """The text queries for some anchors; None if the objective has none."""
+        if not self.config.text_query_weight:
+            return None
+        seed, max_tokens = self.config.seed, self.packer.max_tokens
+        return draw_queries(self.tokens, anchors, max_tokens, self.continues_word, seed, epoch)
+
     def _pack(
-        self, tokens: TokenCache, neighborhoods: list[Neighborhood]
+        self,
+        tokens: TokenCache,
+        neighborhoods: list[Neighborhood],
+        queries: list[TokenCache | None],
     ) -> tuple[list[PackedNeighborhoods | CenterChunk], list[PackedBatch]]:
-        """Packs the chunks, and the neighbours that they share."""
+        """Packs the chunks with their queries, and the neighbours that they share."""
         if not neighborhoods:
             return [], []
         # A single chunk shares nothing. If no gradients flow through neighbours, they are encoded
         # separately all the same, because that needs no autograd graph.
         is_one_pass = len(neighborhoods) == 1 and self.config.neighbor_gradients
         if is_one_pass or not self.shares_neighbors:
-            return [self.packer.pack_neighborhoods(tokens, entry) for entry in neighborhoods], []
+            parts = zip(neighborhoods, queries, strict=True)
+            return [self.packer.pack_neighborhoods(tokens, *part) for part in parts], []
         distinct = np.unique(np.concatenate([entry.neighbors for entry in neighborhoods]))
-        parts = np.array_split(distinct, len(neighborhoods))
         chunks: list[PackedNeighborhoods | CenterChunk] = []
-        for entry in neighborhoods:
+        for entry, texts in zip(neighborhoods, queries, strict=True):
             needed, rows = np.unique(
                 np.searchsorted(distinct, entry.neighbors), return_inverse=True
             )
-            centers = self.packer.pack(tokens, entry.centers, are_centers=True)
-            index = NeighborIndex.from_lists(entry.indptr, rows, self.packer.width_multiple)
+            centers = self.packer.pack_centers(tokens, entry.centers, texts)
+            index = self.packer.neighbor_index(entry, rows, 0 if texts is None else texts.num_texts)
             chunks.append(CenterChunk(centers, torch.from_numpy(needed), index))
-        return chunks, [self.packer.pack(tokens, part) for part in parts]
+        shared = np.array_split(distinct, len(neighborhoods))
+        return chunks, [self.packer.pack(tokens, part) for part in shared]
 
     def _false_negatives(self, pairs: Array, own: Array, first: int) -> "tuple[Tensor, Tensor]":
         found = []
@@ -288,6 +319,14 @@ class BatchMaker:
                 indices = find_false_negatives(own[:, query], pairs[:, 1 - query], first, *rows)
             found.append(torch.from_numpy(indices))
         return found[0], found[1]
+
+    def _query_duplicates(self, pairs: Array, own: Array, first: int) -> "Tensor | None":
+        if not self.config.text_query_weight:
+            return None
+        # In a graph without links, only the anchor itself is found among the keys.
+        no_links = np.zeros(self.split.graph.num_nodes + 1, dtype=np.int64), own[:0, 0]
+        keys = pairs.T.reshape(-1)
+        return torch.from_numpy(find_false_negatives(own[:, 0], keys, first, *no_links))
 
 
 def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> BatchCounts:
@@ -304,7 +343,7 @@ def _count(batch: TrainBatch, neighborhoods: list[Neighborhood]) -> BatchCounts:
         false_negatives=false_negatives,
         negatives=own * (num_pairs - 1) - false_negatives,
         neighbors=sum(len(entry.neighbors) for entry in neighborhoods),
-        encoded_neighbors=sum(nodes.num_nodes for nodes in packed) - 2 * own,
+        encoded_neighbors=sum(nodes.num_nodes for nodes in packed) - batch.num_sides * own,
         tokens=sum(nodes.num_tokens for nodes in packed),
         token_slots=sum(nodes.tokens_RW.numel() for nodes in packed),
     )

@@ -14,6 +14,7 @@ number generators is not stored: random numbers are seeded by the run's seed and
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,15 +27,16 @@ from torch import Tensor, nn
 
 from graphformers.artifact import TRAINING, bring_back, open_artifact, write_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
-from graphformers.files import held
+from graphformers.files import held, sync
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import refuse_links_out, shown
 from graphformers.settings import SettingValue
 from graphformers.training.batches import BatchCounts
+from graphformers.training.budget import Budget
 
 KIND = "checkpoint"
-VERSION = 2
+VERSION = 3
 # a line of history.jsonl
 LogEntry = dict[str, Any]
 
@@ -91,13 +93,20 @@ class TrainState:
         seconds: Seconds spent in them.
         stage_epoch: Epochs done since the stage began.
         stage_step: Optimizer steps since the stage began.
-        stage_seconds: Seconds spent in them.
+        clock: Seconds of the whole run by the clock, over all processes that continued it.
+        stage_clock: The clock when the stage began.
         start: Validation P@1 before the first step; -1 where it was not measured.
-        best: The best validation P@1; -1 before the first validation.
+        best: The best validation P@1, that before the first step included; -1 before the first
+            validation.
         best_mrr: MRR of the same validation, which decides where P@1 is equal.
-        best_step: Its step.
+        best_step: Its step; 0 for the starting weights.
+        trained_best: The best validation P@1 after the first step; -1 before.
         stage_best: The best validation P@1 of the stage.
         stale_validations: Validations since then.
+        validation_seconds: Seconds of the last validation; before the first, an estimate if there
+            is a budget.
+        validating_seconds: Seconds of all validations.
+        budget: How a run with `minutes` spends its time.
         recent: The steps since the last validation.
     """
 
@@ -108,13 +117,18 @@ class TrainState:
     seconds: float = 0.0
     stage_epoch: int = 0
     stage_step: int = 0
-    stage_seconds: float = 0.0
+    clock: float = 0.0
+    stage_clock: float = 0.0
     start: float = -1.0
     best: float = -1.0
     best_mrr: float = -1.0
     best_step: int = -1
+    trained_best: float = -1.0
     stage_best: float = -1.0
     stale_validations: int = 0
+    validation_seconds: float = 0.0
+    validating_seconds: float = 0.0
+    budget: Budget = field(default_factory=Budget)
     recent: RecentSteps = field(default_factory=RecentSteps)
 
     @classmethod
@@ -126,7 +140,16 @@ class TrainState:
             raise ArtifactError(f"a checkpoint with {problem}; --force (force=True) starts anew")
         recent = dict(values["recent"])
         counts = BatchCounts(**recent["counts"])
-        return cls(**values | {"recent": RecentSteps(**recent | {"counts": counts})})
+        parts = {
+            "recent": RecentSteps(**recent | {"counts": counts}),
+            "budget": Budget(**values["budget"]),
+        }
+        return cls(**values | parts)
+
+    @property
+    def is_start_best(self) -> bool:
+        """Whether the starting weights are the best so far."""
+        return self.best_step == 0
 
     def next_batch(self, num_batches: int) -> None:
         """Moves on to the next batch, at the end of an epoch to the first of the next epoch."""
@@ -143,19 +166,24 @@ class TrainState:
         self.stage += 1
         self.epoch += int(self.batch > 0)
         self.batch = self.stage_epoch = self.stage_step = self.stale_validations = 0
-        self.stage_seconds, self.stage_best = 0.0, -1.0
+        self.stage_clock, self.stage_best = self.clock, -1.0
 
     def add_step(self, counts: BatchCounts, seconds: float, data_wait: float) -> None:
         """Counts a step."""
         self.seconds += seconds
-        self.stage_seconds += seconds
         self.recent.steps += 1
         self.recent.counts += counts
         self.recent.seconds += seconds
         self.recent.data_wait += data_wait
 
+    def add_start(self, precision: float, mrr: float) -> None:
+        """Counts the validation before the first step, with which the choice of the best begins."""
+        self.start = self.best = precision
+        self.best_mrr, self.best_step = mrr, 0
+
     def add_validation(self, precision: float, mrr: float) -> bool:
         """Counts a validation; returns whether it is the best so far."""
+        self.trained_best = max(self.trained_best, precision)
         self.stale_validations += 1
         if precision > self.stage_best:
             self.stage_best, self.stale_validations = precision, 0
@@ -275,6 +303,17 @@ class RunFolder:
         self.finish(keep=self.best(state))
         self._best_written = state.best_step
         return state, load_file(artifact.file("optimizer.safetensors"))
+
+    def measure_save(self, model: GraphFormers) -> float:
+        """The seconds of writing the weights of a model; removes them again."""
+        file = self.path / ".measured.safetensors"
+        started = time.perf_counter()
+        try:
+            save_tensors(file, model.network.state_dict())
+            sync(file)
+        finally:
+            file.unlink(missing_ok=True)
+        return time.perf_counter() - started
 
     def save_best(self, state: TrainState, model: GraphFormers, weights: dict[str, Tensor]) -> None:
         """Writes the best model, if it is not there yet."""

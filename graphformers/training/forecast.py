@@ -96,7 +96,7 @@ class Forecast(Result):
             "max_steps=200": self.steps_at_most > 200,
         }
         found = ", ".join(f"--set {words}" for words, is_cheaper in cheaper.items() if is_cheaper)
-        return found or "max_steps, max_seconds"
+        return found or "--minutes, --set max_steps"
 
 
 def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
@@ -135,12 +135,12 @@ def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
             task.advance()
     per_step = float(np.median(seconds[1:] or seconds))
     steps = run.schedule.max_steps()
-    if config.max_seconds is not None:
-        steps = min(steps, math.ceil(config.max_seconds / per_step) + len(config.stages))
+    limit = math.inf if config.minutes is None else 60 * config.minutes
+    if config.minutes is not None:
+        steps = min(steps, math.ceil(limit / per_step) + len(config.stages))
     every = config.validate_steps or run.schedule.num_batches
     validations = -(-steps // every) + int(config.validate_start)
     per_validation = run.validation.estimate_seconds()
-    training = min(steps * per_step, config.max_seconds or math.inf)
     size = sum(parameter.numel() for parameter in model.network.parameters())
     is_gpu = device.type == "cuda"
     return Forecast(
@@ -154,7 +154,7 @@ def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
         steps_tried=len(seconds),
         seconds_per_step=per_step,
         seconds_per_validation=per_validation,
-        seconds_at_most=training + validations * per_validation,
+        seconds_at_most=min(steps * per_step + validations * per_validation, limit),
         gpu_memory_gib=torch.cuda.max_memory_allocated() / 2**30 if is_gpu else 0.0,
         memory_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         checkpoint_gib=bytes_of_run(size) / 2**30,

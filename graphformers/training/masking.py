@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphformers.batching.tokens import TokenCache, Tokenizer
-from graphformers.data.arrays import Array, mix, ranges
+from graphformers.data.arrays import Array, mix, ranges, uniform
 from graphformers.errors import GraphFormersError
 
 
@@ -102,7 +102,7 @@ class SpanMasking:
     def _wanted(self, lengths: Array, id_hashes: Array, epoch: int) -> Array:
         """How many tokens to cover: `share` of a text, rounded up or down at random."""
         exact = self.share * lengths
-        is_up = _uniform(mix(self.seed, epoch, 1, id_hashes)) < exact % 1
+        is_up = uniform(mix(self.seed, epoch, 1, id_hashes)) < exact % 1
         return (np.floor(exact) + is_up).astype(np.int64)
 
     def _starts(self, ordinary: Array, owner: Array, id_hashes: Array, epoch: int) -> "_Starts":
@@ -116,10 +116,10 @@ class SpanMasking:
 
     def _lengths(self, id_hashes: Array, epoch: int, turn: int) -> Array:
         """Geometric lengths, clipped at `max_length`."""
-        uniform = _uniform(mix(self.seed, epoch, 3, turn, id_hashes))
-        drawn = np.ones(len(uniform))
+        chance = uniform(mix(self.seed, epoch, 3, turn, id_hashes))
+        drawn = np.ones(len(chance))
         if self.stop < 1:
-            drawn = np.ceil(np.log1p(-uniform) / np.log1p(-self.stop))
+            drawn = np.ceil(np.log1p(-chance) / np.log1p(-self.stop))
         return np.clip(drawn, 1, self.max_length).astype(np.int64)
 
     def _replace(
@@ -128,9 +128,9 @@ class SpanMasking:
         places = np.flatnonzero(covered)
         within = (places - np.searchsorted(owner, owner[places])).astype(np.uint64)
         hashes = mix(self.seed, epoch, 4, id_hashes[owner[places]], within)
-        choice = _uniform(hashes)
+        choice = uniform(hashes)
         allowed = np.setdiff1d(np.arange(self.vocab_size), self.special_tokens)
-        drawn = allowed[(_uniform(mix(hashes, 5)) * len(allowed)).astype(np.int64)]
+        drawn = allowed[(uniform(mix(hashes, 5)) * len(allowed)).astype(np.int64)]
         result = flat.copy()
         result[places] = np.where(
             choice < 0.8, self.mask_token, np.where(choice < 0.9, drawn, flat[places])
@@ -161,8 +161,3 @@ class MaskedTokens(TokenCache):
 class _Starts:
     indptr: Array
     places: Array
-
-
-def _uniform(hashes: Array) -> Array:
-    """Uniform numbers in [0, 1) from 64-bit hashes."""
-    return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53

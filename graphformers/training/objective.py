@@ -1,12 +1,14 @@
 """The training objective, eq. 6: cross entropy of an anchor's positive among all keys of a batch.
 
-Shapes: B anchors of this process, K pairs of all processes, D size of a vector. The pairs of a
-process are consecutive: the positive of anchor b is keys[first + b]. All other keys are its
-negatives, except those that are linked to it (false negatives).
+Shapes: B anchors of this process, K pairs of all processes, S sides of a pair, X = 2 K ends of all
+pairs, D size of a vector. The pairs of a process are consecutive: the positive of anchor b is
+keys[first + b]. All other keys are its negatives, except those that are linked to it (false
+negatives).
 """
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +17,9 @@ from torch import Tensor
 
 from graphformers.data.arrays import Array, ranges
 from graphformers.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from graphformers.training.batches import TrainBatch
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,66 @@ class ObjectiveSettings(Settings):
     mask_false_negatives: bool = setting(
         True, "Repeated positives, the anchor and nodes linked to it are not used as negatives."
     )
+    text_query_weight: float = setting(
+        0.0,
+        "Weight of a second loss: some words of an anchor's text, encoded without neighbours, have "
+        "to find the anchor among all nodes of the batch. 0: none.",
+        at_least=0,
+    )
+
+
+class Objective:
+    """The loss of a batch, from the vectors of all processes.
+
+    Args:
+        settings: How links are scored, and which keys are negatives.
+        cosine: Whether vectors are compared by cosine instead of inner product.
+    """
+
+    def __init__(self, settings: ObjectiveSettings, *, cosine: bool) -> None:
+        self.settings = settings
+        self.cosine = cosine
+
+    def loss(self, all_KSD: Tensor, batch: "TrainBatch") -> Tensor:
+        """The sum of the losses of the pairs of this process.
+
+        Args:
+            all_KSD: The vectors of the S sides of all pairs: anchors, positives, and the text
+                queries of the anchors if there are any.
+            batch: The part of the batch that this process computes.
+        """
+        if self.cosine:
+            all_KSD = F.normalize(all_KSD, dim=-1)
+        anchor_KD, positive_KD, *query_KD = all_KSD.unbind(1)
+        loss = self._link_loss(anchor_KD, positive_KD, batch, query=0)
+        if self.settings.symmetric:
+            loss = (loss + self._link_loss(positive_KD, anchor_KD, batch, query=1)) / 2
+        if query_KD:
+            # Among the positives are neighbours of the anchor, from which search has to tell it.
+            key_XD = torch.cat([anchor_KD, positive_KD])
+            text_loss = link_loss(
+                query_KD[0][batch.own],
+                key_XD,
+                batch.first,
+                self.settings.temperature,
+                batch.query_duplicates,
+            )
+            loss = loss + self.settings.text_query_weight * text_loss
+        return loss
+
+    def _link_loss(
+        self, query_KD: Tensor, key_KD: Tensor, batch: "TrainBatch", query: int
+    ) -> Tensor:
+        """The loss with anchors as queries (0), or with positives as queries (1)."""
+        frequency_K2 = batch.log_frequency_K2
+        return link_loss(
+            query_KD[batch.own],
+            key_KD,
+            batch.first,
+            self.settings.temperature,
+            batch.false_negatives[query],
+            None if frequency_K2 is None else frequency_K2[:, 1 - query],
+        )
 
 
 def link_loss(

@@ -4,16 +4,120 @@ A recipe holds settings of training and of models. A table such as [max] holds s
 method alone; on the command line they are written max.learning_rate=1e-4.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from graphformers.errors import GraphFormersError, nearest
+from graphformers.files import write_whole
 from graphformers.model.registry import methods
 from graphformers.settings import SettingValue, has_type
-from graphformers.training.settings import known_settings
+from graphformers.table import Result, Table
+from graphformers.training.settings import TrainConfig, divide_settings, known_settings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe(Result):
+    """Settings of training and of models, by name; `METHOD.NAME` for those of one method.
+
+    Attributes:
+        settings: The settings.
+        reasons: Why they were chosen, if a recipe was made for a graph.
+
+    Example:
+        >>> recipe = Recipe.load("minilm")
+        >>> model = GraphFormers.from_backbone("minilm", **recipe.model_settings())
+        >>> trainer = Trainer(model, "papers.split", recipe.train_config())
+    """
+
+    settings: Mapping[str, SettingValue]
+    reasons: tuple[str, ...] = ()
+
+    @staticmethod
+    def load(given: str | Path) -> "Recipe":
+        """Reads a recipe.
+
+        Args:
+            given: A .toml file, or the name of a built-in recipe such as "minilm".
+
+        Returns:
+            The recipe.
+
+        Raises:
+            GraphFormersError: There is no such recipe, or it names an unknown setting.
+
+        Example:
+            >>> Recipe.load("minilm").settings["batch_size"]
+            512
+        """
+        return Recipe(read_recipe(Path(given)))
+
+    def train_config(self, method: str = "graphformers") -> TrainConfig:
+        """The settings of training a method.
+
+        Args:
+            method: The method.
+
+        Returns:
+            The settings.
+
+        Raises:
+            GraphFormersError: A setting is out of bounds.
+
+        Example:
+            >>> Recipe.load("minilm").train_config("max").learning_rate
+            0.0008
+        """
+        return divide_settings(settings_for(method, self.settings))[0]
+
+    def model_settings(self, method: str = "graphformers") -> dict[str, Any]:
+        """The settings of a new model, for `GraphFormers.from_backbone`.
+
+        Args:
+            method: The method.
+
+        Returns:
+            Settings of `ModelConfig`, by name.
+
+        Example:
+            >>> Recipe.load("minilm").model_settings()["num_neighbors"]
+            20
+        """
+        return divide_settings(settings_for(method, self.settings))[1]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the recipe as a .toml file, which `--config` and `load` read.
+
+        Args:
+            path: The file to write; one that exists is replaced.
+
+        Example:
+            >>> auto_recipe("papers.split").save("papers.toml")
+        """
+        lines = [f"# {reason}" for reason in self.reasons]
+        tables: dict[str, list[str]] = {"": []}
+        # TOML has no word for None, the default of settings that allow it.
+        given = {name: value for name, value in self.settings.items() if value is not None}
+        for name, value in given.items():
+            method, _, own = name.rpartition(".")
+            tables.setdefault(method, []).append(f"{own} = {json.dumps(value)}")
+        for method, entries in tables.items():
+            lines += [*([f"\n[{method}]"] if method else []), *entries]
+        write_whole(Path(path), "\n".join([*lines, ""]).encode())
+
+    def to_dict(self) -> dict[str, object]:
+        """Settings and reasons, for JSON."""
+        return {"settings": dict(self.settings), "reasons": list(self.reasons)}
+
+    def as_table(self) -> Table:
+        """A row for each setting; the reasons are below."""
+        rows = [(name, json.dumps(value)) for name, value in self.settings.items()]
+        return Table((), rows, notes=self.reasons)
 
 
 def find_recipe(given: Path) -> Path:
@@ -38,9 +142,10 @@ def read_recipe(given: Path) -> dict[str, SettingValue]:
         with path.open("rb") as file:
             found = tomllib.load(file)
     except OSError as error:
-        names = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
+        names = sorted(file.stem for file in RECIPES.glob("*.toml"))
         raise GraphFormersError(
-            f"{path}: {error.strerror}, expected a .toml file or a built-in recipe: {names}"
+            f"{path}: {error.strerror}, expected a .toml file or a built-in recipe; "
+            f"{nearest(path.stem, names)}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error

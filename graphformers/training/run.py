@@ -22,10 +22,11 @@ from graphformers.errors import GraphFormersError, StoppedError
 from graphformers.files import require_space
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.fast import compile_network
-from graphformers.progress import clock, progress
+from graphformers.progress import progress
 from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit
 from graphformers.training.batches import BatchMaker, TrainBatch
+from graphformers.training.budget import plan_budget
 from graphformers.training.checkpoint import (
     RecentSteps,
     RunFolder,
@@ -42,12 +43,14 @@ from graphformers.training.optimizer import make_optimizer, set_learning_rate
 from graphformers.training.schedule import Schedule
 from graphformers.training.settings import CHANGEABLE, TrainConfig
 from graphformers.training.step import TrainStep, mix_seed
-from graphformers.training.stopping import StopSignal
+from graphformers.training.stopping import InterruptedWork, StopSignal
 from graphformers.training.validation import Validation
 
 logger = logging.getLogger(__name__)
 
 ADVICE = "a smaller learning_rate, warmup or max_norm=1 may help"
+# A first step that is faster than this is repeated, because it may be slower than later ones.
+FAST_STEP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class TrainingRun:
         *,
         force: bool = False,
     ) -> None:
+        # The clock of the run starts here, before texts are tokenised.
+        self._clock_start = time.monotonic()
         self.model = model
         self.split = split
         self.config = config
@@ -110,8 +115,9 @@ class TrainingRun:
         self.train_step = TrainStep(model, config, world, self.loader)
         self.optimizer = make_optimizer(model, config)
         self.schedule = Schedule(config, maker.num_batches)
-        self.validation = Validation(model, split, config.max_valid, maker.tokens, world)
         self.stop = StopSignal()
+        valid = model, split, config.max_valid, maker.tokens, world, self.stop
+        self.validation = Validation(*valid)
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
         self.definition: dict[str, SettingValue] = {}
@@ -136,6 +142,7 @@ class TrainingRun:
         """Starts or continues the run and trains to its end; leaves the model the best weights."""
         self._resume()
         self._compile()
+        self._plan()
         with self.stop.listening():
             while self.state.stage < len(self.config.stages):
                 self._run_stage()
@@ -163,6 +170,8 @@ class TrainingRun:
             if self.state.best_step >= 0:
                 self.best = self.folder.load_best(self.state)
         self._share(optimizer_tensors)
+        # A run that is continued has spent some of its time already.
+        self._clock_start -= self.state.clock
         self.log = TrainingLog(self.folder, self.state)
         if words := truncation_warning(self.loader.maker.tokens, self.model.config.max_tokens):
             logger.info(words)
@@ -201,24 +210,76 @@ class TrainingRun:
         """Compiles the layers by a step that changes nothing and is not timed."""
         if not self._is_compiled or self.state.stage == len(self.config.stages):
             return
-        started = time.perf_counter()
-        self.model.train()
-        self.train_step.run(self.next_batch(), seed=0)
-        self.model.zero_grad(set_to_none=True)
-        # The first step uses the same batch.
-        self._batches = None
-        seconds = time.perf_counter() - started
+        seconds = self.try_step()
         if seconds > 5:
             logger.info(f"layers compiled in {seconds:.0f} s")
+
+    def try_step(self) -> float:
+        """Computes the gradients of a step, which changes nothing, and returns its seconds."""
+        self.model.train()
+        batch = self.next_batch()
+        started = time.perf_counter()
+        self.train_step.run(batch, seed=0)
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+        self.model.zero_grad(set_to_none=True)
+        # The next step uses the same batch.
+        self._batches = None
+        return self.world.largest(seconds)
+
+    def _plan(self) -> None:
+        """Chooses the questions of validations by `minutes`; a run that is continued keeps them.
+
+        Raises:
+            GraphFormersError: The minutes do not suffice.
+        """
+        state, minutes = self.state, self.config.minutes
+        if minutes is None or state.stage == len(self.config.stages):
+            return
+        total = len(self.validation.questions)
+        if not state.budget.questions:
+            step = self.try_step()
+            if step < FAST_STEP_SECONDS:
+                step = min(step, self.try_step())
+            self.validation.estimate_seconds()
+            save = 0.0 if self.folder is None else self.folder.measure_save(self.model)
+            save = self.world.largest(save)
+            self._tick()
+            estimate = self.validation.estimate_for
+            state.budget = plan_budget(self.config, total, state.clock, step, save, estimate)
+            state.validation_seconds = estimate(state.budget.questions)
+        self.validation.limit(state.budget.questions)
+        if state.budget.questions < total:
+            logger.info(
+                f"validations rank {state.budget.questions:,} of {total:,} questions, so that all "
+                f"of them take at most a tenth of the {minutes:g} minutes"
+            )
+
+    def read_clock(self) -> float:
+        """Seconds of the run by the clock of this process, over all times it was continued."""
+        return time.monotonic() - self._clock_start
+
+    def _tick(self) -> None:
+        """Updates the clock of the state; with a budget, all processes agree on it."""
+        self.state.clock = self._agreed(self.read_clock())
+
+    def _agreed(self, seconds: float) -> float:
+        """Seconds on which decisions depend if there is a budget: the largest of all processes."""
+        return seconds if self.config.minutes is None else self.world.largest(seconds)
 
     def _run_stage(self) -> None:
         """Trains and validates until the stage is over, then prepares the next stage."""
         state = self.state
         if state.step == 0 and state.start < 0 and self.config.validate_start:
-            numbers = self.validation.measure()
-            state.start = numbers["P@1"]
+            numbers = self._measure()
+            state.add_start(numbers["P@1"], numbers["MRR"])
+            self._keep_best()
             self.log.start(numbers)
             self._stop_if_asked()
+        if state.step == 0:
+            self._tick()
+            state.stage_clock = state.clock
         while True:
             if self.schedule.is_validation_due(state):
                 self.validate()
@@ -227,9 +288,9 @@ class TrainingRun:
             if reason:
                 break
             self._run_steps()
+        where = "before the first step" if state.is_start_best else f"at step {state.best_step:,}"
         logger.info(
-            f"stage {state.stage + 1} ended ({reason}): best valid P@1 {state.best:.4f} at step "
-            f"{state.best_step:,}"
+            f"stage {state.stage + 1} ended ({reason}): best valid P@1 {state.best:.4f} {where}"
         )
         state.next_stage()
         self._batches = None
@@ -251,8 +312,8 @@ class TrainingRun:
             while True:
                 self.step()
                 loss = "" if math.isnan(self._loss) else f"loss {self._loss:.3f}, "
-                left = clock(self.schedule.seconds_left(state))
-                task.note = f"{best}{loss}stage ends in {left} or sooner"
+                task.note = f"{best}{loss}".removesuffix(", ")
+                task.seconds_left = self.schedule.seconds_left(state)
                 task.update(min((state.batch or self.loader.maker.num_batches) * size, total))
                 self._stop_if_asked()
                 if time.monotonic() - self._saved_at >= 60 * self.config.checkpoint_minutes:
@@ -285,10 +346,8 @@ class TrainingRun:
         )
         # Reading the loss of this step would wait for the GPU, which computes it meanwhile.
         self._read_losses(keep=1)
-        seconds = time.perf_counter() - started
-        if self.config.max_seconds is not None:
-            seconds = self.world.largest(seconds)
-        state.add_step(batch.counts, seconds, waited)
+        state.add_step(batch.counts, time.perf_counter() - started, waited)
+        self._tick()
 
     def next_batch(self) -> TrainBatch:
         """The batch of the next step."""
@@ -342,7 +401,7 @@ class TrainingRun:
         if self.folder is not None and self.folder.exists():
             kept = f". The last checkpoint is kept in {self.folder.path}"
             best = self.folder.best(self.state)
-            if best.is_dir():
+            if best.is_dir() and not self.state.is_start_best:
                 kept += f", the best model so far in {best}"
         shown = f"{', '.join(pairs[:3])}{' …' if pairs[3:] else ''}"
         raise GraphFormersError(
@@ -354,12 +413,29 @@ class TrainingRun:
         """Ranks the validation questions on clean text; keeps the weights if they are the best."""
         self.wait()
         state = self.state
-        numbers = state.recent.summary() | self.validation.measure()
+        numbers = state.recent.summary() | self._measure()
         if state.add_validation(numbers["P@1"], numbers["MRR"]):
-            weights = self.model.network.state_dict()
-            self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+            self._keep_best()
         self.log.validation(state, numbers)
         state.recent = RecentSteps()
+
+    def _measure(self) -> dict[str, float]:
+        """Measures and times a validation. A signal interrupts it; it is repeated later."""
+        state, started = self.state, time.perf_counter()
+        try:
+            numbers = self.validation.measure()
+        except InterruptedWork:
+            self._stop_if_asked()
+            raise
+        state.validation_seconds = self._agreed(time.perf_counter() - started)
+        state.validating_seconds += state.validation_seconds
+        self._tick()
+        return numbers
+
+    def _keep_best(self) -> None:
+        """Keeps a copy of the weights, as the best so far."""
+        weights = self.model.network.state_dict()
+        self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def save(self) -> None:
         """Writes a checkpoint, on the first process."""
@@ -378,6 +454,7 @@ class TrainingRun:
     def _stop_if_asked(self) -> None:
         """Saves and raises if a signal has arrived at any process."""
         if self.world.any(self.stop.number > 0):
+            self._tick()
             self.save()
             # torchrun ends the others as soon as one process exits.
             self.world.wait()

@@ -20,6 +20,7 @@ MODEL_SETTINGS = (
     "similarity",
     "pooling",
     "graph_token_scale",
+    "isolated_graph_token",
 )
 # settings that may change when a run is continued, because they do not change its result
 CHANGEABLE = (
@@ -28,7 +29,6 @@ CHANGEABLE = (
     "workers",
     "compile",
     "checkpoint_minutes",
-    "validate_start",
 )
 
 
@@ -51,13 +51,14 @@ class TrainConfig(ObjectiveSettings):
         "Optimizer steps over both stages, at most; the first stage may use first_share of them.",
         at_least=1,
     )
-    max_seconds: float | None = setting(
+    minutes: float | None = setting(
         None,
-        "Seconds of training over both stages, at most; such a run cannot be repeated to the bit.",
+        "Minutes of the whole run by the clock, compiling and validations included; such a run "
+        "cannot be repeated to the bit.",
         above=0,
     )
     first_share: float = setting(
-        0.5, "Share of max_steps and max_seconds for the first stage.", above=0, below=1
+        0.5, "Share of max_steps and minutes for the first stage.", above=0, below=1
     )
     patience: int = setting(
         2, "Validations without a better P@1 after which a stage ends.", at_least=1
@@ -66,6 +67,11 @@ class TrainConfig(ObjectiveSettings):
         None, "Steps between validations; by default one validation an epoch.", at_least=1
     )
     max_valid: int = setting(10_000, "Validation questions, at most.", at_least=1)
+    validate_start: bool = setting(
+        True,
+        "Validate before the first step; the starting weights are kept if no later ones are "
+        "better.",
+    )
 
     batch_size: int = setting(
         240,
@@ -124,7 +130,6 @@ class TrainConfig(ObjectiveSettings):
     )
     compile: bool | None = setting(None, "Compile the layers; by default on a GPU.")
     checkpoint_minutes: float = setting(10.0, "Minutes between checkpoints.", at_least=0)
-    validate_start: bool = setting(True, "Validate before the first step, too.")
 
     @property
     def stages(self) -> tuple[str, ...]:

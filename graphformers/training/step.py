@@ -18,17 +18,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphformers.batching.packing import PackedBatch, PackedNeighborhoods
 from graphformers.data.arrays import mix
 from graphformers.memory import SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers
-from graphformers.training.batches import CenterChunk, TrainBatch
+from graphformers.training.batches import TrainBatch
 from graphformers.training.distributed import World
 from graphformers.training.loader import Loader
-from graphformers.training.objective import link_loss
+from graphformers.training.objective import Objective
 from graphformers.training.settings import TrainConfig
 
 Result = TypeVar("Result")
@@ -42,7 +41,8 @@ class EncodedChunk:
     """The outputs of the network for the pairs of a chunk.
 
     Attributes:
-        vectors_ND: (2 n, D) float32: vectors of n anchors, then of their positives.
+        vectors_ND: (S n, D) float32: vectors of n anchors, then of their positives, then of their
+            text queries, if there are any.
         extra_loss: A loss of the network's own, summed over the pairs; None for most networks.
     """
 
@@ -80,6 +80,7 @@ class TrainStep:
         self.config = config
         self.world = world
         self.loader = loader
+        self.objective = Objective(config, cosine=model.is_cosine)
 
     def run(self, batch: TrainBatch, seed: int) -> Tensor:
         """Adds the gradients of the mean loss over the pairs of all processes.
@@ -96,14 +97,14 @@ class TrainStep:
             The mean loss, a scalar.
         """
         batch, encoded = self._until_it_fits(batch, lambda part: self.encode(part, seed))
-        loss, gradient_B2D = self.loss(batch, encoded.chunks)
+        loss, gradient_BSD = self.loss(batch, encoded.chunks)
 
         def backward(part: TrainBatch) -> None:
             if part is not batch:
                 # Free the results of larger chunks, which are useless now.
                 encoded.chunks, encoded.states = [], []
                 encoded.states = self.neighbor_states(part, seed)
-            self.backward(part, encoded, gradient_B2D, seed)
+            self.backward(part, encoded, gradient_BSD, seed)
 
         done, _ = self._until_it_fits(batch, backward)
         self.loader.chunks.record(done)
@@ -125,8 +126,8 @@ class TrainStep:
         states = self.neighbor_states(batch, seed)
         with torch.set_grad_enabled(len(batch.chunks) == 1):
             chunks = [
-                self._encode_chunk(chunk, states, mix_seed(seed, CENTERS, i))
-                for i, chunk in enumerate(batch.chunks)
+                self._encode_chunk(batch, i, states, mix_seed(seed, CENTERS, i))
+                for i in range(len(batch.chunks))
             ]
         return EncodedBatch(states, chunks)
 
@@ -154,13 +155,14 @@ class TrainStep:
             return self.model.network.neighbor_states(texts)
 
     def _encode_chunk(
-        self, chunk: PackedNeighborhoods | CenterChunk, states: list[Tensor], seed: int
+        self, batch: TrainBatch, number: int, states: list[Tensor], seed: int
     ) -> EncodedChunk:
         torch.manual_seed(seed)
-        network = self.model.network
+        network, chunk = self.model.network, batch.chunks[number]
+        num_pairs = batch.bounds[number + 1] - batch.bounds[number]
         with self.model.compute.autocast():
             if isinstance(chunk, PackedNeighborhoods):
-                return EncodedChunk(*network.forward_with_loss(chunk))
+                return EncodedChunk(*network.forward_with_loss(chunk, num_pairs))
             needed = [layer[chunk.needed_m] for layer in states]
             return EncodedChunk(network.center_vectors(chunk.centers, needed, chunk.index))
 
@@ -168,53 +170,33 @@ class TrainStep:
         """Computes the loss and its gradient for the vectors of this process.
 
         Returns:
-            The mean loss over the pairs of all processes, and (B, 2, D): the gradients of the
-            vectors of B anchors and positives.
+            The mean loss over the pairs of all processes, and (B, S, D): the gradients of the
+            vectors of B anchors, positives and text queries.
         """
-        halves = [chunk.vectors_ND.detach().chunk(2) for chunk in chunks]
+        sides = [chunk.vectors_ND.detach().chunk(batch.num_sides) for chunk in chunks]
         empty = torch.zeros(0, self.model.config.hidden_size, device=self.model.device)
-        own_B2D = torch.stack(
-            [torch.cat([empty, *(half[side] for half in halves)]) for side in (0, 1)], 1
+        own_BSD = torch.stack(
+            [torch.cat([empty, *(each[i] for each in sides)]) for i in range(batch.num_sides)], 1
         )
-        all_K2D = self.world.gather(own_B2D, batch.sizes).requires_grad_()
-        scored = F.normalize(all_K2D, dim=-1) if self.model.is_cosine else all_K2D
+        all_KSD = self.world.gather(own_BSD, batch.sizes).requires_grad_()
         num_pairs = sum(batch.sizes)
-        own = slice(batch.first, batch.first + len(own_B2D))
-        loss = self._direction_loss(batch, scored[own, 0], scored[:, 1], query=0)
-        if self.config.symmetric:
-            backward_loss = self._direction_loss(batch, scored[own, 1], scored[:, 0], query=1)
-            loss = (loss + backward_loss) / 2
-        loss = loss / num_pairs
-        (gradient_K2D,) = torch.autograd.grad(loss, all_K2D)
+        loss = self.objective.loss(all_KSD, batch) / num_pairs
+        (gradient_KSD,) = torch.autograd.grad(loss, all_KSD)
         extra = [chunk.extra_loss.detach() for chunk in chunks if chunk.extra_loss is not None]
         loss = loss.detach() + sum(extra) / num_pairs
-        summed = self.world.sum(torch.cat([gradient_K2D.flatten(), loss[None]]))
-        return summed[-1], summed[:-1].view_as(gradient_K2D)[own]
-
-    def _direction_loss(
-        self, batch: TrainBatch, anchor_BD: Tensor, key_KD: Tensor, query: int
-    ) -> Tensor:
-        """The loss with anchors as queries (0), or with positives as queries (1)."""
-        frequency_K2 = batch.log_frequency_K2
-        return link_loss(
-            anchor_BD,
-            key_KD,
-            batch.first,
-            self.config.temperature,
-            batch.false_negatives[query],
-            None if frequency_K2 is None else frequency_K2[:, 1 - query],
-        )
+        summed = self.world.sum(torch.cat([gradient_KSD.flatten(), loss[None]]))
+        return summed[-1], summed[:-1].view_as(gradient_KSD)[batch.own]
 
     def backward(
-        self, batch: TrainBatch, encoded: EncodedBatch, gradient_B2D: Tensor, seed: int
+        self, batch: TrainBatch, encoded: EncodedBatch, gradient_BSD: Tensor, seed: int
     ) -> None:
         """Adds the gradients of the parameters, given those of the vectors."""
         kept = encoded.chunks.pop() if len(batch.chunks) == 1 and encoded.chunks else None
-        for i, chunk in enumerate(batch.chunks):
-            found = kept or self._encode_chunk(chunk, encoded.states, mix_seed(seed, CENTERS, i))
+        for i in range(len(batch.chunks)):
+            found = kept or self._encode_chunk(batch, i, encoded.states, mix_seed(seed, CENTERS, i))
             kept = None
-            own_B2D = gradient_B2D[batch.bounds[i] : batch.bounds[i + 1]]
-            results, gradients = [found.vectors_ND], [own_B2D.transpose(0, 1).flatten(0, 1)]
+            own_BSD = gradient_BSD[batch.bounds[i] : batch.bounds[i + 1]]
+            results, gradients = [found.vectors_ND], [own_BSD.transpose(0, 1).flatten(0, 1)]
             if found.extra_loss is not None:
                 results.append(found.extra_loss)
                 gradients.append(torch.full_like(found.extra_loss, 1 / sum(batch.sizes)))

@@ -1,4 +1,4 @@
-"""StopSignal: stops a run at the end of a step, so that it can be saved."""
+"""StopSignal: stops a run at the end of a step, or within a validation, so that it can be saved."""
 
 import logging
 import os
@@ -16,6 +16,13 @@ logger = logging.getLogger(__name__)
 REPEAT_SECONDS = 2.0
 
 
+class InterruptedWork(BaseException):
+    """A signal has interrupted work that can be repeated.
+
+    Not an Exception, so that no code in between takes it for a failure.
+    """
+
+
 class StopSignal:
     """Remembers Ctrl-C and SIGTERM until the step is over; a second one ends the process at once.
 
@@ -26,6 +33,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.number = 0
         self._arrived_at = 0.0
+        self._is_interruptible = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -41,7 +49,12 @@ class StopSignal:
                 os.kill(os.getpid(), number)
             if not self.number:
                 self.number, self._arrived_at = number, time.monotonic()
-                logger.info("stopping after this step …")
+                when = "" if self._is_interruptible else " after this step"
+                logger.info(
+                    f"stopping{when} …; a second Ctrl-C ends the run at once, and only the last "
+                    f"checkpoint is kept"
+                )
+                self.check()
 
         for number in before:
             signal.signal(number, remember)
@@ -50,3 +63,22 @@ class StopSignal:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler or signal.SIG_DFL)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """A context that a signal leaves at once, for work that changes nothing.
+
+        Call `check` first in it, for a signal that has arrived before.
+        """
+        self._is_interruptible = True
+        try:
+            yield
+        except InterruptedWork:
+            pass
+        finally:
+            self._is_interruptible = False
+
+    def check(self) -> None:
+        """Leaves `interrupting` if a signal has arrived."""
+        if self._is_interruptible and self.number:
+            raise InterruptedWork

@@ -1,7 +1,7 @@
 """Trainer: link prediction in two stages, first on masked text, then on clean text.
 
-Each stage ends when validation stops improving; the second starts from the best weights of the
-first.
+Each stage ends when validation stops improving; the second starts from the best weights so far. The
+weights before the first step take part in the choice of the best.
 """
 
 import logging
@@ -20,10 +20,10 @@ from graphformers.progress import clock
 from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit, loaded_split
 from graphformers.table import Result, Table
-from graphformers.training.checkpoint import LogEntry, RunFolder
+from graphformers.training.checkpoint import LogEntry, RunFolder, TrainState
 from graphformers.training.distributed import joined, own_device
 from graphformers.training.recipes import settings_for
-from graphformers.training.run import ADVICE, TrainingRun
+from graphformers.training.run import TrainingRun
 from graphformers.training.settings import TrainConfig, divide_settings
 from graphformers.version import __version__
 
@@ -35,11 +35,15 @@ class TrainResult(Result):
     """The result of a training run.
 
     Attributes:
-        valid: Validation P@1 of the best model.
+        valid: Validation P@1 of the best weights, which the model holds.
         steps: Optimizer steps.
         seconds: Seconds of training, without validation.
         history: The entries of the training log.
         start: Validation P@1 before the first step, where it was measured.
+        trained: The best validation P@1 after the first step.
+        total_seconds: Seconds of the whole run by the clock.
+        improved: Whether a validation was better than the one before the first step. If not, the
+            model holds the starting weights. True where those were not validated.
     """
 
     valid: float
@@ -47,10 +51,16 @@ class TrainResult(Result):
     seconds: float
     history: list[LogEntry] = field(repr=False)
     start: float | None = None
+    trained: float = 0.0
+    total_seconds: float = 0.0
+    improved: bool = True
 
     def __str__(self) -> str:
+        took = f"{self.steps:,} steps, {clock(self.total_seconds)}"
+        if not self.improved:
+            after = f"({self.trained:.4f} after training)"
+            return f"the starting weights, P@1 {self.valid:.4f} {after}; {took}"
         before = "" if self.start is None else f" ({self.start:.4f} before training)"
-        took = f"{self.steps:,} steps in {clock(self.seconds)}"
         return f"the model of the best validation, P@1 {self.valid:.4f}{before}; {took}"
 
     def validations(self) -> list[LogEntry]:
@@ -69,6 +79,9 @@ class TrainResult(Result):
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
             "start_P@1": self.start,
+            "trained_P@1": self.trained,
+            "total_seconds": round(self.total_seconds, 1),
+            "improved": self.improved,
             "history": self.validations(),
         }
 
@@ -140,28 +153,30 @@ class Trainer:
                 "and neighbours jointly; leave it out"
             )
 
-    def train(self, *, force: bool = False) -> TrainResult:
+    def train(self, *, force: bool = False, keep_start: bool = False) -> TrainResult:
         """Trains to the end, or continues a run that was stopped.
 
-        The model then holds the weights of the best validation. In several processes started by
-        torchrun, each one calls this.
+        The model then holds the weights of the best validation. If the one before the first step
+        is the best, these are the starting weights, and no model is written. In several processes
+        started by torchrun, each one calls this.
 
         Args:
             force: Start anew, and replace a finished model.
+            keep_start: Write the model also if it has the starting weights.
 
         Returns:
-            Validation score, steps and history.
+            Validation score, steps, history, and whether training improved the model.
 
         Raises:
             GraphFormersError: The output exists; the folder holds a run with other settings; the
-                loss is not finite; memory is too small for a single pair.
+                loss is not finite; memory is too small for a single pair; `minutes` are too few.
             StoppedError: Ctrl-C or SIGTERM; the run is saved and can be continued.
         """
         check_output(self.output, force=force)
         folder = None if self.output is None else RunFolder(self.output)
         with self.start(folder, force=force) as run:
             run.train()
-            return self._finish(run)
+            return self._finish(run, keep_start=keep_start)
 
     @contextmanager
     def start(
@@ -193,29 +208,62 @@ class Trainer:
                 finally:
                     run.close()
 
-    def _finish(self, run: TrainingRun) -> TrainResult:
-        """Writes the trained model and removes the files of the unfinished run."""
+    def _finish(self, run: TrainingRun, *, keep_start: bool) -> TrainResult:
+        """Writes the best model and removes the files of the unfinished run."""
         state, entries = run.state, run.log.entries
         start = state.start if state.start >= 0 else None
-        if state.best < state.start:
-            logger.info(
-                f"training made the model worse: best valid P@1 {state.best:.4f}, before training "
-                f"{state.start:.4f}; {ADVICE}"
-            )
-        if self.output is not None and run.folder is not None:
+        improved = not state.is_start_best
+        is_written = self.output is not None and (improved or keep_start)
+        if not improved:
+            self._warn_of_no_improvement(state, is_written=is_written)
+        if is_written and self.output is not None and run.folder is not None:
             made = {
                 "settings": run.definition,
-                "valid": {"P@1": state.best, "step": state.best_step, "start": start},
+                "valid": {
+                    "P@1": state.best,
+                    "step": state.best_step,
+                    "start": start,
+                    "trained": state.trained_best,
+                    "questions": len(run.validation.questions),
+                },
+                # unknown where the starting weights were not validated
+                "improved": None if start is None else improved,
                 "steps": state.step,
                 "seconds": round(state.seconds, 3),
+                "total_seconds": round(state.clock, 3),
                 "backbone": self.backbone,
                 "history": [entry for entry in entries if entry["kind"] == "validation"],
                 "versions": {"graphformers": __version__, "torch": torch.__version__},
             }
             save_pretrained(self.model, self.output, force=True, training=made)
+        if run.folder is not None:
             run.folder.finish()
         run.world.wait()
-        return TrainResult(state.best, state.step, state.seconds, entries, start)
+        return TrainResult(
+            state.best,
+            state.step,
+            state.seconds,
+            entries,
+            start,
+            trained=state.trained_best,
+            total_seconds=run.read_clock(),
+            improved=improved,
+        )
+
+    def _warn_of_no_improvement(self, state: TrainState, *, is_written: bool) -> None:
+        """Says that the starting weights won, what became of them, and what may help."""
+        kept = "The model holds the starting weights"
+        if is_written:
+            kept += f", which are written to {self.output}"
+        elif self.output is not None:
+            kept += "; nothing is written (--keep-start or keep_start=True writes them)"
+        warmup = "" if self.config.warmup else "warmup=0.1, "
+        logger.warning(
+            f"training did not improve the model: best valid P@1 {state.trained_best:.4f}, before "
+            f"training {state.start:.4f}. {kept}. What may help: a learning_rate below "
+            f"{self.config.learning_rate:g}, {warmup}a batch_size above {self.config.batch_size}, "
+            f"more steps"
+        )
 
 
 def make_trainer(

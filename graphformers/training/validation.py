@@ -1,7 +1,10 @@
 """Validation: ranks the validation questions by the model in its present state."""
 
+import math
 import time
+from collections.abc import Callable
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,9 +17,15 @@ from graphformers.evaluation.scores import VectorScores
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkQuestions, LinkSplit
 from graphformers.training.distributed import World
+from graphformers.training.stopping import InterruptedWork, StopSignal
+
+Found = TypeVar("Found")
 
 MEASURED = ("P@1", "NDCG", "MRR")
+# Encoding is timed with more and more nodes, until so many seconds are spent or all are timed.
+FIRST_TIMED_NODES = 32
 TIMED_NODES = 1000
+TIMED_SECONDS = 2.0
 
 
 class Validation:
@@ -28,6 +37,7 @@ class Validation:
         max_questions: Questions, at most; they are spread evenly over those of the split.
         tokens: The tokens of all texts.
         world: The processes; each encodes a part of the nodes.
+        stop: The signals that interrupt a validation; by default none do.
     """
 
     def __init__(
@@ -37,40 +47,105 @@ class Validation:
         max_questions: int,
         tokens: TokenCache,
         world: World,
+        stop: StopSignal | None = None,
     ) -> None:
-        count = len(split.valid)
-        chosen = np.linspace(0, count - 1, min(count, max_questions)).astype(np.int64)
-        self.questions = LinkQuestions(split.valid.pairs[chosen], split.valid.candidates[chosen])
-        self.nodes = question_nodes(self.questions)
         self.model = model
         self.world = world
-        self._graph = split.graph
+        self.stop = stop or StopSignal()
+        self._split = split
         self._tokens = tokens
         self._sampler = split.sampler(model.config.num_neighbors)
+        self._seconds_per_text: float | None = None
+        self.limit(max_questions)
+
+    def limit(self, max_questions: int) -> None:
+        """Chooses the questions anew, at most so many of those of the split."""
+        self.questions = evenly_spread(self._split.valid, max_questions)
+        self.nodes = question_nodes(self.questions)
 
     def measure(self) -> dict[str, float]:
-        """Computes P@1, NDCG and MRR; they are the same on every process."""
+        """Computes P@1, NDCG and MRR; they are the same on every process.
+
+        Raises:
+            InterruptedWork: A signal has arrived at any process.
+        """
         edges = equal_parts(len(self.nodes), self.world.size)
         sizes = [b - a for a, b in pairwise(edges)]
         own = self.nodes[edges[self.world.rank] : edges[self.world.rank + 1]]
-        vectors = torch.from_numpy(self._encode(own)).to(self.model.device)
+        encoded = self._interruptible(lambda: self._encode(own))
+        vectors = torch.from_numpy(encoded).to(self.model.device)
         gathered = self.world.gather(vectors, sizes).cpu().numpy()
         scores = VectorScores(gathered, self.nodes, cosine=self.model.is_cosine)
-        ranks = rank_listed(scores, self.questions)
+        ranks = self._interruptible(lambda: rank_listed(scores, self.questions))
         # Rounding may differ between machines, but all processes must decide alike.
         return self.world.share_json(
             {name: float(METRICS[name](ranks).mean()) for name in MEASURED}
         )
 
-    def estimate_seconds(self) -> float:
-        """The duration of `measure`, extrapolated from some of the nodes."""
-        some = self.nodes[:: max(1, len(self.nodes) // TIMED_NODES)]
-        started = time.perf_counter()
-        self._encode(some)
-        seconds = time.perf_counter() - started
-        return seconds * len(self.nodes) / len(some) / self.world.size
+    def estimate_seconds(self, questions: LinkQuestions | None = None) -> float:
+        """The duration of ranking questions, extrapolated from some of their nodes.
+
+        The estimate is the same on every process.
+
+        Args:
+            questions: The questions; by default those of the validation.
+        """
+        if self._seconds_per_text is None:
+            self._seconds_per_text = self.world.largest(self._time_texts())
+        nodes = self.nodes if questions is None else question_nodes(questions)
+        return self._num_texts(nodes) * self._seconds_per_text / self.world.size
+
+    def estimate_for(self, count: int) -> float:
+        """The estimated duration of a validation with so many of the questions."""
+        return self.estimate_seconds(evenly_spread(self.questions, count))
+
+    def _time_texts(self) -> float:
+        """The seconds of a text, from ever more nodes; the shortest of at least two times."""
+        # not timed, because the first call compiles kernels and fills caches
+        self._encode(self.nodes[:FIRST_TIMED_NODES])
+        # Other processes on the machine only slow it down.
+        shortest, spent, num_timed, count = math.inf, 0.0, 0, FIRST_TIMED_NODES
+        while num_timed < 2 or (spent < TIMED_SECONDS and count <= TIMED_NODES):
+            some = self.nodes[:: max(1, len(self.nodes) // count)]
+            started = time.perf_counter()
+            self._encode(some)
+            seconds = time.perf_counter() - started
+            shortest = min(shortest, seconds / self._num_texts(some))
+            spent += seconds
+            num_timed += 1
+            count *= 4
+        return shortest
+
+    def _num_texts(self, nodes: Array) -> int:
+        """The texts that are encoded for some nodes: their own, and those of their neighbours.
+
+        Neighbours that several nodes share are encoded once, so the number grows more slowly than
+        that of the nodes.
+        """
+        two_pass, neighborhood = self.model.two_pass(), self._sampler.sample(nodes)
+        is_joint = two_pass.packer.inputs.joint
+        neighbors = neighborhood.neighbors if is_joint else two_pass.needed(neighborhood)
+        return len(nodes) + len(neighbors)
 
     def _encode(self, nodes: Array) -> Array:
         return self.model.encode_nodes(
-            self._graph, nodes, sampler=self._sampler, tokens=self._tokens
+            self._split.graph, nodes, sampler=self._sampler, tokens=self._tokens
         )
+
+    def _interruptible(self, work: Callable[[], Found]) -> Found:
+        """Does work until a signal arrives; then raises on all processes."""
+        found: Found | None = None
+        with self.stop.interrupting():
+            self.stop.check()
+            found = work()
+        # Processes must agree before they exchange anything else.
+        if self.world.any(found is None) or found is None:
+            raise InterruptedWork
+        return found
+
+
+def evenly_spread(questions: LinkQuestions, count: int) -> LinkQuestions:
+    """So many of the questions, spread evenly; all if there are not more."""
+    total = len(questions)
+    chosen = np.linspace(0, total - 1, min(total, count)).astype(np.int64)
+    return LinkQuestions(questions.pairs[chosen], questions.candidates[chosen])

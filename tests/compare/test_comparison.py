@@ -13,7 +13,7 @@ import pytest
 
 from graphformers.cli import app
 from graphformers.compare import runs as runs_module
-from graphformers.compare.comparison import check_folder, compare
+from graphformers.compare.comparison import check_folder, compare, forecast_comparison
 from graphformers.compare.conditions import (
     NO_NEIGHBORS,
     OWN_NEIGHBORS,
@@ -23,6 +23,7 @@ from graphformers.compare.conditions import (
     sampler_of,
 )
 from graphformers.compare.figures import figures_of
+from graphformers.compare.forecast import Costs, PlannedRun, fit
 from graphformers.compare.report import metrics_table, search_table
 from graphformers.compare.results import Results
 from graphformers.compare.runs import Run, finish_run, rank_untrained
@@ -46,6 +47,7 @@ from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit, split_links
 from graphformers.training.checkpoint import RunFolder
 from graphformers.training.recipes import RECIPES, read_recipe
+from graphformers.training.settings import TrainConfig
 from tests.training.conftest import make_model, make_topics
 
 SETTINGS = {
@@ -111,10 +113,11 @@ def test_everybody_gets_the_same_budget(folder: Path, tmp_path: Path) -> None:
     assert epochs["max_steps"] == 2 * 3 * -(-len(settings.split.train) // 50)
     assert epochs["patience"] >= epochs["max_steps"]
     timed = ComparisonSettings(
-        settings.split, tmp_path, settings={"max_seconds": 9.0, "max_steps": 4, "patience": 1}
-    ).run_settings(variant("plm"), 1)
-    assert timed["max_steps"] is None
-    assert timed["patience"] > 1000
+        settings.split, tmp_path, settings={"minutes": 9.0, "max_steps": 4, "patience": 1}
+    )
+    assert timed.run_settings(variant("plm"), 1)["max_steps"] == 4
+    assert timed.run_settings(variant("plm"), 1)["minutes"] is None
+    assert timed.run_record(variant("plm"), 1)["minutes"] == 9.0
     own = ComparisonSettings(
         settings.split, tmp_path, settings={"learning_rate": 1e-3, "max.learning_rate": 2e-3}
     )
@@ -169,6 +172,101 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
         "settings without effect: gat.learning_rate; the compared methods are graphformers, plm"
         in caplog.text
     )
+
+
+def test_minutes_are_those_of_all_runs_and_are_divided_into_equal_steps(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    methods, output = ["plm", "max", "max.one-stage"], tmp_path / "report"
+    budget = {**SETTINGS, "max_steps": None, "epochs": 10**4, "minutes": 0.3}
+    settings = replace(make_settings(folder, output, seeds=(1, 2)), settings=budget)
+    found = compare(settings, methods=methods).results
+    (steps,) = {run.facts["steps"] for system in found.trained for run in system.runs}
+    assert steps > 1
+    assert f"0.3 minutes for 6 runs: {steps:,} steps each; validations rank 30 of 30" in caplog.text
+    record = json.loads((output / "runs" / "max-1.json").read_text())
+    assert record["minutes"] == 0.3
+    assert record["max_steps"] == steps
+    # interrupted before its last run, it goes on with the same steps
+    for place in (output / "runs").glob("max-2.*"):
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    again = compare(settings, methods=methods).results
+    assert f"{steps:,} steps each, as before" in caplog.text
+    assert again.find("max").runs[1].facts["steps"] == steps  # type: ignore[union-attr]
+    with pytest.raises(
+        GraphFormersError, match=r"made with minutes=0\.3, now minutes=0\.4 is given"
+    ):
+        other = replace(settings, settings={**budget, "minutes": 0.4})
+        finish_run(other, variant("max"), 1)
+    with pytest.raises(
+        GraphFormersError, match=r"minutes=0.001 given for the whole comparison, expected at least"
+    ):
+        forecast_comparison(
+            replace(settings, settings={**budget, "minutes": 0.001}), methods=["gat"]
+        )
+    with pytest.raises(GraphFormersError, match=r"minutes=-1\.0 given, expected more than 0"):
+        replace(settings, settings={**budget, "minutes": -1.0})
+
+
+def planned(method: str, step: float, per_question: float, **changes: Any) -> PlannedRun:
+    config = TrainConfig(max_steps=10_000, validate_start=False, **changes)
+    costs = Costs(3.0, step, (100, 500, 2000), (1.0, 5.0, 2000 * per_question), 2.0, 50)
+    return PlannedRun(variant(method), config, costs, 3)
+
+
+@pytest.mark.parametrize("per_question", [0.01, 0.1])
+@pytest.mark.parametrize("minutes", [10, 60, 1000])
+def test_planned_runs_fit_into_the_minutes(minutes: float, per_question: float) -> None:
+    runs = [planned("plm", 0.5, per_question), planned("max", 2.0, 0.01, two_stage=False)]
+    found = fit(runs, minutes, elapsed=30.0, seeds=2)
+    changed = [replace(run, config=replace(run.config, **found)) for run in runs]
+    seconds = 30 + 2 * sum(run.seconds for run in changed)
+    assert seconds <= 60 * minutes
+    assert 2 * sum(run.validating for run in changed) <= 6 * minutes + 1e-6
+    if found["max_steps"] < 10_000:
+        assert seconds > 0.8 * 60 * minutes
+    assert found["max_valid"] in (100, 500, 10_000) or minutes == 10
+
+
+def test_what_is_named_as_the_least_minutes_of_a_comparison_works() -> None:
+    runs = [planned("plm", 0.5, 0.01), planned("max", 2.0, 0.01)]
+    with pytest.raises(GraphFormersError, match=r"minutes=0\.5 given") as refused:
+        fit(runs, 0.5, elapsed=30.0, seeds=2)
+    least = float(str(refused.value).split("at least ")[1].split(":")[0])
+    assert fit(runs, least, elapsed=30.0, seeds=2)["max_steps"] >= 2
+
+
+def test_a_dry_run_of_a_comparison_writes_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", str(folder / "t.split"), "-o", str(tmp_path / "report"), "--dry-run"]
+    words += ["--from", str(folder / "backbone"), "--device", "cpu", "--method", "plm"]
+    words += ["--set", "max_steps=40", "--set", "batch_size=32", "--seeds", "1,2"]
+    app(words, standalone_mode=False)
+    shown = capsys.readouterr().out
+    header, row, *_ = shown.splitlines()
+    assert header.split("  ")[0] == "method"
+    assert header.split()[1:4] == ["a", "step", "steps"]
+    assert header.split()[4:] == ["training", "validating", "other", "time"]
+    assert row.startswith("PLM  ")
+    assert " in total, with 2 seeds" in shown
+    app([*words, "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"][0]["steps"] == 40
+    assert found["seconds"] == pytest.approx(2 * found["runs"][0]["seconds"])
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(GraphFormersError, match="--dry-run given with --table datasets"):
+        app([*words[:5], "--table", "datasets"], standalone_mode=False)
+
+
+def test_runs_that_made_a_model_worse_are_scored_and_say_so(folder: Path, tmp_path: Path) -> None:
+    settings = make_settings(folder, tmp_path / "report")
+    assert "improved" not in finish_run(settings, variant("plm"), 1).facts
+    ruined = {**SETTINGS, "learning_rate": 0.5, "validate_start": True, "max_steps": 2}
+    settings = replace(settings, folder=tmp_path / "ruined", settings=ruined)
+    run = finish_run(settings, variant("plm"), 1)
+    assert run.facts["improved"] is False
+    assert OWN_NEIGHBORS in run.ranks
 
 
 def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ def graphformers(config: ModelConfig, weights: Weights, texts: list[list[int]]) 
         following = []
         for who, text in enumerate(hidden):
             sees_graph = who == 0 or config.direction == "bidirectional"
+            if len(texts) == 1 and not config.isolated_graph_token:
+                sees_graph = False
             token = graph_attention(config, weights, name, states, who) if sees_graph else None
             following.append(transformer_layer(config, weights, layer, text, token))
         hidden = following

@@ -51,11 +51,18 @@ def assert_close_to(
 @pytest.mark.parametrize("position_bias", [True, False])
 @pytest.mark.parametrize("relative_buckets", [0, 8])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("isolated_graph_token", [True, False])
 def test_the_network_is_algorithm_1(
-    direction: str, share_gnn: bool, position_bias: bool, relative_buckets: int, pooling: str
+    direction: str,
+    share_gnn: bool,
+    position_bias: bool,
+    relative_buckets: int,
+    pooling: str,
+    isolated_graph_token: bool,
 ) -> None:
     model = make_model(
         pooling=pooling,
+        isolated_graph_token=isolated_graph_token,
         direction=direction,
         share_gnn=share_gnn,
         position_bias=position_bias,
@@ -66,6 +73,19 @@ def test_the_network_is_algorithm_1(
     neighbors = draw_neighbors(texts, 1)
     neighbors[0] = []
     assert_close_to(naive.graphformers, model, texts, neighbors)
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_without_a_graph_token_a_text_alone_is_encoded_as_by_its_backbone(direction: str) -> None:
+    model = make_model(isolated_graph_token=False, direction=direction)
+    backbone = make_model(method="plm")
+    weights = model.network.state_dict()
+    backbone.network.load_state_dict(
+        {name: weights[name] for name in backbone.network.state_dict()}
+    )
+    texts = make_texts(6)
+    assert np.allclose(model.encode(texts), backbone.encode(texts), atol=1e-6)
+    assert not np.allclose(model.encode(texts, [texts] * 6), backbone.encode(texts), atol=1e-2)
 
 
 @pytest.mark.parametrize("method", CASCADED)

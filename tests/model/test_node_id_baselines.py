@@ -181,7 +181,7 @@ def test_gradients_reach_every_parameter(method: str) -> None:
     batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
     network = network_of(model)
     vectors, added = (
-        network.vectors_and_bound(batch)
+        network.vectors_and_bound(batch, GRAPH.num_nodes // 2)
         if isinstance(network, TnveNetwork)
         else (network.vectors(batch), 0.0)
     )
@@ -314,7 +314,7 @@ def test_half_precision(method: str) -> None:
     batch = model.packer().pack(graph_tokens(GRAPH, model.tokenizer), np.arange(GRAPH.num_nodes))
     with torch.autocast("cpu", torch.bfloat16):
         vectors = (
-            network.vectors_and_bound(batch)[0]
+            network.vectors_and_bound(batch, GRAPH.num_nodes // 2)[0]
             if isinstance(network, TnveNetwork)
             else network.vectors(batch)
         )

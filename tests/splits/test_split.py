@@ -477,3 +477,23 @@ def test_a_hub_linked_to_almost_everything_gets_its_negatives() -> None:
     found = candidates.draw_candidates(graph, np.array([[0, 1]]), eligible, 19, 0, max_rounds=2)[0]
     assert len(set(found.tolist())) == 19
     assert set(found[1:].tolist()) <= set(range(281, 300))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 20), st.sampled_from([6, 21]))
+def test_questions_may_share_their_candidates(seed: int, count: int) -> None:
+    graph = make_graph(300, 700, seed)
+    split = split_links(graph, valid=60, test=30, candidates=count)
+    own = split.valid
+    pairs, shared = candidates.share_candidates(graph, own.pairs, own.candidates)
+    assert unordered(pairs) <= unordered(own.pairs)
+    assert len(pairs) >= 0.8 * len(own)
+    assert shared.shape == (len(pairs), count)
+    assert np.array_equal(shared[:, 0], pairs[:, 1])
+    assert len(np.unique(shared[:, 1:])) <= 2 * (count - 1)
+    assert set(shared[:, 1:].flatten().tolist()) <= set(own.candidates[:, 1:].flatten().tolist())
+    for (anchor, positive), row in zip(pairs.tolist(), shared.tolist(), strict=True):
+        assert len(set(row)) == count
+        for node in row[1:]:
+            assert node not in (anchor, *graph.neighbors_of(anchor))
+            assert graph.texts[node] != graph.texts[positive]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from graphformers.artifact import open_artifact
 from graphformers.cli import main
 from graphformers.splits.split import split_links
 from graphformers.training.checkpoint import VERSION
+from graphformers.training.validation import Validation
 from tests import forked
 from tests.training.conftest import make_model, make_topics
 
@@ -145,6 +147,103 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(
     ).read_bytes()
 
 
+@pytest.mark.parametrize("validated", ["the start", "an epoch"])
+def test_a_signal_interrupts_a_validation_which_is_repeated(place: Path, validated: str) -> None:
+    """Each validation takes seconds; the signal is answered within it."""
+    whole, output = (place / f"{name}-{validated[-5:]}.model" for name in ("whole", "slow"))
+    settings = ["--set", "validate_steps=6", "--set", "max_steps=12", "--set", "two_stage=false"]
+    assert train(place, whole, *settings).returncode == 0
+    words = words_of(place, output, *settings, "--set", "checkpoint_minutes=100")
+    number = 1 if validated == "the start" else 2
+    running = forked.Forked(slow_validation, str(place / validated), number, *words)
+    begun = place / validated
+    while running.poll() is None and not begun.exists():
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGINT, errors
+    steps = 6 * (number - 1)
+    assert "stopping …; a second Ctrl-C ends the run at once" in errors
+    assert f"stopped after step {steps}; the same command continues from there" in errors
+    assert step_of(Path(f"{output}.training")) == steps
+    again = train(place, output, *settings, "--set", "checkpoint_minutes=100")
+    assert again.returncode == 0, again.stderr
+    one, other = (folder / "model.safetensors" for folder in (output, whole))
+    assert one.read_bytes() == other.read_bytes()
+    runs = [
+        [
+            (entry["kind"], entry["step"], entry["P@1"])
+            for entry in map(
+                json.loads, (Path(f"{folder}.training") / "history.jsonl").read_text().splitlines()
+            )
+            if entry["kind"] != "step"
+        ]
+        for folder in (output, whole)
+    ]
+    assert runs[0] == runs[1]
+    assert [kind for kind, _, _ in runs[0]] == ["start", "validation", "validation"]
+
+
+def slow_validation(begun: str, number: int, *words: str) -> None:
+    """Trains by a command whose validation of this number does not end."""
+    encode, count = Validation._encode, 0
+
+    def endless(self: Validation, nodes: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number:
+            Path(begun).touch()
+            time.sleep(600)
+        return encode(self, nodes)
+
+    Validation._encode = endless  # type: ignore[method-assign]
+    forked.command(*words)
+
+
+def test_training_that_does_not_improve_a_model_has_an_exit_code_of_its_own(place: Path) -> None:
+    """A good model, and a learning rate that is far too high."""
+    good, output = place / "good.model", place / "ruined.model"
+    assert train(place, good, "--set", "epochs=4").returncode == 0
+    more = ["--from", str(good), "--set", "learning_rate=0.5", "--set", "max_steps=12"]
+    done = subprocess.run(
+        command(place, output, *more), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 3, done.stderr
+    assert "training did not improve the model: best valid P@1 0." in done.stderr
+    assert "What may help: a learning_rate below 0.5, warmup=0.1" in done.stderr
+    assert "not written: the starting weights, P@1 0." in done.stdout
+    assert not output.exists()
+    kept = train(place, output, *more, "--keep-start", "--json")
+    assert kept.returncode == 3, kept.stderr
+    assert not json.loads(kept.stdout)["improved"]
+    one, other = (folder / "model.safetensors" for folder in (output, good))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_minutes_are_continued_where_they_were_left(place: Path) -> None:
+    output = place / "minutes.model"
+    more = ["--minutes", "0.2", "--set", "epochs=500", "--set", "patience=500"]
+    stop_after(place, output, 3, *more)
+    before = state_of(Path(f"{output}.training"))
+    assert 0 < before["clock"] < 12
+    assert before["budget"]["questions"] == 30
+    done = train(place, output, *more, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert before["clock"] < found["total_seconds"] < 24
+    assert json.loads((output / "training.json").read_text())["valid"]["questions"] == 30
+    refused = train(place, output, "--force", "--minutes", "0.001")
+    assert refused.returncode == 1
+    assert "minutes=0.001 given, expected at least 0." in refused.stderr
+    assert not (Path(f"{output}.training") / "checkpoint").exists()
+
+
+def state_of(run: Path) -> dict[str, Any]:
+    """The state in the checkpoint."""
+    found: dict[str, Any] = json.loads((run / "checkpoint" / "manifest.json").read_text())
+    return found["summary"]
+
+
 def stop_after(place: Path, output: Path, steps: int, *more: str) -> None:
     running = forked.Forked(forked.command, *words_of(place, output, *more))
     while running.poll() is None and step_of(Path(f"{output}.training")) < steps:
@@ -215,6 +314,8 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
     ("more", "message"),
     [
         (["--set", "learning_rat=1"], "no setting 'learning_rat'; did you mean 'learning_rate'?"),
+        (["--set", "max_minutes=5"], "no setting 'max_minutes'; did you mean 'minutes'?"),
+        (["--minutes", "0"], "minutes=0.0 given, expected more than 0"),
         (["--set", "epochs=many"], "epochs='many' given, expected int"),
         (["--set", "batch_size=1"], "batch_size=1 given, expected at least 2"),
         (["--set", "batch_size"], "--set batch_size given, expected NAME=VALUE"),
@@ -223,8 +324,9 @@ def test_a_dry_run_writes_nothing(place: Path) -> None:
         (
             ["--config", "missing.toml"],
             "missing.toml: No such file or directory, expected a .toml file or a built-in "
-            "recipe: dblp, minilm",
+            "recipe; there are: dblp, minilm",
         ),
+        (["--config", "minlm"], "a built-in recipe; did you mean 'minilm'?"),
     ],
 )
 def test_mistakes_are_said(

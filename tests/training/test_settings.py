@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from graphformers.training.recipes import RECIPES, parse_settings, read_recipe
+from graphformers.training.recipes import RECIPES, Recipe, parse_settings, read_recipe
 from graphformers.training.settings import TrainConfig
 
 
@@ -35,3 +35,12 @@ def test_none_is_a_decay_of_one_method_as_well() -> None:
         "max.decay": "none",
         "max_steps": None,
     }
+
+
+def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
+    recipe = Recipe.load("minilm")
+    recipe.save(tmp_path / "own.toml")
+    assert Recipe.load(tmp_path / "own.toml") == recipe
+    assert recipe.train_config("max").learning_rate == 8e-4
+    assert recipe.train_config().learning_rate == 6e-4
+    assert recipe.model_settings()["num_neighbors"] == 20

@@ -2,12 +2,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from graphformers.batching.packing import PackedBatch
+from graphformers.batching.sampling import Neighborhood
 from graphformers.errors import GraphFormersError
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.node_id_baselines import TnveNetwork
@@ -15,6 +17,7 @@ from graphformers.training.batches import BatchKey, BatchMaker
 from graphformers.training.chunks import ChunkSize
 from graphformers.training.distributed import World
 from graphformers.training.loader import Loader
+from graphformers.training.queries import draw_queries
 from graphformers.training.settings import TrainConfig
 from graphformers.training.step import EncodedChunk, TrainStep
 from tests.training.conftest import make_model, make_split
@@ -63,6 +66,7 @@ def naive(
     symmetric: bool = False,
     mask_false_negatives: bool = True,
     logq_correction: bool = False,
+    text_query_weight: float = 0.0,
 ) -> tuple[float, Gradients]:
     """One pair at a time through the network, eq. 6 one score at a time, and autograd for the
     rest.
@@ -102,6 +106,27 @@ def naive(
     if symmetric:
         loss = (loss + one_way(keys, anchors, 1)) / 2
     loss = loss + added / len(pairs)
+    if text_query_weight:
+        nodes, ends = pairs[:, 0], np.concatenate([pairs[:, 0], pairs[:, 1]])
+        texts = draw_queries(maker.tokens, nodes, 10, maker.continues_word, 42, 0)
+        queries = []
+        for b in range(len(nodes)):
+            tokens = texts.tokens[texts.offsets[b] : texts.offsets[b + 1]]
+            alone = replace(texts, tokens=tokens, offsets=np.array([0, len(tokens)]))
+            none = Neighborhood(np.array([0]), np.array([0, 0]), np.array([], dtype=np.int64))
+            queries.append(model.network(maker.packer.pack_neighborhoods(alone, none))[0])
+        losses = []
+        for b, query in enumerate(queries):
+            own = F.normalize(query, dim=-1) if model.config.similarity == "cosine" else query
+            vectors = torch.cat([anchors, keys])
+            kept = [own @ vectors[b] / 0.7]
+            kept += [
+                own @ other / 0.7
+                for other, node in zip(vectors, ends, strict=True)
+                if node != nodes[b]
+            ]
+            losses.append(torch.logsumexp(torch.stack(kept), 0) - kept[0])
+        loss = loss + text_query_weight * torch.stack(losses).mean()
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach()), gradients(model)
 
@@ -144,6 +169,25 @@ def test_a_step_is_the_naive_one(method: str) -> None:
     expected = naive(model)
     assert_close(run(model), expected)
     assert_close(run(model, chunk_size=7), expected)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("isolated_graph_token", [True, False])
+def test_a_step_with_text_queries_is_the_naive_one(
+    similarity: str, isolated_graph_token: bool
+) -> None:
+    model = make_model(similarity=similarity, isolated_graph_token=isolated_graph_token)
+    expected = naive(model, text_query_weight=0.5)
+    assert_close(run(model, text_query_weight=0.5), expected)
+    assert_close(run(model, chunk_size=7, text_query_weight=0.5), expected)
+
+
+@pytest.mark.parametrize("method", ["plm", "max", "tnve", "iftn"])
+def test_other_methods_learn_from_text_queries(method: str) -> None:
+    model = node_id_model(method) if method in ("tnve", "iftn") else make_model(method=method)
+    expected = naive(model, text_query_weight=2.0)
+    assert_close(run(model, text_query_weight=2.0), expected)
+    assert_close(run(model, chunk_size=7, text_query_weight=2.0), expected)
 
 
 @pytest.mark.parametrize("method", ["tnve", "iftn"])

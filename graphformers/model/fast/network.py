@@ -24,7 +24,7 @@ from graphformers.model.fast.layers import (
     fused_linear,
     run_layer,
 )
-from graphformers.model.layers import mask_graph_tokens
+from graphformers.model.layers import mask_graph_tokens, mask_isolated
 from graphformers.model.network import (
     BidirectionalNetwork,
     GraphAttention,
@@ -129,7 +129,10 @@ class AttentionMasks(nn.Module):
         num_center_slots = len(center_tokens_RW) * nodes.num_slots
         behind_M = nodes.slot_N[num_centers:] - num_center_slots + center_tokens_RW.numel()
         line_N = torch.cat([nodes.cls_N[:num_centers], behind_M])
-        return Masks(index.groups(), tokens, mask_graph_tokens(tokens, nodes), graph, line_N)
+        first = mask_graph_tokens(tokens, nodes)
+        if not text.config.isolated_graph_token:
+            tokens = mask_isolated(tokens, nodes, index.exists_BK)
+        return Masks(index.groups(), tokens, first, graph, line_N)
 
 
 class GraphStep(nn.Module):
