@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from graphformers.compare.conditions import NO_NEIGHBORS, OWN_NEIGHBORS, SHUFFLED_NEIGHBORS
+from graphformers.compare.conditions import (
+    NO_NEIGHBORS,
+    OWN_NEIGHBORS,
+    SHUFFLED_NEIGHBORS,
+    TEXT_SEARCH,
+)
 from graphformers.compare.results import Results, System
 from graphformers.evaluation.metrics import PRIMARY
 from graphformers.evaluation.significance import Score
+from graphformers.evaluation.text_search import SEARCH_METRIC
 
 # a figure in plotly's format: traces under "data", axes under "layout"
 Plot = Mapping[str, object]
@@ -36,8 +42,9 @@ class Figure:
 def figures_of(results: Results) -> dict[str, Figure]:
     """The figures of a report, by their ids in the page.
 
-    Figures without data are left out: conditions without a method that reads neighbours, training
-    curves without validations, costs measured on different devices, groups with a single slice.
+    Figures without data are left out: links and search without queries, conditions without a method
+    that reads neighbours, training curves without validations, costs measured on different devices,
+    groups with a single slice.
     """
     test = results.split.test
     found = {
@@ -48,6 +55,16 @@ def figures_of(results: Results) -> dict[str, Figure]:
             overall_plot(results),
         )
     }
+    if any(each.can_search for each in results.systems):
+        found["axes"] = Figure(
+            "Links and search by words",
+            f"{PRIMARY} of link prediction, and {SEARCH_METRIC} of search by words: finding a node "
+            f"by half of the words of its text. Lines are 95 % intervals, crosses are systems "
+            f"without training. Systems above the untrained backbone gained at search by words, "
+            f"those to the right of it at links. The dotted line is a system that cannot predict "
+            f"links.",
+            axes_plot(results),
+        )
     readers = [each for each in results.trained if {OWN_NEIGHBORS, NO_NEIGHBORS} <= set(each.ranks)]
     if readers:
         found["conditions"] = Figure(
@@ -114,6 +131,53 @@ def overall_plot(results: Results) -> Plot:
         "height": 60 + 34 * len(systems),
     }
     return {"data": [bars, dots], "layout": layout}
+
+
+def axes_plot(results: Results) -> Plot:
+    """A point for each system with both scores, a horizontal line for one that only searches."""
+    shown = [each for each in results.systems if each.can_search]
+    data = []
+    for number, each in enumerate(shown):
+        links, search = each.score(), each.score(SEARCH_METRIC, TEXT_SEARCH)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": escape(each.title),
+                "x": [links.value],
+                "y": [search.value],
+                "error_x": _intervals([links]),
+                "error_y": _intervals([search]),
+                "marker": {
+                    "size": 12,
+                    "color": COLORS[number % len(COLORS)],
+                    "symbol": "circle" if each.runs else "x",
+                },
+                "hovertemplate": (
+                    f"{PRIMARY} of links %{{x:.4f}}, {SEARCH_METRIC} of search %{{y:.4f}}"
+                ),
+            }
+        )
+    lines = [
+        {
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": each.mean(SEARCH_METRIC, TEXT_SEARCH),
+            "y1": each.mean(SEARCH_METRIC, TEXT_SEARCH),
+            "line": {"dash": "dot", "color": COLORS[6]},
+            "label": {"text": escape(each.title), "textposition": "end"},
+        }
+        for each in results.search_only
+    ]
+    layout = {
+        "xaxis": {"title": {"text": f"{PRIMARY} of link prediction"}},
+        "yaxis": {"title": {"text": f"{SEARCH_METRIC} of search by words"}},
+        "shapes": lines,
+        "height": 480,
+    }
+    return {"data": data, "layout": layout}
 
 
 def condition_plot(systems: Sequence[System]) -> Plot:

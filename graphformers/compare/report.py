@@ -8,10 +8,12 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 
+from graphformers.compare.conditions import TEXT_SEARCH
 from graphformers.compare.figures import figures_of
-from graphformers.compare.results import Results, difference
+from graphformers.compare.results import Results, difference, search_difference
 from graphformers.errors import MissingExtraError
 from graphformers.evaluation.metrics import METRICS, PRIMARY
+from graphformers.evaluation.text_search import CANDIDATES, SEARCH_METRIC, SEARCH_METRICS
 from graphformers.table import Table
 
 
@@ -47,6 +49,8 @@ def render_report(
         content = f'<p>{html.escape(figure.caption)}</p><div class="figure" id="{name}"></div>'
         sections.append(_section(figure.heading, content))
     sections.append(_table_section(metrics_table(results)))
+    if results.searchers:
+        sections.append(_table_section(search_table(results)))
     sections += [_table_section(table) for table in tables]
     rows = [(name, str(value)) for name, value in details.items()]
     sections.append(_table_section(Table(["", ""], rows, "Settings")))
@@ -71,6 +75,25 @@ def metrics_table(results: Results) -> Table:
         rows.append(cells)
     last = "" if best is None else f"{PRIMARY} of {best.title} minus this"
     return Table(["", *METRICS, last], rows, "All metrics")
+
+
+def search_table(results: Results) -> Table:
+    """Search by words of every system, and the difference to the untrained backbone."""
+    systems = sorted(results.searchers, key=lambda each: -each.mean(SEARCH_METRIC, TEXT_SEARCH))
+    backbone = next((each for each in systems if each is results.backbone), None)
+    rows = []
+    for each in systems:
+        cells = [str(each.score(metric, TEXT_SEARCH)) for metric in SEARCH_METRICS]
+        if backbone is None or each is backbone:
+            cells.append("")
+        else:
+            cells.append(str(search_difference(each, backbone)))
+        rows.append([each.title, *cells])
+    last = "" if backbone is None else f"{SEARCH_METRIC} minus that of {backbone.title}"
+    count = len(systems[0].ranks[TEXT_SEARCH][0])
+    candidates = min(results.split.graph.num_nodes, CANDIDATES)
+    title = f"Search by words: {count:,} queries among {candidates:,} nodes"
+    return Table(["", *SEARCH_METRICS, last], rows, title)
 
 
 def _table_section(table: Table) -> str:

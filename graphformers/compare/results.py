@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH
-from graphformers.compare.runs import Run
+from graphformers.compare.runs import UNTRAINED, Run
 from graphformers.compare.variants import Variant
 from graphformers.data.arrays import Array
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
@@ -205,6 +205,11 @@ class Results:
         """Whether all runs were timed on the same kind of device."""
         # None for runs that were not scored with their own neighbours.
         return len({run.facts.get("device") for each in self.trained for run in each.runs}) <= 1
+
+    @property
+    def backbone(self) -> System | None:
+        """The untrained backbone; None if it was not evaluated."""
+        return next((each for each in self.untrained if each.title.endswith(UNTRAINED)), None)
 
     def find(self, name: str) -> System | None:
         """The trained variant with a name; None if there is none."""

@@ -11,7 +11,6 @@ from enum import Enum
 
 from graphformers.compare.conditions import NO_NEIGHBORS, SHUFFLED_NEIGHBORS, TEXT_SEARCH
 from graphformers.compare.results import Results, System, difference, search_difference
-from graphformers.compare.runs import UNTRAINED
 from graphformers.evaluation.metrics import PRIMARY
 from graphformers.evaluation.significance import Difference
 from graphformers.evaluation.text_search import SEARCH_METRIC
@@ -133,7 +132,7 @@ def decide(results: Results) -> Decision:
     """
     trained, best = results.trained, results.best()
     reader, text = results.best_reader(), results.text_only()
-    backbone = next((each for each in results.untrained if each.title.endswith(UNTRAINED)), None)
+    backbone = results.backbone
     learning = _learning(trained, backbone)
     effects = [
         Effect(best, each, difference(best, each))

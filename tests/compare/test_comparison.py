@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from graphformers.cli import app
@@ -17,22 +18,30 @@ from graphformers.compare.conditions import (
     NO_NEIGHBORS,
     OWN_NEIGHBORS,
     SHUFFLED_NEIGHBORS,
+    TEXT_SEARCH,
     ShuffledSampler,
     sampler_of,
 )
+from graphformers.compare.figures import figures_of
 from graphformers.compare.forecast import Costs, PlannedRun, fit
-from graphformers.compare.report import metrics_table
+from graphformers.compare.report import metrics_table, search_table
 from graphformers.compare.results import Results
 from graphformers.compare.runs import Run, finish_run, rank_untrained
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.tables import ablation_table, neighbor_table, overall_table, system_table
 from graphformers.compare.variants import variant, variants_of
-from graphformers.compare.verdict import verdict
+from graphformers.compare.verdict import Change, Decision, Learning, decide, verdict
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.baselines import sentence_vectors
 from graphformers.evaluation.metrics import METRICS, Ranks, hits_at, register_metric
 from graphformers.evaluation.ranking import evaluate, question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
+from graphformers.evaluation.text_search import (
+    backbone_search,
+    known_item_queries,
+    text_search,
+    word_search,
+)
 from graphformers.files import held
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit, split_links
@@ -136,6 +145,15 @@ def test_a_comparison_ends_with_a_report_and_is_not_done_twice(
         for line in told["verdict"]
     )
     assert "Plotly.react" in (tmp_path / "report" / "report.html").read_text()
+    _, compared = found.tables
+    assert compared.header == ["", "P@1", "NDCG", "MRR", "search MRR", "steps"]
+    rows = {row[0]: list(row) for row in compared.rows}
+    value = told["trained"]["plm"][TEXT_SEARCH]["MRR"]["value"]
+    assert rows["PLM"][4].startswith(f"{value:.4f} ± ")
+    assert rows["degree alone"][4] == ""
+    assert rows["BM25"][1:4] == ["", "", ""]
+    assert float(rows["BM25"][4]) > 0
+    assert told["search only"]["BM25"][TEXT_SEARCH]["MRR"]["value"] > 0
 
     monkeypatch.setattr(runs_module, "make_trainer", None)  # nobody trains again
     monkeypatch.setattr(runs_module, "score_model", None)
@@ -289,6 +307,65 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
         simple["backbone, untrained"].better.tolist()
         == rank_listed(plain, settings.split.test).better.tolist()
     )
+
+
+def test_search_by_words_is_that_of_evaluations(folder: Path, tmp_path: Path) -> None:
+    """For every system, also if the vectors of nodes are computed again."""
+    settings = make_settings(folder, tmp_path / "report")
+    found = compare(settings, methods=["plm", "max"]).results
+    graph = settings.split.graph
+    queries = known_item_queries(graph)
+    expected = {
+        "backbone, untrained": backbone_search(settings.source, graph, queries, 10, "cpu"),
+        **word_search(graph, queries),
+    }
+    for name in ("plm", "max"):
+        model = GraphFormers.from_pretrained(settings.model_folder(variant(name), 42), device="cpu")
+        expected[found.find(name).title] = text_search(model, settings.split, queries)  # type: ignore[union-attr]
+    ranks = {each.title: each.ranks[TEXT_SEARCH][0] for each in found.searchers}
+    assert ranks.keys() == expected.keys()
+    for title, each in expected.items():
+        # other batches round differently
+        assert np.abs(ranks[title].better - each.better).max() <= 2, title
+        assert len(each) == len(queries)
+    shown = search_table(found)
+    assert len(shown.rows) == 5
+    assert shown.title == f"Search by words: {len(queries):,} queries among {graph.num_nodes} nodes"
+
+
+def test_scores_of_an_older_format_are_computed_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(folder, tmp_path / "report")
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_module, "VERSION", 1)
+        found = compare(settings, methods=["plm"]).results.to_dict()
+    scores = [settings.folder / "runs" / f"{name}.scores" for name in ("plm-42", "untrained")]
+    for each in scores:
+        with pytest.raises(ArtifactError, match="scores of format 1, this version reads format 2"):
+            runs_module.load_ranks(each)
+    again = compare(settings, methods=["plm"]).results.to_dict()
+    for each in scores:
+        runs_module.load_ranks(each)
+    # everything but the speed
+    assert again["untrained"] == found["untrained"]
+    assert again["slices"] == found["slices"]
+
+
+def test_a_graph_of_short_texts_is_compared_without_search(tmp_path: Path) -> None:
+    topics = make_topics()
+    texts = [" ".join(text.split()[:3]) for text in topics.texts.to_pylist()]
+    nodes = topics.nodes.set_column(
+        topics.nodes.column_names.index("text"), "text", pa.array(texts, topics.texts.type)
+    )
+    graph = replace(topics, nodes=nodes).save(tmp_path / "t.graph")
+    split_links(graph, valid=30, test=30, candidates=20).save(tmp_path / "t.split")
+    write_backbone(tmp_path / "backbone")
+    found = compare(make_settings(tmp_path, tmp_path / "report"), methods=["plm"])
+    assert not found.results.searchers
+    assert "axes" not in figures_of(found.results)
+    assert found.tables[-1].header == ["", "P@1", "NDCG", "MRR", "steps"]
+    assert not any("earch by words" in line for line in found.verdict)
 
 
 def test_who_is_read_under_a_condition(folder: Path) -> None:
@@ -674,7 +751,7 @@ def fake_run(
         "nodes_per_second": 10.0,
     }
     ranks = {
-        condition: ranks_of(values)
+        condition: (found_by if condition == TEXT_SEARCH else ranks_of)(values)
         for condition, values in {OWN_NEIGHBORS: asked, **(others or {})}.items()
     }
     return Run(variant(name), seed, ranks, facts | {"history": []} | told)
@@ -682,6 +759,12 @@ def fake_run(
 
 def ranks_of(values: list[float]) -> Ranks:
     return Ranks((np.array(values) < 1).astype(np.int64), np.zeros(len(values), dtype=np.int64))
+
+
+def found_by(values: list[float]) -> Ranks:
+    """Ranks of queries whose MRR is the share of the found ones: others are found nowhere near."""
+    ranks = ranks_of(values)
+    return Ranks(9999 * ranks.better, ranks.tied)
 
 
 def test_the_verdict_says_what_the_numbers_say(folder: Path) -> None:
@@ -722,6 +805,121 @@ def test_the_verdict_on_models_that_are_worse_than_where_they_began(folder: Path
         )
     assert not words_of(folder, *runs, **{"degree alone": share(0.5)})[0].startswith(
         "Every method is worse"
+    )
+
+
+def searched(asked: list[float], search: list[float]) -> dict[str, Ranks]:
+    """A system without training that answers these links and these queries."""
+    return {OWN_NEIGHBORS: ranks_of(asked), TEXT_SEARCH: found_by(search)}
+
+
+def decision_of(
+    folder: Path,
+    learned: dict[str, tuple[float, float]],
+    start: tuple[float, float] = (0.5, 0.5),
+) -> tuple[Decision, list[str]]:
+    """What is decided on methods with these shares of answered links and found queries."""
+    runs = [
+        fake_run(name, share(links), {TEXT_SEARCH: share(search, 2000)})
+        for name, (links, search) in learned.items()
+    ]
+    simple = {
+        "minilm, untrained": searched(share(start[0]), share(start[1], 2000)),
+        "BM25": {TEXT_SEARCH: found_by(share(0.9, 2000))},
+    }
+    results = Results.from_runs(LinkSplit.load(folder / "t.split"), runs, simple)
+    return decide(results), verdict(results)
+
+
+@pytest.mark.parametrize(
+    ("links", "learning", "words"),
+    [
+        ((0.3, 0.2), Learning.WORSE, "Every method is worse than the untrained backbone"),
+        ((0.5, 0.2), Learning.NOTHING, "No method is significantly better than the untrained"),
+        ((0.51, 0.505), Learning.NOTHING, "No method is significantly better than the untrained"),
+    ],
+)
+def test_nothing_is_recommended_if_nothing_was_learned(
+    folder: Path, links: tuple[float, float], learning: Learning, words: str
+) -> None:
+    """Also if the variants differ from each other."""
+    draw = np.random.default_rng(0)
+    runs = [
+        fake_run(name, draw.permutation(share(value)).tolist())
+        for name, value in zip(("graphformers", "plm"), links, strict=True)
+    ]
+    simple = {"minilm, untrained": {OWN_NEIGHBORS: ranks_of(share(0.5))}}
+    results = Results.from_runs(LinkSplit.load(folder / "t.split"), runs, simple)
+    decision, lines = decide(results), verdict(results)
+    assert decision.learning is learning
+    assert decision.recommended is None
+    assert lines[0].startswith(words)
+    assert "No method is recommended." in lines[0]
+    assert not any(line.startswith(("Choose ", "Of the trained", "The valid")) for line in lines)
+
+
+def test_a_method_is_recommended_if_it_learned(folder: Path) -> None:
+    decision, lines = decision_of(folder, {"graphformers": (0.7, 0.5), "plm": (0.4, 0.5)})
+    assert decision.learning is Learning.LEARNED
+    assert decision.recommended is decision.best
+    assert not any("No method" in line for line in lines)
+    assert any(line.startswith("Choose GraphFormers: ") for line in lines)
+
+
+def test_what_an_untrained_system_beats_is_not_recommended(folder: Path) -> None:
+    """The sentences do not contradict each other: choose a method, use another instead."""
+    runs = [fake_run("graphformers", share(0.6)), fake_run("plm", share(0.5))]
+    simple = {"minilm, untrained": share(0.2), "degree alone": share(0.8)}
+    lines = words_of(folder, *runs, **simple)
+    assert not any(line.startswith("Choose ") for line in lines)
+    assert any(
+        line.startswith("Of the trained methods, GraphFormers is the best") for line in lines
+    )
+    assert any(
+        "degree alone is better than GraphFormers" in line and "use it instead" in line
+        for line in lines
+    )
+
+
+def test_the_verdict_says_what_training_did_to_search(folder: Path) -> None:
+    def about_search(learned: dict[str, tuple[float, float]]) -> tuple[Decision, list[str]]:
+        decision, lines = decision_of(folder, learned, start=(0.5, 0.586))
+        return decision, [line for line in lines if "earch by words" in line]
+
+    decision, lines = about_search({"plm": (0.6, 0.45), "graphformers": (0.7, 0.396)})
+    assert [each.change for each in decision.search] == [Change.WORSE] * 2
+    (line,) = lines
+    assert line.startswith(
+        "Search by words became worse by training: MRR 0.586 untrained, 0.396 with GraphFormers "
+        "(-0.1900 ["
+    ), line
+    assert line.endswith("p < 0.001), 0.450 with PLM, 0.900 with BM25.")
+
+    decision, lines = about_search({"plm": (0.6, 0.586), "graphformers": (0.7, 0.65)})
+    assert [each.change for each in decision.search] == [Change.BETTER, Change.SAME]
+    assert lines[0].startswith(
+        "Search by words became better by training: MRR 0.586 untrained, 0.650 with GraphFormers ("
+    )
+    assert lines[1].startswith(
+        "Training did not cost search by words: MRR 0.586 untrained, 0.586 with PLM ("
+    )
+    assert len(lines) == 2
+
+
+def test_a_change_of_search_that_is_not_significant_is_left_open(folder: Path) -> None:
+    """A wide interval does not show that training cost nothing."""
+    draw = np.random.default_rng(0)
+    start, after = (draw.permutation(share(value, 200)).tolist() for value in (0.58, 0.56))
+    results = Results.from_runs(
+        LinkSplit.load(folder / "t.split"),
+        [fake_run("plm", share(0.6), {TEXT_SEARCH: after})],
+        {"minilm, untrained": searched(share(0.5), start)},
+    )
+    (effect,) = decide(results).search
+    assert effect.change is Change.OPEN
+    assert any(
+        line.startswith("No significant change of search by words by training; whether it costs")
+        for line in verdict(results)
     )
 
 

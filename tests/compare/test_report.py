@@ -33,12 +33,18 @@ def test_the_report_opens_without_a_network(report: Path, width: int, dark: bool
         found.page.wait_for_selector("body[data-drawn=yes]")
         found.screenshot(f"report_{width}")
         figures = found.page.locator(".figure")
-        # overall, conditions, curves, cost, and a group of slices at least
-        assert figures.count() >= 5
+        # overall, both axes, conditions, curves, cost, and a group of slices at least
+        assert figures.count() >= 6
         assert found.page.locator(".figure .main-svg").count() >= figures.count()
         assert "Conclusions" in found.page.inner_text("body")
         bars = found.page.locator("#overall .bars .point").count()
         assert bars == 4 + 6  # trained and untrained systems
+        # four trained systems, TF-IDF and the untrained backbone; BM25 is a line
+        assert found.page.locator("#axes .scatterlayer .point").count() == 6
+        text = found.page.text_content("#axes") or ""
+        for words in ("P@1 of link prediction", "MRR of search by words", "BM25"):
+            assert words in text
+        assert "Search by words: " in found.page.inner_text("body")
         overflow = found.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
