@@ -75,7 +75,7 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
     """Measures a few batches; nothing is written, not even the graph's tokens.
 
     Raises:
-        GraphFormersError: If the GPU's memory is too small for one node at a time.
+        GraphFormersError: If the memory is too small for one node at a time.
     """
     plan = Plan.of(model, graph, settings)
     tried = np.unique(
@@ -123,8 +123,7 @@ def _seconds_per_node(
             return _seconds_of_batch(model, plan, tokens, drawn.slice(part)) / count, count
         if count == 1:
             raise GraphFormersError(
-                "the GPU's memory is too small even for one node at a time, or "
-                "other processes use it"
+                "the memory is too small even for one node at a time, or other processes use it"
             )
         torch.cuda.empty_cache()
         part = slice(part.start, part.start + count // 2)

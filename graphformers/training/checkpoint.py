@@ -99,6 +99,7 @@ class TrainState:
         stage_best: The best validation P@1 of the stage.
         stale_validations: Validations since then.
         recent: The steps since the last validation.
+        chunk_size: Pairs computed at a time, at most; None for whole batches.
     """
 
     stage: int = 0
@@ -116,6 +117,7 @@ class TrainState:
     stage_best: float = -1.0
     stale_validations: int = 0
     recent: RecentSteps = field(default_factory=RecentSteps)
+    chunk_size: int | None = None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainState":
