@@ -25,7 +25,9 @@ def train_command(
     set: list[str] | None = SET,
     device: str | None = DEVICE,
     dry_run: bool = option(
-        False, "--dry-run", "Try a few steps and estimate time and memory; nothing is written."
+        False,
+        "--dry-run",
+        "Estimate memory, then try a few steps and estimate time; nothing is written.",
     ),
     force: bool = FORCE,
     as_json: bool = AS_JSON,

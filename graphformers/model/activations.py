@@ -91,7 +91,8 @@ def transformer_numbers(config: "ModelConfig", inputs: NetworkInputs, size: Batc
     if config.attention_dropout:
         # No attention kernel drops weights on a CPU: they are written out.
         in_layer += 3 * config.num_heads * size.row_width
-    mask = size.row_width * (config.num_heads if config.relative_buckets else 1)
+    # with relative positions a mask for each head, made of distances and biases
+    mask = size.row_width * (2 * config.num_heads if config.relative_buckets else 1)
     if config.pooling == "mean":
         mask += size.row_nodes
     layer_slots = layers * size.slots

@@ -379,7 +379,7 @@ class GraphFormers(nn.Module):
         """Consecutive centres whose neighbours' states fit into memory, as many as possible."""
         dtype, num_states = self.compute.dtype, two_pass.packer.inputs.num_states
         node_bytes = max(num_states * self.config.hidden_size * dtype.itemsize, 1)
-        most_nodes = work_bytes(self.device) // node_bytes
+        most_nodes = two_pass.limits.states or work_bytes(self.device) // node_bytes
         parts, waiting = [], [slice(0, len(neighborhood))]
         while waiting:
             part = waiting.pop()

@@ -192,9 +192,9 @@ class NodeIdNetwork(TextNetwork):
         return words
 
     def activations(self, size: BatchSize) -> int:
-        # words before and after their norm, windows, and four states after the convolution; then
+        # words before and after their norm, windows, and states after the convolution; then
         # the gradients of the windows
-        in_slot = (7 + 3 * self.settings.width) * self.config.hidden_size + 3 * size.row_nodes
+        in_slot = (5 + 2 * self.settings.width) * self.config.hidden_size + 3 * size.row_nodes
         return size.slots * in_slot + 4 * size.nodes * self.config.hidden_size
 
     def add_nodes(self, id_hashes: Array, seed: int) -> None:
