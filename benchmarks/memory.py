@@ -86,6 +86,7 @@ def main() -> None:
         "--commands", nargs="+", default=["dry-run", "train", "compare", "embed", "encode"]
     )
     parser.add_argument("--set", nargs="+", default=[], help="more settings of train and compare")
+    parser.add_argument("--max-tokens", type=int, default=32, help="of embed and encode")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     settings = [word for each in (*SHORT, *arguments.set) for word in ("--set", each)]
@@ -98,7 +99,7 @@ def main() -> None:
             split, model = folder / "papers.split", folder / "papers.model"
             split_links(graph).save(split)
             # embed and encode take as much whether the model is trained or not.
-            kind = {"pooling": "mean", "num_neighbors": 20, "device": "cpu"}
+            kind = {"pooling": "mean", "num_neighbors": 20, "max_tokens": arguments.max_tokens}
             GraphFormers.from_backbone(arguments.source, **kind).save_pretrained(model)
             train = [
                 *program,
