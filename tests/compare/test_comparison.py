@@ -259,7 +259,9 @@ def test_a_dry_run_of_a_comparison_writes_nothing(
         app([*words[:5], "--table", "datasets"], standalone_mode=False)
 
 
-def test_runs_that_did_not_improve_a_model_are_scored_and_say_so(folder: Path, tmp_path: Path) -> None:
+def test_runs_that_did_not_improve_a_model_are_scored_and_say_so(
+    folder: Path, tmp_path: Path
+) -> None:
     settings = make_settings(folder, tmp_path / "report")
     assert "improved" not in finish_run(settings, variant("plm"), 1).facts
     # So small a rate changes no weight.
