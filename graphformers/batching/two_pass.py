@@ -52,6 +52,11 @@ class BatchLimits(Settings):
     one_pass_neighbors: int = setting(
         63, "Neighbours of a centre up to which a GPU encodes them in the same pass.", at_least=0
     )
+    states: int | None = setting(
+        None,
+        "Neighbours whose states an encoding in memory keeps; by default as many as fit.",
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ def train_command(
     ),
     device: str | None = DEVICE,
     dry_run: bool = option(
-        False, "--dry-run", "Try a few steps and estimate time and memory; nothing is written."
+        False,
+        "--dry-run",
+        "Estimate memory, then try a few steps and estimate time; nothing is written.",
     ),
     force: bool = FORCE,
     keep_start: bool = option(

@@ -280,7 +280,7 @@ class _Actors:
         if pieces > self._pieces:
             self._pieces = pieces
             logger.info(
-                f"out of GPU memory at a worker: batches are computed in {pieces} pieces, which "
+                f"out of memory at a worker: batches are computed in {pieces} pieces, which "
                 f"takes longer"
             )
         return True

@@ -13,7 +13,7 @@ from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.batching.two_pass import CenterBatch
 from graphformers.data.arrays import Array
 from graphformers.data.graph import TextGraph
-from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, check_memory, stay_in_memory
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.memory import SuppressOutOfMemory
@@ -40,6 +40,7 @@ class EmbeddingForecast(Result):
         vectors_gb: Size of the vectors.
         states_gb: Size of the layer states.
         states: What becomes of the states: kept, in memory alone, dropped at the end, or none.
+        memory_gb: Memory besides the weights, at most.
     """
 
     method: str
@@ -53,6 +54,7 @@ class EmbeddingForecast(Result):
     vectors_gb: float
     states_gb: float
     states: str
+    memory_gb: float
 
     def to_dict(self) -> dict[str, object]:
         """All fields, for JSON."""
@@ -66,6 +68,7 @@ class EmbeddingForecast(Result):
             "method": f"{self.method}, {self.neighbors} neighbours, on {self.device}",
             "nodes": f"{self.nodes:,} in {self.shards:,} shards",
             "time": f"{clock(self.seconds)}, measured on {self.nodes_tried:,} nodes",
+            "memory": f"{amount(1e9 * self.memory_gb, 'B')} besides the weights, at most",
             "disk": f"{vectors} of vectors, {kept}",
         }
         return Table((), list(rows.items()))
@@ -75,14 +78,15 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
     """Measures a few batches; nothing is written, not even the graph's tokens.
 
     Raises:
-        GraphFormersError: If the GPU's memory is too small for one node at a time.
+        GraphFormersError: If the memory is too small.
     """
     plan = Plan.of(model, graph, settings)
+    in_memory = stay_in_memory(plan, settings, model.device)
+    check_memory(plan, model.device, in_memory=in_memory)
     tried = np.unique(
         np.linspace(0, graph.num_nodes - 1, min(TRIED_NODES, graph.num_nodes)).astype(np.int64)
     )
     seconds, count = _seconds_per_node(model, graph, plan, tried)
-    in_memory = stay_in_memory(plan, settings, model.device)
     states = "none"
     if plan.num_states:
         dropped = "in memory alone" if in_memory else "dropped at the end"
@@ -99,6 +103,7 @@ def forecast(model: GraphFormers, graph: TextGraph, settings: EmbedSettings) -> 
         vectors_gb=plan.bytes_of_vectors() / 1e9,
         states_gb=plan.bytes_of_states() / 1e9,
         states=states,
+        memory_gb=plan.bytes_of_work(in_memory=in_memory) / 1e9,
     )
 
 
@@ -123,8 +128,7 @@ def _seconds_per_node(
             return _seconds_of_batch(model, plan, tokens, drawn.slice(part)) / count, count
         if count == 1:
             raise GraphFormersError(
-                "the GPU's memory is too small even for one node at a time, or "
-                "other processes use it"
+                "the memory is too small even for one node at a time, or other processes use it"
             )
         torch.cuda.empty_cache()
         part = slice(part.start, part.start + count // 2)

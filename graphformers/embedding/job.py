@@ -34,7 +34,7 @@ from graphformers.artifact import (
 from graphformers.batching.tokens import TokenCache, graph_tokens, truncation_warning
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.embedding.phases import Phases
-from graphformers.embedding.plan import Plan, stay_in_memory
+from graphformers.embedding.plan import Plan, check_memory, stay_in_memory
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name, which_folder
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
@@ -353,6 +353,7 @@ def embed(
     graph = loaded_graph(graph)
     plan = Plan.of(model, graph, settings)
     in_memory = stay_in_memory(plan, settings, model.device)
+    check_memory(plan, model.device, in_memory=in_memory)
     with working(model, graph, output, plan, force=force, in_memory=in_memory) as work:
         _run(model, graph, work, settings, in_memory=in_memory)
     return VectorStore.load(output)

@@ -4,7 +4,7 @@ light of its neighbours.
 Batches are fixed by the plan: nodes of a shard, as many as fill a batch, packed by length; in the
 second phase those with as many neighbours stand together, since a batch is as wide as its widest
 neighbourhood. So a shard has the same bytes whoever computes it and whatever was computed before,
-as long as the GPU's memory is enough for the batches. While the device computes one, the next ones
+as long as the memory is enough for the batches. While the device computes one, the next ones
 are packed (in processes on a GPU, whose kernels one Python thread must launch), gathered and
 copied, and finished shards are written.
 
@@ -277,7 +277,7 @@ class Phases:
         with SuppressOutOfMemory():
             return rows_of(*self.plan.shards[shard])
         raise GraphFormersError(
-            f"no room on the GPU for a shard of {self.plan.shard_size:,} nodes; --force with a "
+            f"no room in memory for a shard of {self.plan.shard_size:,} nodes; --force with a "
             f"smaller --shard-size"
         )
 

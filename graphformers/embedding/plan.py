@@ -11,8 +11,11 @@ from graphformers.data.graph import TextGraph
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype
+from graphformers.errors import GraphFormersError
+from graphformers.memory import available_memory
 from graphformers.model.compute import Compute
 from graphformers.model.encoder import BATCH_TOKENS, GraphFormers
+from graphformers.progress import amount
 
 SHARD_SIZES = {"cuda": 65_536}
 USUAL_SHARD = 4096
@@ -23,6 +26,10 @@ FEW_NEIGHBORS = 8
 WIDTHS = 4
 # 504 full rows of 128: packed, that is nearly always 512.
 GPU_TOKENS = 64_512
+# The batch that is computed, and those that are made ready meanwhile.
+BATCHES_IN_MEMORY = 3
+# Numbers of a token in a layer without gradients, in hidden sizes.
+LAYER_NUMBERS = 16
 # Nodes from which compiling pays: it takes about a minute.
 COMPILE_FROM = 100_000
 
@@ -149,6 +156,23 @@ class Plan:
             self.hidden_size * np.dtype(self.precision).itemsize + 4 * (self.precision == "int8")
         )
 
+    def bytes_of_work(self, *, in_memory: bool) -> int:
+        """Memory of the computation besides the weights, at most.
+
+        With `in_memory`, all states stay in memory between the two passes.
+        """
+        of_node = self.num_states * self.hidden_size
+        state_bytes = states_dtype(self.key.precision).itemsize
+        # two shards: while one is written, the next one is computed
+        rows = 2 * self.shard_size * max(of_node * state_bytes, 4 * self.hidden_size)
+        # a text has at least two tokens
+        centers = min(self.batch_tokens // 2, self.num_nodes)
+        neighbors = min(centers * self.num_neighbors, self.entries, self.num_nodes)
+        # The states of a batch and of the next ones; the former also in the network's precision.
+        gathered = neighbors * of_node * (BATCHES_IN_MEMORY * state_bytes + 4)
+        layer = self.batch_tokens * self.hidden_size * LAYER_NUMBERS * 4
+        return rows + gathered + layer + self.bytes_of_states() * in_memory
+
     def differences(self, other: dict[str, object]) -> list[str]:
         """The differences to another plan, as text."""
         own, theirs = _flat(asdict(self)), _flat(other)
@@ -166,12 +190,26 @@ def stay_in_memory(plan: Plan, settings: EmbedSettings, device: torch.device) ->
     )
 
 
+def check_memory(plan: Plan, device: torch.device, *, in_memory: bool) -> None:
+    """Raises an error if the memory is too small for a computation.
+
+    A GPU that runs out of memory raises an error itself, and batches are then divided.
+    """
+    needed, available = plan.bytes_of_work(in_memory=in_memory), available_memory(device)
+    if device.type != "cuda" and needed > available:
+        advice = "--states disk needs less" if in_memory else "use a smaller --shard-size"
+        raise GraphFormersError(
+            f"the embedding needs {amount(needed, 'B')} of memory, {amount(available, 'B')} are "
+            f"available; {advice}"
+        )
+
+
 def fits_on_device(plan: Plan, device: torch.device) -> bool:
     """Whether a GPU has room for all states besides what the computation needs."""
     if device.type != "cuda":
         return False
-    free, total = torch.cuda.mem_get_info(device)
-    return plan.bytes_of_states() < free - 0.1 * total
+    total = torch.cuda.mem_get_info(device)[1]
+    return plan.bytes_of_states() < available_memory(device) - 0.1 * total
 
 
 def _flat(values: dict[str, object]) -> dict[str, object]:

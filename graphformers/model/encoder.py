@@ -4,6 +4,7 @@ One class serves GraphFormers and every baseline; `config.method` chooses its ne
 """
 
 import copy
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +22,15 @@ from graphformers.batching.two_pass import BatchLimits, CenterBatch, TwoPass
 from graphformers.data.arrays import Array, is_unicode, unit_rows
 from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.errors import GraphFormersError
-from graphformers.memory import BatchSplitter, SuppressOutOfMemory
+from graphformers.memory import BatchSplitter, SuppressOutOfMemory, work_bytes
 from graphformers.model import fast
 from graphformers.model.compute import Compute, choose_device
 from graphformers.model.config import ModelConfig
 from graphformers.model.registry import Network, network_class
 from graphformers.progress import progress
 from graphformers.settings import SettingValue
+
+logger = logging.getLogger(__name__)
 
 # held while a model changes between training and inference mode
 _MODE_LOCK = threading.Lock()
@@ -356,8 +359,38 @@ class GraphFormers(nn.Module):
                 batch = two_pass.packer.pack_neighborhoods(tokens, neighborhood)
                 vectors_BD: Tensor = network(to_device(batch, self.device))
                 return vectors_BD.cpu().numpy()
-        known = two_pass.needed(neighborhood)
-        return self.encode_centers(tokens, neighborhood, self.encode_states(tokens, known), known)
+        parts = self._parts_in_memory(two_pass, neighborhood)
+        if len(parts) > 1:
+            logger.info(
+                f"the states of all neighbours do not fit into memory: {len(neighborhood):,} nodes "
+                f"are encoded in {len(parts)} parts, which takes longer; `embed` keeps states on "
+                f"disk"
+            )
+        vectors = [np.empty((0, self.config.hidden_size), dtype=np.float32)]
+        for part in parts:
+            own = neighborhood.slice(part)
+            known = two_pass.needed(own)
+            vectors.append(
+                self.encode_centers(tokens, own, self.encode_states(tokens, known), known)
+            )
+        return np.concatenate(vectors) if len(vectors) > 2 else vectors[-1]
+
+    def _parts_in_memory(self, two_pass: TwoPass, neighborhood: Neighborhood) -> list[slice]:
+        """Consecutive centres whose neighbours' states fit into memory, as many as possible."""
+        dtype, num_states = self.compute.dtype, two_pass.packer.inputs.num_states
+        node_bytes = max(num_states * self.config.hidden_size * dtype.itemsize, 1)
+        most_nodes = two_pass.limits.states or work_bytes(self.device) // node_bytes
+        parts, waiting = [], [slice(0, len(neighborhood))]
+        while waiting:
+            part = waiting.pop()
+            count = part.stop - part.start
+            if count < 2 or len(two_pass.needed(neighborhood.slice(part))) <= most_nodes:
+                parts.append(part)
+                continue
+            middle = part.start + count // 2
+            # the first half is taken first
+            waiting += [slice(middle, part.stop), slice(part.start, middle)]
+        return parts
 
     def encode_states(self, tokens: TokenCache, nodes: Array) -> Tensor:
         """The states that nodes contribute as neighbours, each text encoded on its own.

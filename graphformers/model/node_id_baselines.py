@@ -29,6 +29,7 @@ from graphformers.batching.packing import (
     PackedNeighborhoods,
 )
 from graphformers.data.arrays import Array
+from graphformers.model.activations import BatchSize
 from graphformers.model.config import ModelConfig
 from graphformers.model.layers import at_least_float32, token_owners, working_dtype
 from graphformers.model.registry import TextNetwork, register_method
@@ -190,6 +191,12 @@ class NodeIdNetwork(TextNetwork):
         assert isinstance(words, nn.Embedding)
         return words
 
+    def activations(self, size: BatchSize) -> int:
+        # words before and after their norm, windows, and states after the convolution; then
+        # the gradients of the windows
+        in_slot = (5 + 2 * self.settings.width) * self.config.hidden_size + 3 * size.row_nodes
+        return size.slots * in_slot + 4 * size.nodes * self.config.hidden_size
+
     def add_nodes(self, id_hashes: Array, seed: int) -> None:
         self.nodes.add(id_hashes, seed)
 
@@ -243,6 +250,10 @@ class TnveNetwork(NodeIdNetwork):
     def vectors(self, texts: PackedBatch) -> Tensor:
         node_ND: Tensor = self.nodes(texts, self.settings.node_dropout)
         return self._latents(self.words(texts.tokens_RW), texts)[0] + node_ND.float()
+
+    def activations(self, size: BatchSize) -> int:
+        # the scores of all words, their exponentials and their gradients
+        return super().activations(size) + 3 * size.nodes * self.config.vocab_size
 
     def forward_with_loss(
         self, batch: PackedNeighborhoods, num_pairs: int

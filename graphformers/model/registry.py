@@ -23,6 +23,7 @@ from graphformers.batching.packing import (
 )
 from graphformers.data.arrays import Array
 from graphformers.errors import GraphFormersError, nearest
+from graphformers.model.activations import BatchSize, transformer_numbers
 
 if TYPE_CHECKING:
     from graphformers.model.config import ModelConfig
@@ -87,6 +88,10 @@ class Network(nn.Module):
         The centres are the anchors of the pairs, their positives, and text queries, if any.
         """
         return self(batch), None
+
+    def activations(self, size: BatchSize) -> int:
+        """Numbers that a batch of this size keeps for the backward pass, estimated."""
+        return transformer_numbers(self.config, self.inputs(self.config), size)
 
     def add_nodes(self, id_hashes: Array, seed: int) -> None:
         """Adds trainable node vectors, if the method has any; known nodes keep their vectors.

@@ -108,6 +108,7 @@ class TrainState:
         validating_seconds: Seconds of all validations.
         budget: How a run with `minutes` spends its time.
         recent: The steps since the last validation.
+        chunk_size: Pairs computed at a time, at most; None for whole batches.
     """
 
     stage: int = 0
@@ -130,6 +131,7 @@ class TrainState:
     validating_seconds: float = 0.0
     budget: Budget = field(default_factory=Budget)
     recent: RecentSteps = field(default_factory=RecentSteps)
+    chunk_size: int | None = None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainState":

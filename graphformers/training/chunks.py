@@ -1,4 +1,4 @@
-"""ChunkSize: how many pairs of a batch are computed at a time, adapted to the GPU's memory."""
+"""ChunkSize: how many pairs of a batch are computed at a time, adapted to the memory."""
 
 import logging
 
@@ -53,8 +53,8 @@ class ChunkSize:
         size = min(batch.key.chunk_size or len(batch.pairs), len(batch.pairs))
         if size <= 1:
             raise GraphFormersError(
-                "the GPU's memory is too small even for one pair at a time; use a smaller "
-                "max_tokens or backbone"
+                "the memory is too small even for one pair at a time; use a smaller max_tokens, "
+                "num_neighbors or backbone"
             )
         self.current = -(-size // 2)
         if self._is_trying:
@@ -83,12 +83,11 @@ class ChunkSize:
     def _report(self, before: int | None) -> None:
         if self.used is not None and (before is None or self.used < before):
             message = (
-                f"out of GPU memory: from now on {self.used} pairs of a batch are computed at a "
-                f"time, which takes longer; more are tried again later"
+                f"out of memory: from now on {self.used} pairs of a batch are computed at a time, "
+                f"which takes longer; more are tried again later"
             )
         else:
             message = (
-                f"the GPU's memory again suffices for {self.used or 'all'} pairs of a batch at a "
-                f"time"
+                f"the memory again suffices for {self.used or 'all'} pairs of a batch at a time"
             )
         logger.warning(self._prefix + message)

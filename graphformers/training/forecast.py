@@ -1,5 +1,6 @@
 """Estimates time and memory of a training run, from a few steps that change nothing."""
 
+import logging
 import math
 import resource
 import time
@@ -15,6 +16,8 @@ from graphformers.training.checkpoint import bytes_of_run
 from graphformers.training.optimizer import set_learning_rate
 from graphformers.training.run import TrainingRun
 from graphformers.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 # steps that are measured
 MEASURED_STEPS = 4
@@ -40,6 +43,9 @@ class Forecast(Result):
         seconds_at_most: Seconds of the whole run, at most.
         gpu_memory_gib: Peak GPU memory; 0 on a CPU.
         memory_gib: Peak memory of this process.
+        estimated_gib: Memory of a step besides the weights, as estimated before the first step.
+        available_gib: Memory that was available then.
+        chunk_size: Pairs computed at a time; None for whole batches.
         checkpoint_gib: Disk space of an unfinished run.
         settings: The settings that determine the cost of a step.
     """
@@ -57,6 +63,9 @@ class Forecast(Result):
     seconds_at_most: float
     gpu_memory_gib: float
     memory_gib: float
+    estimated_gib: float
+    available_gib: float
+    chunk_size: int | None
     checkpoint_gib: float
     settings: dict[str, Any]
 
@@ -69,6 +78,9 @@ class Forecast(Result):
         memory = f"{self.memory_gib:.1f} GiB"
         if self.gpu_memory_gib:
             memory += f", {self.gpu_memory_gib:.1f} GiB on the GPU"
+        estimated = f"{self.estimated_gib:.1f} GiB of {self.available_gib:.1f} GiB available"
+        if self.chunk_size is not None:
+            estimated += f", {self.chunk_size:,} pairs at a time"
         time_at_most = clock(self.seconds_at_most)
         rows = [
             ("method", f"{self.method}, {self.parameters:,} parameters, on {self.device}"),
@@ -77,6 +89,7 @@ class Forecast(Result):
                 f"{self.steps_per_epoch:,} an epoch of {self.pairs:,} pairs, "
                 f"{self.steps_at_most:,} at most",
             ),
+            ("a step needs", estimated),
             ("memory", f"{memory}; {self.checkpoint_gib:.1f} GiB on disk"),
             ("a step", f"{self.seconds_per_step:.3f} s"),
             ("a validation", f"{self.seconds_per_validation:.0f} s"),
@@ -113,6 +126,7 @@ def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
         >>> print(forecast(Trainer(model, split, TrainConfig(epochs=5))).as_table())
     """
     with trainer.start() as run:
+        logger.info(run.memory.reason() or str(run.memory))
         return _measure(run, max_seconds)
 
 
@@ -157,6 +171,9 @@ def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
         seconds_at_most=min(steps * per_step + validations * per_validation, limit),
         gpu_memory_gib=torch.cuda.max_memory_allocated() / 2**30 if is_gpu else 0.0,
         memory_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        estimated_gib=run.memory.step.total / 2**30,
+        available_gib=run.memory.available / 2**30,
+        chunk_size=run.memory.chunk_size,
         checkpoint_gib=bytes_of_run(size) / 2**30,
         settings={
             "batch_size": config.batch_size,

@@ -39,6 +39,7 @@ from graphformers.training.chunks import ChunkSize
 from graphformers.training.distributed import World
 from graphformers.training.loader import Loader
 from graphformers.training.log import STEPS_PER_EPOCH, TrainingLog
+from graphformers.training.memory import plan_memory
 from graphformers.training.optimizer import make_optimizer, set_learning_rate
 from graphformers.training.schedule import Schedule
 from graphformers.training.settings import CHANGEABLE, TrainConfig
@@ -86,6 +87,7 @@ class TrainingRun:
     Attributes:
         state: The progress of the run.
         best: The weights of the best validation so far.
+        memory: The estimated memory of a step, and the chunks that fit.
     """
 
     def __init__(
@@ -109,9 +111,10 @@ class TrainingRun:
         model.add_nodes(split.graph.id_hashes[np.unique(split.train)], config.seed)
         with world.first_then_others():
             maker = BatchMaker.of(model, split, config, world.rank, world.size)
-        rank = world.rank if world.size > 1 else None
-        chunks = ChunkSize(config.chunk_size, config.chunk_retry_steps, rank)
-        self.loader = Loader(maker, chunks, self._num_workers(), model.device)
+        workers = self._num_workers()
+        self.memory = plan_memory(model, maker, workers, config.chunk_size)
+        chunks = self._chunks(self.memory.chunk_size)
+        self.loader = Loader(maker, chunks, workers, model.device)
         self.train_step = TrainStep(model, config, world, self.loader)
         self.optimizer = make_optimizer(model, config)
         self.schedule = Schedule(config, maker.num_batches)
@@ -157,6 +160,13 @@ class TrainingRun:
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         return min(8, max(1, cores // self.world.size - 1))
 
+    def _chunks(self, size: int | None) -> ChunkSize:
+        """Chunks of at most `size` pairs, the same for all processes; None for whole batches."""
+        smallest = -self.world.largest(-(size or math.inf))
+        limit = None if math.isinf(smallest) else int(smallest)
+        rank = self.world.rank if self.world.size > 1 else None
+        return ChunkSize(limit, self.config.chunk_retry_steps, rank)
+
     def _resume(self) -> None:
         """Starts the run, or continues from its checkpoint, the same on all processes."""
         if self.folder is not None:
@@ -172,6 +182,7 @@ class TrainingRun:
         self._share(optimizer_tensors)
         # A run that is continued has spent some of its time already.
         self._clock_start -= self.state.clock
+        self._resume_chunks(is_resumed=is_resumed)
         self.log = TrainingLog(self.folder, self.state)
         if words := truncation_warning(self.loader.maker.tokens, self.model.config.max_tokens):
             logger.info(words)
@@ -181,6 +192,20 @@ class TrainingRun:
             size = sum(parameter.numel() for parameter in self.model.network.parameters())
             require_space(self.folder.path, bytes_of_run(size))
         self._saved_at = time.monotonic()
+
+    def _resume_chunks(self, *, is_resumed: bool) -> None:
+        """Continues in the chunks of the checkpoint: others would round differently."""
+        state, memory = self.state, self.memory
+        if is_resumed and state.chunk_size != self.loader.chunks.limit:
+            sizes = [size for size in (state.chunk_size, self.config.chunk_size) if size]
+            size = min(sizes, default=None)
+            # As much as before is fine as long as it is there at all.
+            makes = self.loader.maker, self._num_workers()
+            memory = plan_memory(self.model, *makes, size, work=memory.available)
+            self.loader.chunks = self._chunks(memory.chunk_size)
+        state.chunk_size = self.loader.chunks.limit
+        if reason := memory.reason():
+            logger.info(reason)
 
     def _define(self, folder: RunFolder) -> dict[str, SettingValue]:
         """Everything that the result of the run depends on."""

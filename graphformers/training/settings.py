@@ -119,7 +119,7 @@ class TrainConfig(ObjectiveSettings):
 
     chunk_size: int | None = setting(
         None,
-        "Pairs computed at a time; by default all, and fewer when memory runs out.",
+        "Pairs computed at a time, at most; by default as many as fit into memory.",
         at_least=1,
     )
     chunk_retry_steps: int = setting(

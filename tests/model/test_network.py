@@ -202,6 +202,21 @@ def test_encoding_nodes_equals_encoding_texts(method: str, direction: str) -> No
     assert np.abs(vectors - model.encode(graph.texts_of(nodes), around)).max() <= CLOSE
 
 
+@pytest.mark.parametrize("method", ["graphformers", "max", "plm"])
+def test_encoding_in_parts_gives_the_same_vectors(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, graph = make_model(method=method), make_graph(60, 200)
+    expected = model.encode_nodes(graph)
+    assert "parts" not in caplog.text
+    model.limits = BatchLimits(states=20)
+    assert np.abs(model.encode_nodes(graph) - expected).max() <= CLOSE
+    assert ("nodes are encoded in" in caplog.text) == (method != "plm")
+    # fewer than a node has neighbours
+    model.limits = BatchLimits(states=1)
+    assert np.abs(model.encode_nodes(graph) - expected).max() <= CLOSE
+
+
 def test_few_centres_and_neighbours_are_read_together() -> None:
     model = make_model()
     tokens = tokenize(make_texts(9), model.tokenizer)

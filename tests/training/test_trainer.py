@@ -377,8 +377,8 @@ def test_memory_that_others_needed_for_a_while_is_told_and_tried_again(
     trainer.train()
     told = [message for message in caplog.messages if "memory" in message]
     assert [line.partition(":")[0] for line in told] == [
-        "out of GPU memory",
-        "the GPU's memory again suffices for all pairs of a batch at a time",
+        "out of memory",
+        "the memory again suffices for all pairs of a batch at a time",
     ]
     assert "from now on 16 pairs of a batch are computed at a time" in told[0]
     assert trainer.last.loader.chunks.current is None

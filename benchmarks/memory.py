@@ -1,0 +1,128 @@
+"""Peak memory of commands, all their processes together; prints JSON.
+
+    python benchmarks/memory.py papers.graph                      # train, compare, embed, encode
+    python benchmarks/memory.py a.graph b.graph --commands train --set max_steps=4
+
+For each graph, every command runs in a process of its own. The reported peak is the largest sum,
+over the process and its children, of proportional set sizes (PSS): pages that processes share count
+once. They include pages of mapped files, which the system may drop at any time.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from graphformers import GraphFormers, TextGraph, split_links
+
+ENCODE = """
+import sys
+from graphformers import GraphFormers
+GraphFormers.from_pretrained(sys.argv[1]).encode_nodes(sys.argv[2])
+"""
+SHORT = ("max_steps=2", "max_valid=1000", "validate_start=false")
+
+
+def process_tree(root: int) -> list[int]:
+    """The numbers of a process and of all processes that it started."""
+    found = [root]
+    for number in found:
+        for task in Path(f"/proc/{number}/task").glob("*/children"):
+            try:
+                found += map(int, task.read_text().split())
+            except OSError:
+                continue
+    return found
+
+
+def proportional_bytes(number: int) -> int:
+    """The proportional set size of a process; 0 when it has ended."""
+    try:
+        rollup = Path(f"/proc/{number}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    match = re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)
+    return 1024 * int(match[1]) if match else 0
+
+
+def measure(command: list[str], threads: int) -> dict[str, object]:
+    """Runs a command; returns its peak memory in GB, its seconds, and its last messages."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    started, peak = time.perf_counter(), 0
+    with tempfile.TemporaryFile("w+") as messages:
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=messages, env=environment
+        )
+        while process.poll() is None:
+            peak = max(peak, sum(map(proportional_bytes, process_tree(process.pid))))
+            time.sleep(0.1)
+        messages.seek(0)
+        lines = messages.read().splitlines()
+    result: dict[str, object] = {
+        "peak_gb": round(peak / 1e9, 2),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    chunks = [line for line in lines if "at a time" in line]
+    if chunks:
+        result["chunks"] = chunks[0].strip()
+    if process.returncode:
+        result["failed"] = lines[-3:]
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graphs", nargs="+", type=Path, help="graph folders")
+    parser.add_argument("--source", default="minilm", help="the backbone")
+    parser.add_argument("--config", default="minilm", help="the recipe")
+    parser.add_argument(
+        "--commands", nargs="+", default=["dry-run", "train", "compare", "embed", "encode"]
+    )
+    parser.add_argument("--set", nargs="+", default=[], help="more settings of train and compare")
+    parser.add_argument("--max-tokens", type=int, default=32, help="of embed and encode")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    settings = [word for each in (*SHORT, *arguments.set) for word in ("--set", each)]
+    program = [sys.executable, "-m", "graphformers"]
+    recipe = ["--from", arguments.source, "--config", arguments.config, "--device", "cpu"]
+    for place in arguments.graphs:
+        graph = TextGraph.load(place)
+        with tempfile.TemporaryDirectory() as work:
+            folder = Path(work)
+            split, model = folder / "papers.split", folder / "papers.model"
+            split_links(graph).save(split)
+            # embed and encode take as much whether the model is trained or not.
+            kind = {"pooling": "mean", "num_neighbors": 20, "max_tokens": arguments.max_tokens}
+            GraphFormers.from_backbone(arguments.source, **kind).save_pretrained(model)
+            train = [
+                *program,
+                "train",
+                str(split),
+                *recipe,
+                *settings,
+                "-o",
+                f"{folder / 'new.model'}",
+            ]
+            compare = ["compare", str(split), *recipe, *settings, "-o", f"{folder / 'report'}"]
+            commands = {
+                "dry-run": [*train, "--dry-run"],
+                "train": train,
+                "compare": [*program, *compare],
+                "embed": [*program, "embed", str(model), str(place), "-o", f"{folder / 'v'}"],
+                "encode": [sys.executable, "-c", ENCODE, str(model), str(place)],
+            }
+            found: dict[str, object] = {"graph": place.name, "nodes": graph.num_nodes}
+            for name in arguments.commands:
+                found[name] = measure(commands[name], arguments.threads)
+            print(json.dumps(found, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()
