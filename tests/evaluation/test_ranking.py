@@ -265,7 +265,8 @@ def test_a_model_of_another_split_is_reported(
         split_links(graph, valid=20, test=20, candidates=10, seed=seed) for seed in (1, 2)
     )
     config = TrainConfig(two_stage=False, max_steps=1, batch_size=16, workers=0)
-    Trainer(make_model(), own.save(tmp_path / "own.split"), config, tmp_path / "t.model").train()
+    trainer = Trainer(make_model(), own.save(tmp_path / "own.split"), config, tmp_path / "t.model")
+    trainer.train(keep_start=True)
     evaluate(tmp_path / "t.model", tmp_path / "own.split")
     assert "another split" not in caplog.text
     evaluate(tmp_path / "t.model", other)

@@ -222,15 +222,19 @@ def test_training_that_does_not_improve_a_model_has_an_exit_code_of_its_own(plac
 
 def test_minutes_are_continued_where_they_were_left(place: Path) -> None:
     output = place / "minutes.model"
-    more = ["--minutes", "0.2", "--set", "epochs=500", "--set", "patience=500"]
+    more = ["--minutes", "0.25", "--set", "epochs=500", "--set", "patience=500"]
+    # a slow machine must have time for all validations
+    more += ["--set", "validate_start=false"]
     stop_after(place, output, 3, *more)
     before = state_of(Path(f"{output}.training"))
-    assert 0 < before["clock"] < 12
+    assert before["clock"] > 0
     assert before["budget"]["questions"] == 30
     done = train(place, output, *more, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert before["clock"] < found["total_seconds"] < 24
+    assert found["total_seconds"] > before["clock"]
+    assert done.stderr.count("(time limit reached)") == 2
+    assert {entry["stage"] for entry in found["history"]} == {1, 2}
     assert json.loads((output / "training.json").read_text())["valid"]["questions"] == 30
     refused = train(place, output, "--force", "--minutes", "0.001")
     assert refused.returncode == 1

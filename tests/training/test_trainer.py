@@ -227,15 +227,6 @@ def test_a_budget_of_steps_holds_over_both_stages() -> None:
     assert [stage for stage, _, _ in trainer.last.stages] == [0] * 3 + [1] * 8
 
 
-def test_a_budget_of_time_ends_both_stages() -> None:
-    trainer = Watched(
-        make_model(), SPLIT, quick(minutes=0.05, epochs=500, patience=500), script=[0.1] * 500
-    )
-    result = trainer.train()
-    assert 0 < result.seconds < result.total_seconds < 30
-    assert {stage for stage, _, _ in trainer.last.stages} == {0, 1}
-
-
 def test_validation_reads_clean_text_and_other_draws_than_training() -> None:
     model = make_model()
     trainer = Trainer(model, SPLIT, quick(epochs=1))
