@@ -44,7 +44,7 @@ SETTINGS: dict[str, Any] = {
     "pooling": "mean",
     "graph_token_scale": 4.0,
     "isolated_graph_token": False,
-    "text_query_weight": 0.3,
+    "text_query_weight": 0.5,
     "logq_correction": True,
     "warmup": 10,
     "decay": "linear",

@@ -388,9 +388,7 @@ def _only_measure_start(state: TrainState, precision: float, mrr: float) -> None
 
 def train(model: Any, split: Any, settings: Facts, output: Path | None = None) -> Facts:
     """Trains to the end. The model holds the kept weights afterwards."""
-    # in the baseline, the starting weights took no part in the choice of the best
-    config = TrainConfig(**{"validate_start": False} | current(settings))
-    trainer = _Watched(model, split, config, output)
+    trainer = _Watched(model, split, TrainConfig(**current(settings)), output)
     norms: list[float] = []
     last: dict[str, np.ndarray] = {}
 
