@@ -27,7 +27,7 @@ def train_command(
     method: str | None = option(
         None, "--method NAME", "graphformers (default), plm, gat, max, mean, att, tnve, iftn."
     ),
-    config: Path | None = RECIPE,
+    config: Path = RECIPE,
     set: list[str] | None = SET,
     minutes: float | None = option(
         None,
@@ -55,21 +55,23 @@ def train_command(
     The weights before the first step take part in the choice of the best. If no later validation is
     better, no model is written and the exit code is 3.
 
-    graphformers train papers.split --config minilm -o papers.model
+    graphformers train papers.split -o papers.model
 
     Several GPUs: torchrun --nproc-per-node 8 -m graphformers train …
     """
     from graphformers.splits.split import LinkSplit
+    from graphformers.training.auto import find_recipe
     from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
-    from graphformers.training.recipes import merge_settings, read_recipe
+    from graphformers.training.recipes import merge_settings
     from graphformers.training.trainer import check_output, make_trainer
 
-    recipe = {} if config is None else read_recipe(config)
-    settings = merge_settings(recipe, given_settings(set, minutes))
+    given, loaded = given_settings(set, minutes), LinkSplit.load(split)
     if not dry_run:
         check_output(output, force=force)
-    trainer = make_trainer(LinkSplit.load(split), source, output, method, settings, device)
+    recipe = find_recipe(config, loaded, source, device, timed="minutes" in given)
+    settings = merge_settings(recipe.settings, given)
+    trainer = make_trainer(loaded, source, output, method, settings, device)
     if dry_run:
         estimate = forecast(trainer)
         if is_first_process():
@@ -193,7 +195,7 @@ def compare_command(
         "max and graphformers, in two stages and in one.",
     ),
     source: str = option("minilm", "--from BACKBONE", "A folder, minilm, or a name on the hub."),
-    config: Path | None = RECIPE,
+    config: Path = RECIPE,
     set: list[str] | None = SET,
     seeds: str = option(
         "42", "--seeds NUMBERS", "Every method is trained with each seed, as in 42,43,44."
@@ -228,12 +230,12 @@ def compare_command(
 
     The same command continues a comparison that was interrupted, and reuses finished runs.
 
-    graphformers compare papers.split --config minilm -o report
+    graphformers compare papers.split -o report
     """
     from graphformers.compare.comparison import compare, forecast_comparison
     from graphformers.compare.settings import ComparisonSettings
     from graphformers.splits.split import LinkSplit
-    from graphformers.training.recipes import read_recipe
+    from graphformers.training.auto import find_recipe
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
@@ -241,16 +243,10 @@ def compare_command(
         raise UsageError(
             f"--seeds {seeds} given, expected different whole numbers such as 42,43,44"
         )
+    given, loaded = given_settings(set, minutes), LinkSplit.load(split)
+    recipe = find_recipe(config, loaded, source, device, timed="minutes" in given)
     comparison = ComparisonSettings(
-        LinkSplit.load(split),
-        output,
-        source,
-        given_settings(set, minutes),
-        numbers,
-        device,
-        force,
-        keep_models,
-        None if config is None else read_recipe(config),
+        loaded, output, source, given, numbers, device, force, keep_models, recipe.settings
     )
     work = forecast_comparison if dry_run else compare
     show_result(work(comparison, table=table, methods=method, retrain=retrain), as_json)

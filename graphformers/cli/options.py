@@ -1,5 +1,7 @@
 """Arguments and options that several commands share."""
 
+from pathlib import Path
+
 import typer
 
 from graphformers.cli.command import app, argument, option
@@ -19,7 +21,12 @@ MOVED_MODEL = option(
     "--model MODEL",
     "The model folder, if it is no longer where it was when the vectors were made.",
 )
-RECIPE = option(None, "--config RECIPE", "A built-in recipe such as minilm, or a .toml file.")
+RECIPE = option(
+    Path("auto"),
+    "--config RECIPE",
+    "auto: settings chosen from graph, backbone and device; minilm, or the paper's dblp, wiki and "
+    "product; or a .toml file.",
+)
 SET = option(
     None,
     "--set NAME=VALUE...",

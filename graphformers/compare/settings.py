@@ -25,6 +25,8 @@ from graphformers.training.settings import (
 
 # a number of validations that no run reaches
 UNLIMITED = 10**6
+# settings that the seeds and the names of the variants determine
+OWN_SETTINGS = ("seed", "two_stage")
 # settings that cannot differ between methods, because they define the budget
 BUDGET = ("max_steps", "minutes", "epochs", "batch_size", "first_share")
 
@@ -74,7 +76,7 @@ class ComparisonSettings(Settings):
             )
         for name in self.given:
             method, _, own = name.rpartition(".")
-            if own in ("seed", "two_stage"):
+            if own in OWN_SETTINGS:
                 advice = "--seeds" if own == "seed" else "methods such as max and max.one-stage"
                 raise GraphFormersError(f"{name} cannot be set in a comparison; use {advice}")
             if method and own in BUDGET:
@@ -91,7 +93,13 @@ class ComparisonSettings(Settings):
     @property
     def given(self) -> Mapping[str, SettingValue]:
         """The training and model settings, those of the recipe included."""
-        return merge_settings(self.recipe or {}, self.settings or {})
+        # A comparison sets the stages and the seed of its runs itself.
+        recipe = {
+            name: value
+            for name, value in (self.recipe or {}).items()
+            if name.rpartition(".")[2] not in OWN_SETTINGS
+        }
+        return merge_settings(recipe, self.settings or {})
 
     @property
     def minutes(self) -> float | None:

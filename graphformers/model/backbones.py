@@ -104,12 +104,12 @@ def from_backbone(
     return _build_on_backbone(folder, theirs, tokenizer, seed, {"method": method, **changes})
 
 
-def backbone_settings(folder: Path, *names: str) -> tuple[int, ...]:
-    """Sizes of a language model, as `ModelConfig` names them, from its config.json."""
+def backbone_sizes(folder: Path) -> tuple[int, int]:
+    """The hidden size of a language model, and the longest text it can encode, in tokens."""
     found = read_settings(_read_json(folder / "config.json"))
-    # ModelConfig checks the types of the values.
-    values: dict[str, Any] = {name: found[name] for name in names}
-    return tuple(values.values())
+    # read_settings has checked that both are there; ModelConfig checks their types.
+    sizes: Any = found["hidden_size"], found["max_positions"]
+    return sizes  # type: ignore[no-any-return]
 
 
 def pooling_of(folder: Path) -> str | None:

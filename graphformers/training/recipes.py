@@ -18,6 +18,8 @@ from graphformers.settings import SettingValue, has_type
 from graphformers.table import Result, Table
 from graphformers.training.settings import TrainConfig, divide_settings, known_settings
 
+# the recipe that is made for a graph, a backbone and a device
+AUTO = "auto"
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
@@ -120,7 +122,7 @@ class Recipe(Result):
         return Table((), rows, notes=self.reasons)
 
 
-def find_recipe(given: Path) -> Path:
+def recipe_file(given: Path) -> Path:
     """The file of a recipe: the given file, or a built-in recipe by its name."""
     built_in = RECIPES / f"{given.name.removesuffix('.toml')}.toml"
     if given.is_file() or not built_in.is_file():
@@ -137,7 +139,7 @@ def read_recipe(given: Path) -> dict[str, SettingValue]:
     Raises:
         GraphFormersError: There is no such recipe, or it names an unknown setting.
     """
-    path = find_recipe(given)
+    path = recipe_file(given)
     try:
         with path.open("rb") as file:
             found = tomllib.load(file)

@@ -119,7 +119,7 @@ class TrainingRun:
         self.optimizer = make_optimizer(model, config)
         self.schedule = Schedule(config, maker.num_batches)
         self.stop = StopSignal()
-        valid = model, split, config.max_valid, maker.tokens, world, self.stop
+        valid = model, split, config, maker.tokens, world, self.stop
         self.validation = Validation(*valid)
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}

@@ -67,6 +67,12 @@ class TrainConfig(ObjectiveSettings):
         None, "Steps between validations; by default one validation an epoch.", at_least=1
     )
     max_valid: int = setting(10_000, "Validation questions, at most.", at_least=1)
+    valid_candidates: str = setting(
+        "saved",
+        "Candidates of validation questions: the saved ones of each, or negatives that all questions "
+        "share, so that few nodes have to be encoded.",
+        choices=("saved", "shared"),
+    )
     validate_start: bool = setting(
         True,
         "Validate before the first step; the starting weights are kept if no later ones are "

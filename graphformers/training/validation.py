@@ -15,8 +15,10 @@ from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
 from graphformers.model.encoder import GraphFormers
+from graphformers.splits.candidates import share_candidates
 from graphformers.splits.split import LinkQuestions, LinkSplit
 from graphformers.training.distributed import World
+from graphformers.training.settings import TrainConfig
 from graphformers.training.stopping import InterruptedWork, StopSignal
 
 Found = TypeVar("Found")
@@ -34,7 +36,8 @@ class Validation:
     Args:
         model: The model that is trained.
         split: The split with the validation questions.
-        max_questions: Questions, at most; they are spread evenly over those of the split.
+        config: How many questions are ranked, spread evenly over those of the split, and among
+            which candidates.
         tokens: The tokens of all texts.
         world: The processes; each encodes a part of the nodes.
         stop: The signals that interrupt a validation; by default none do.
@@ -44,7 +47,7 @@ class Validation:
         self,
         model: GraphFormers,
         split: LinkSplit,
-        max_questions: int,
+        config: TrainConfig,
         tokens: TokenCache,
         world: World,
         stop: StopSignal | None = None,
@@ -56,11 +59,15 @@ class Validation:
         self._tokens = tokens
         self._sampler = split.sampler(model.config.num_neighbors)
         self._seconds_per_text: float | None = None
-        self.limit(max_questions)
+        self._all = split.valid
+        if config.valid_candidates == "shared":
+            shared = share_candidates(split.graph, split.valid.pairs, split.valid.candidates)
+            self._all = LinkQuestions(*shared)
+        self.limit(config.max_valid)
 
     def limit(self, max_questions: int) -> None:
-        """Chooses the questions anew, at most so many of those of the split."""
-        self.questions = evenly_spread(self._split.valid, max_questions)
+        """Chooses the questions anew, at most so many."""
+        self.questions = evenly_spread(self._all, max_questions)
         self.nodes = question_nodes(self.questions)
 
     def measure(self) -> dict[str, float]:
