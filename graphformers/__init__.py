@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from graphformers.retrieval.searcher import search as search
     from graphformers.splits.split import LinkSplit as LinkSplit
     from graphformers.splits.split import split_links as split_links
+    from graphformers.training.auto import auto_recipe as auto_recipe
+    from graphformers.training.recipes import Recipe as Recipe
     from graphformers.training.settings import TrainConfig as TrainConfig
     from graphformers.training.trainer import Trainer as Trainer
 
@@ -52,6 +54,7 @@ _HOMES = {
     "ModelConfig": "model.config",
     "NeighborSampler": "batching.sampling",
     "Neighborhood": "batching.sampling",
+    "Recipe": "training.recipes",
     "Searcher": "retrieval.searcher",
     "SplitSettings": "data.settings",
     "TextGraph": "data.graph",
@@ -60,6 +63,7 @@ _HOMES = {
     "Trainer": "training.trainer",
     "UpdateReport": "embedding.update",
     "VectorStore": "embedding.vectors",
+    "auto_recipe": "training.auto",
     "build_graph": "data.builder",
     "embed": "embedding.job",
     "evaluate": "evaluation.ranking",

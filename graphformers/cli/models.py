@@ -61,9 +61,10 @@ def train_command(
     """
     from graphformers.splits.split import LinkSplit
     from graphformers.training.auto import find_recipe
+    from graphformers.training.checkpoint import RunFolder
     from graphformers.training.distributed import is_first_process
     from graphformers.training.forecast import forecast
-    from graphformers.training.recipes import merge_settings
+    from graphformers.training.recipes import Recipe, merge_settings
     from graphformers.training.trainer import check_output, make_trainer
 
     given, loaded = given_settings(set, minutes), LinkSplit.load(split)
@@ -80,6 +81,7 @@ def train_command(
     result = trainer.train(force=force, keep_start=keep_start)
     is_written = result.improved or keep_start
     if is_first_process():
+        Recipe(settings, recipe.reasons).save(RunFolder(output).path / "recipe.toml")
         show_result(result, as_json, output if as_json and is_written else None)
         if not as_json:
             print(f"\n{output if is_written else 'not written'}: {result}")

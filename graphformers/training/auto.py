@@ -145,8 +145,9 @@ def auto_recipe(
         GraphFormersError: There is no such split, backbone or device.
 
     Example:
-        >>> print(auto_recipe("papers.split").as_table())
-        batch_size  64 ...
+        >>> recipe = auto_recipe("papers.split")
+        >>> recipe.settings["similarity"]
+        'cosine'
     """
     recipe = choose_settings(Facts.of(loaded_split(split), source, device), timed=timed)
     if not is_trained(source):
@@ -172,7 +173,9 @@ def choose_settings(facts: Facts, *, timed: bool = False) -> Recipe:
     if not timed:
         steps = min(steps, 3000 if on_gpu else 400)
     epochs = -(-steps * batch // max(pairs, 1)) + 1
-    rate = 6e-4 * (batch / MEASURED_BATCH) ** 0.5 * (MEASURED_SIZE / facts.hidden_size) ** 1.5
+    # Smaller backbones than the measured one are not trained faster.
+    size = min(MEASURED_SIZE / facts.hidden_size, 1.0)
+    rate = 6e-4 * (batch / MEASURED_BATCH) ** 0.5 * size**1.5
     is_mean = facts.pooling == "mean"
     stages = "two stages, the first on masked text" if two_stage else "one stage, on clean text"
     settings: dict[str, SettingValue] = {

@@ -5,6 +5,7 @@
       best-000420/    the model with the best validation so far, a model folder like any other
       history.jsonl   the training log, one entry a line
       tensorboard/    the same as scalars
+      recipe.toml     the settings of a finished run, written by the command line
 
 A new best model is written before the checkpoint that names it, and the old one is removed after
 it. So the best model of the checkpoint exists whenever the process is killed. The state of random

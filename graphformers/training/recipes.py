@@ -113,11 +113,19 @@ class Recipe(Result):
         write_whole(Path(path), "\n".join([*lines, ""]).encode())
 
     def to_dict(self) -> dict[str, object]:
-        """Settings and reasons, for JSON."""
+        """Settings and reasons, for JSON.
+
+        Returns:
+            The settings by name, and the list of reasons.
+        """
         return {"settings": dict(self.settings), "reasons": list(self.reasons)}
 
     def as_table(self) -> Table:
-        """A row for each setting; the reasons are below."""
+        """A row for each setting; the reasons are below.
+
+        Returns:
+            A table that prints on a terminal and shows in notebooks.
+        """
         rows = [(name, json.dumps(value)) for name, value in self.settings.items()]
         return Table((), rows, notes=self.reasons)
 

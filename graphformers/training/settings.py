@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from graphformers.model.config import ModelConfig
 from graphformers.settings import SettingValue, setting, type_name
 from graphformers.training.objective import ObjectiveSettings
+
+if TYPE_CHECKING:
+    from graphformers.splits.split import LinkSplit
 
 # settings of ModelConfig that a run may choose; the backbone determines the others
 MODEL_SETTINGS = (
@@ -69,8 +73,8 @@ class TrainConfig(ObjectiveSettings):
     max_valid: int = setting(10_000, "Validation questions, at most.", at_least=1)
     valid_candidates: str = setting(
         "saved",
-        "Candidates of validation questions: the saved ones of each, or negatives that all questions "
-        "share, so that few nodes have to be encoded.",
+        "Candidates of validation questions: those saved with each question, or the same negatives "
+        "for all questions, so that few nodes have to be encoded.",
         choices=("saved", "shared"),
     )
     validate_start: bool = setting(
@@ -136,6 +140,32 @@ class TrainConfig(ObjectiveSettings):
     )
     compile: bool | None = setting(None, "Compile the layers; by default on a GPU.")
     checkpoint_minutes: float = setting(10.0, "Minutes between checkpoints.", at_least=0)
+
+    @staticmethod
+    def auto(
+        split: "LinkSplit | str | Path", source: str | Path = "minilm", device: str | None = None
+    ) -> "TrainConfig":
+        """The training settings of `auto_recipe`, which also has those of a new model.
+
+        Args:
+            split: The split to train on, or its folder.
+            source: The backbone, or a trained model.
+            device: Where to train; by default the fastest device.
+
+        Returns:
+            Settings that suit the graph, the backbone and the device.
+
+        Raises:
+            GraphFormersError: There is no such split, backbone or device.
+
+        Example:
+            >>> TrainConfig.auto("papers.split").decay
+            'linear'
+        """
+        # Imported here, since auto imports this module.
+        from graphformers.training.auto import auto_recipe
+
+        return auto_recipe(split, source, device).train_config()
 
     @property
     def stages(self) -> tuple[str, ...]:
