@@ -55,7 +55,7 @@ SETTINGS: dict[str, Any] = {
     "neighbor_gradients": False,
 }
 # A number of steps, not of seconds: a busy machine trains the same models, only later.
-STEPS = 100
+STEPS = 150
 METHODS = ("plm.one-stage", "graphformers.one-stage")
 # The first three headings of "Brief Tour of the Standard Library" in Python's tutorial, so that
 # nobody chose them by their results.

@@ -10,7 +10,7 @@ from graphformers.cli.output import show_result
 @command("demo")
 def demo_command(
     folder: Path = option(Path("demo"), "-o, --output FOLDER", "The folder of all results."),
-    steps: int = option(100, "--steps NUMBER", "Training steps of each of the two models."),
+    steps: int = option(150, "--steps NUMBER", "Training steps of each of the two models."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Run every step, from import to search, on Python's docstrings.
