@@ -1,11 +1,12 @@
-"""Peak memory of commands, all their processes together; prints JSON.
+"""Peak memory and time of commands, all their processes together; prints JSON.
 
-    python benchmarks/memory.py papers.graph                      # train, compare, embed, encode
-    python benchmarks/memory.py a.graph b.graph --commands train --set max_steps=4
+    python benchmarks/memory.py papers.graph --minutes 5 12       # default settings
+    python benchmarks/memory.py a.graph b.graph --config minilm --commands train --set max_steps=4
 
-For each graph, every command runs in a process of its own. The reported peak is the largest sum,
-over the process and its children, of proportional set sizes (PSS): pages that processes share count
-once. They include pages of mapped files, which the system may drop at any time.
+--minutes are those given to train and to compare; without, both make two steps. For each graph,
+every command runs in a process of its own. The reported peak is the largest sum, over the process
+and its children, of proportional set sizes (PSS): pages that processes share count once. They
+include pages of mapped files, which the system may drop at any time.
 """
 
 import argparse
@@ -67,9 +68,8 @@ def measure(command: list[str], threads: int) -> dict[str, object]:
         "peak_gb": round(peak / 1e9, 2),
         "seconds": round(time.perf_counter() - started, 1),
     }
-    chunks = [line for line in lines if "at a time" in line]
-    if chunks:
-        result["chunks"] = chunks[0].strip()
+    told = [line.strip() for line in lines if re.search("at a time|validations rank|steps", line)]
+    result["messages"] = told[-6:]
     if process.returncode:
         result["failed"] = lines[-3:]
     return result
@@ -81,7 +81,8 @@ def main() -> None:
     )
     parser.add_argument("graphs", nargs="+", type=Path, help="graph folders")
     parser.add_argument("--source", default="minilm", help="the backbone")
-    parser.add_argument("--config", default="minilm", help="the recipe")
+    parser.add_argument("--config", default="auto", help="the recipe")
+    parser.add_argument("--minutes", nargs=2, help="minutes of train and of compare")
     parser.add_argument(
         "--commands", nargs="+", default=["dry-run", "train", "compare", "embed", "encode"]
     )
@@ -89,7 +90,9 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32, help="of embed and encode")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    settings = [word for each in (*SHORT, *arguments.set) for word in ("--set", each)]
+    short = () if arguments.minutes else SHORT
+    settings = [word for each in (*short, *arguments.set) for word in ("--set", each)]
+    limits = [["--minutes", each] for each in arguments.minutes or ()] or [[], []]
     program = [sys.executable, "-m", "graphformers"]
     recipe = ["--from", arguments.source, "--config", arguments.config, "--device", "cpu"]
     for place in arguments.graphs:
@@ -107,10 +110,12 @@ def main() -> None:
                 str(split),
                 *recipe,
                 *settings,
+                *limits[0],
                 "-o",
                 f"{folder / 'new.model'}",
             ]
-            compare = ["compare", str(split), *recipe, *settings, "-o", f"{folder / 'report'}"]
+            words = [*recipe, *settings, *limits[1], "-o", f"{folder / 'report'}"]
+            compare = ["compare", str(split), *words]
             commands = {
                 "dry-run": [*train, "--dry-run"],
                 "train": train,

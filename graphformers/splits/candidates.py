@@ -63,9 +63,9 @@ def draw_candidates(
 def share_candidates(graph: TextGraph, pairs: Array, candidates: Array) -> tuple[Array, Array]:
     """Candidates that questions share, so that few nodes have to be encoded to rank them.
 
-    The negatives of all questions are drawn from those of the first ones: twice as many distinct
-    nodes as a question needs, all of which could be positives. Questions that allow too few of them
-    are left out.
+    The negatives of all questions are drawn from those of the first ones: a quarter more distinct
+    nodes than a question needs, all of which could be positives. Questions that allow too few of
+    them are left out.
 
     Args:
         graph: The whole graph.
@@ -78,7 +78,7 @@ def share_candidates(graph: TextGraph, pairs: Array, candidates: Array) -> tuple
     count = candidates.shape[1] - 1
     negatives = candidates[:, 1:].reshape(-1)
     _, first = np.unique(negatives, return_index=True)
-    pool = np.sort(negatives[np.sort(first)[: 2 * count]])
+    pool = np.sort(negatives[np.sort(first)[: count + max(count // 4, 2)]])
     kept = pairs[possible_negatives(graph, pairs, pool, count) >= count]
     return kept, draw_candidates(graph, kept, pool, count + 1, seed=0)
 

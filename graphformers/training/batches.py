@@ -25,7 +25,7 @@ from graphformers.batching.packing import (
 )
 from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.batching.tokens import TokenCache, graph_tokens
-from graphformers.data.arrays import Array, equal_parts, mix, ranges
+from graphformers.data.arrays import Array, equal_parts, mix, ranges, uniform
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit
 from graphformers.training.masking import MaskedTokens, SpanMasking
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # numbers that enter the hashes, so that random draws of different kinds are independent
-DRAW_DIRECTION, DRAW_DROPOUT, DRAW_KEPT, DRAW_ORDER = 6, 7, 8, 9
+DRAW_DIRECTION, DRAW_DROPOUT, DRAW_KEPT, DRAW_ORDER, DRAW_MASKED = 6, 7, 8, 9, 10
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class BatchMaker:
             packer = model.packer(8, model.config.num_neighbors)
         num_neighbors = model.config.num_neighbors if model.network.reads_neighbors else 0
         masking = None
-        if config.two_stage:
+        if config.two_stage or config.masked_batches:
             masking = SpanMasking.of(model.tokenizer, config.mask_ratio, config.seed)
         return cls(
             split,
@@ -217,6 +217,13 @@ class BatchMaker:
         """(N,) float32: for each of N nodes, the log of the number of its training pairs."""
         counts = np.bincount(self.split.train.reshape(-1), minlength=self.split.graph.num_nodes)
         return np.log(np.maximum(counts, 1)).astype(np.float32)
+
+    def is_masked(self, stage: str, epoch: int, number: int) -> bool:
+        """Whether a batch is made of masked text."""
+        if stage == "masked":
+            return True
+        drawn = uniform(mix(self.config.seed, epoch, DRAW_MASKED, number))
+        return bool(drawn < self.config.masked_batches)
 
     def pairs(self, epoch: int, number: int) -> Array:
         """(K, 2) int64: anchors and positives of one batch, over all processes."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphformers.progress import clock, progress
+from graphformers.progress import amount, clock, progress
 from graphformers.table import Result, Table
 from graphformers.training.checkpoint import bytes_of_run
 from graphformers.training.optimizer import set_learning_rate
@@ -75,10 +75,10 @@ class Forecast(Result):
 
     def as_table(self) -> Table:
         """The forecast, for a terminal."""
-        memory = f"{self.memory_gib:.1f} GiB"
+        memory = gigabytes(self.memory_gib)
         if self.gpu_memory_gib:
-            memory += f", {self.gpu_memory_gib:.1f} GiB on the GPU"
-        estimated = f"{self.estimated_gib:.1f} GiB of {self.available_gib:.1f} GiB available"
+            memory += f", {gigabytes(self.gpu_memory_gib)} on the GPU"
+        estimated = f"{gigabytes(self.estimated_gib)} of {gigabytes(self.available_gib)} available"
         if self.chunk_size is not None:
             estimated += f", {self.chunk_size:,} pairs at a time"
         time_at_most = clock(self.seconds_at_most)
@@ -90,7 +90,7 @@ class Forecast(Result):
                 f"{self.steps_at_most:,} at most",
             ),
             ("a step needs", estimated),
-            ("memory", f"{memory}; {self.checkpoint_gib:.1f} GiB on disk"),
+            ("memory", f"{memory}; {gigabytes(self.checkpoint_gib)} on disk"),
             ("a step", f"{self.seconds_per_step:.3f} s"),
             ("a validation", f"{self.seconds_per_validation:.0f} s"),
             ("time", f"{time_at_most} at most, measured on {self.steps_tried} steps"),
@@ -110,6 +110,11 @@ class Forecast(Result):
         }
         found = ", ".join(f"--set {words}" for words, is_cheaper in cheaper.items() if is_cheaper)
         return found or "--minutes, --set max_steps"
+
+
+def gigabytes(gib: float) -> str:
+    """GiB as messages give amounts, in units of 1,000 bytes."""
+    return amount(gib * 2**30, "B")
 
 
 def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:

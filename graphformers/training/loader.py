@@ -28,17 +28,17 @@ class Loader:
         self.device = device
         self._prefetcher = Prefetcher(maker.make, num_workers, device)
 
-    def epoch(self, epoch: int, *, masked: bool, start: int = 0) -> Iterator[TrainBatch]:
+    def epoch(self, epoch: int, stage: str = "clean", start: int = 0) -> Iterator[TrainBatch]:
         """The batches of an epoch.
 
         Args:
             epoch: The number of the epoch, on which all random draws depend.
-            masked: Whether texts are masked.
+            stage: The stage, which decides whether texts are masked.
             start: The first batch.
         """
         # A generator, so that a key takes the chunk size current when its batch is requested.
         keys = (
-            BatchKey(epoch, number, masked, self.chunks.current)
+            BatchKey(epoch, number, self.maker.is_masked(stage, epoch, number), self.chunks.current)
             for number in range(start, self.maker.num_batches)
         )
         for flat in self._prefetcher.batches(keys):

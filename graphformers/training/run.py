@@ -378,8 +378,8 @@ class TrainingRun:
         """The batch of the next step."""
         state = self.state
         if self._batches is None:
-            masked = self.config.stages[state.stage] == "masked"
-            self._batches = self.loader.epoch(state.epoch, masked=masked, start=state.batch)
+            stage = self.config.stages[state.stage]
+            self._batches = self.loader.epoch(state.epoch, stage, start=state.batch)
         return next(self._batches)
 
     def update_weights(self) -> Tensor:

@@ -119,7 +119,13 @@ class TrainConfig(ObjectiveSettings):
         at_most=1,
     )
     mask_ratio: float = setting(
-        0.15, "Share of a text's tokens that the first stage masks.", above=0, below=1
+        0.15, "Share of a text's tokens that are masked where a batch is.", above=0, below=1
+    )
+    masked_batches: float = setting(
+        0.0,
+        "Share of the batches of the last stage that are masked, too, as regularisation.",
+        at_least=0,
+        at_most=1,
     )
     seed: int = setting(
         42,

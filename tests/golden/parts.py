@@ -868,6 +868,9 @@ def cli(recorder: Recorder, adapter: Any) -> None:
         sets = ["batch_size=32", "learning_rate=3e-3", "epsilon=1e-4", "max_steps=6", "workers=0"]
         sets += ["num_neighbors=3", "max_tokens=10", "validate_steps=3", "pooling=mean"]
         given = [word for each in sets for word in ("--set", each)]
+        # an empty recipe: the settings that are not given have their defaults
+        Path("empty.toml").write_text("")
+        given += ["--config", "empty.toml"]
         train = ["train", "a.split", "--from", "backbone", "--device", "cpu", *given]
         commands = {
             "import": ["import", "papers.csv", "links.csv", "-o", "a.graph", "--keep-empty"],

@@ -63,6 +63,11 @@ class Window(OwnTextMask):
 VARIANTS: dict[str, dict[str, Any]] = {
     **{method: {"method": method} for method in methods()},
     "bidirectional": {"direction": "bidirectional"},
+    "no isolated graph tokens": {"isolated_graph_token": False},
+    "no isolated graph tokens, bidirectional": {
+        "isolated_graph_token": False,
+        "direction": "bidirectional",
+    },
     "own attentions": {"share_gnn": False, "position_bias": False},
     "relative positions": {"relative_buckets": 8, "relative_distance": 16},
     "one layer": {"num_layers": 1},

@@ -487,10 +487,10 @@ def test_questions_may_share_their_candidates(seed: int, count: int) -> None:
     own = split.valid
     pairs, shared = candidates.share_candidates(graph, own.pairs, own.candidates)
     assert unordered(pairs) <= unordered(own.pairs)
-    assert len(pairs) >= 0.8 * len(own)
+    assert len(pairs) >= 0.5 * len(own)
     assert shared.shape == (len(pairs), count)
     assert np.array_equal(shared[:, 0], pairs[:, 1])
-    assert len(np.unique(shared[:, 1:])) <= 2 * (count - 1)
+    assert len(np.unique(shared[:, 1:])) <= count - 1 + max((count - 1) // 4, 2)
     assert set(shared[:, 1:].flatten().tolist()) <= set(own.candidates[:, 1:].flatten().tolist())
     for (anchor, positive), row in zip(pairs.tolist(), shared.tolist(), strict=True):
         assert len(set(row)) == count

@@ -109,8 +109,8 @@ def test_no_pairs_and_constant_neighbours() -> None:
 def test_an_epoch_left_early_does_not_disturb_the_next() -> None:
     maker = make_maker()
     loader = make_loader(maker, 2)
-    next(loader.epoch(0, masked=False))
-    numbers = [batch.key for batch in loader.epoch(1, masked=False)]
+    next(loader.epoch(0))
+    numbers = [batch.key for batch in loader.epoch(1)]
     assert numbers == [BatchKey(1, number, False) for number in range(maker.num_batches)]
     loader.close()
 
@@ -119,11 +119,11 @@ def test_what_goes_wrong_in_a_worker_is_said() -> None:
     maker = make_maker(two_stage=False)  # which has nothing to mask with
     loader = make_loader(maker, 1)
     with pytest.raises(GraphFormersError, match="batch 0 of epoch 3 could not be made: Traceback"):
-        next(loader.epoch(3, masked=True))
+        next(loader.epoch(3, "masked"))
     (worker,) = multiprocessing.active_children()
     worker.kill()
     with pytest.raises(GraphFormersError, match="a worker process that makes batches has died"):
-        list(loader.epoch(3, masked=False))
+        list(loader.epoch(3))
     loader.close()
 
 
@@ -172,7 +172,7 @@ def test_what_workers_make_is_what_is_made_here(workers: int) -> None:
     maker = make_maker(symmetric=True)
     loader = make_loader(maker, workers, chunk_size=20)
     for start in (3, 0):
-        for number, batch in enumerate(loader.epoch(5, masked=True, start=start)):
+        for number, batch in enumerate(loader.epoch(5, "masked", start=start)):
             expected = maker.make(BatchKey(5, start + number, True, 20))
             assert batch.key == expected.key
             assert torch.equal(batch.pairs, expected.pairs)
@@ -205,3 +205,14 @@ def test_a_flat_batch_keeps_every_tensor() -> None:
         assert torch.equal(getattr(first.nodes, name), getattr(other.nodes, name))
         assert getattr(first.nodes, name).dtype == getattr(other.nodes, name).dtype
     assert (first.num_centers, first.center_rows) == (other.num_centers, other.center_rows)
+
+
+def test_a_share_of_the_clean_batches_may_be_masked() -> None:
+    maker = make_maker(two_stage=False, masked_batches=0.3, batch_size=2)
+    masked = [
+        [batch.key.is_masked for batch in make_loader(maker, 0).epoch(epoch)] for epoch in (0, 1)
+    ]
+    shares = np.mean(masked, axis=1)
+    assert np.all(np.abs(shares - 0.3) < 4 * np.sqrt(0.3 * 0.7 / maker.num_batches))
+    assert masked[0] != masked[1]
+    assert not any(batch.key.is_masked for batch in make_loader(make_maker(), 0).epoch(0))

@@ -36,12 +36,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = make_topics().save(folder / "topics.graph")
     split_links(graph, valid=30, test=30, candidates=20).save(folder / "topics.split")
     make_model(dropout=0.1, attention_dropout=0.1).save_pretrained(folder / "start.model")
+    # an empty recipe: the settings that are not given have their defaults
+    (folder / "empty.toml").write_text("")
     return folder
 
 
 def words_of(place: Path, output: Path, *more: str) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     base = ["train", str(place / "topics.split"), "--from", str(place / "start.model")]
+    base += ["--config", str(place / "empty.toml")]
     return [*base, "-o", str(output), "--device", "cpu", *settings, *more]
 
 
