@@ -25,6 +25,7 @@ from graphformers.artifact import (
 from graphformers.data.arrays import Array, load_array, ranges, save_array
 from graphformers.data.graph import TextGraph
 from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.files import held
 from graphformers.progress import progress
 
 KIND = "tokens"
@@ -86,7 +87,8 @@ class Tokenizer:
         """(V,) bool: for each of V tokens, whether it continues the word of the token before it.
 
         WordPiece marks such tokens by "##"; other tokenizers mark the first token of a word, by "▁"
-        or "Ġ". Without such marks every token counts as a word.
+        or "Ġ". Without such marks every token counts as a word. In scripts without blanks between
+        words these are rare, so that a whole sentence may count as one word.
         """
         vocabulary = self._tokenizer.get_vocab()
         result = np.zeros(self.vocab_size, dtype=bool)
@@ -242,7 +244,10 @@ def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
     if graph.artifact is None or not can_be_stored or not _is_unchanged(graph.artifact):
         return replace(tokenize(graph.texts.to_pylist(), tokenizer), id_hashes=graph.id_hashes)
     if not folder.is_dir():
-        _write_cache(folder, graph, tokenizer)
+        # Other processes, such as those of torchrun, wait and then find the file.
+        with held(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                _write_cache(folder, graph, tokenizer)
     artifact = open_artifact(folder, KIND, VERSION)
     check_parent(artifact, "graph", graph.artifact)
     if artifact.settings["tokenizer"] != tokenizer.fingerprint:

@@ -67,11 +67,11 @@ def train_command(
     from graphformers.training.recipes import Recipe, merge_settings
     from graphformers.training.trainer import check_output, make_trainer
 
-    given, loaded = given_settings(set, minutes), LinkSplit.load(split)
+    own, loaded = given_settings(set, minutes), LinkSplit.load(split)
     if not dry_run:
         check_output(output, force=force)
-    recipe = find_recipe(config, loaded, source, device, timed="minutes" in given)
-    settings = merge_settings(recipe.settings, given)
+    recipe = find_recipe(config, loaded, source, device, own)
+    settings = merge_settings(recipe.settings, own)
     trainer = make_trainer(loaded, source, output, method, settings, device)
     if dry_run:
         estimate = forecast(trainer)
@@ -85,7 +85,8 @@ def train_command(
         show_result(result, as_json, output if as_json and is_written else None)
         if not as_json:
             print(f"\n{output if is_written else 'not written'}: {result}")
-    if not result.improved:
+    # torchrun ends all processes as soon as one fails.
+    if not result.improved and is_first_process():
         raise typer.Exit(NOT_IMPROVED)
 
 
@@ -238,6 +239,7 @@ def compare_command(
     from graphformers.compare.settings import ComparisonSettings
     from graphformers.splits.split import LinkSplit
     from graphformers.training.auto import find_recipe
+    from graphformers.training.recipes import AUTO
 
     words = [word.strip() for word in seeds.split(",")]
     numbers = tuple(int(word) for word in words if word.isdecimal())
@@ -245,10 +247,20 @@ def compare_command(
         raise UsageError(
             f"--seeds {seeds} given, expected different whole numbers such as 42,43,44"
         )
-    given, loaded = given_settings(set, minutes), LinkSplit.load(split)
-    recipe = find_recipe(config, loaded, source, device, timed="minutes" in given)
+    own, loaded = given_settings(set, minutes), LinkSplit.load(split)
+    # These tables describe the data and measure networks; auto chooses how to train.
+    trains = str(config) != AUTO or table not in ("datasets", "efficiency")
+    recipe = find_recipe(config, loaded, source, device, own) if trains else None
     comparison = ComparisonSettings(
-        loaded, output, source, given, numbers, device, force, keep_models, recipe.settings
+        loaded,
+        output,
+        source,
+        own,
+        numbers,
+        device,
+        force,
+        keep_models,
+        None if recipe is None else recipe.settings,
     )
     work = forecast_comparison if dry_run else compare
     show_result(work(comparison, table=table, methods=method, retrain=retrain), as_json)

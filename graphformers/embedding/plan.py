@@ -197,7 +197,8 @@ def check_memory(plan: Plan, device: torch.device, *, in_memory: bool) -> None:
     """
     needed, available = plan.bytes_of_work(in_memory=in_memory), available_memory(device)
     if device.type != "cuda" and needed > available:
-        advice = "--states disk needs less" if in_memory else "use a smaller --shard-size"
+        advice = "fewer --neighbors, --batch-tokens and --shard-size need less"
+        advice = f"--states disk, {advice}" if in_memory else advice
         raise GraphFormersError(
             f"the embedding needs {amount(needed, 'B')} of memory, {amount(available, 'B')} are "
             f"available; {advice}"

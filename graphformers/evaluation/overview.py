@@ -25,6 +25,7 @@ from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.evaluation.significance import Difference, paired_difference
 from graphformers.evaluation.slices import slices_of
 from graphformers.evaluation.text_search import (
+    CANDIDATES,
     MIN_WORDS,
     QUERIES,
     SEARCH_METRIC,
@@ -282,7 +283,10 @@ def _text_queries(graph: TextGraph, queries: TextQueries | int) -> TextQueries |
     """The queries of search by words; None if there are none."""
     if queries == 0:
         return None
-    found = known_item_queries(graph, queries) if isinstance(queries, int) else queries
+    if isinstance(queries, TextQueries):
+        found = queries
+    else:
+        found = known_item_queries(graph, queries, candidates=max(CANDIDATES, queries))
     if not len(found):
         logger.warning(
             f"search by words is not measured: no text has {MIN_WORDS} words, from which queries "

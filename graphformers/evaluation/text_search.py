@@ -60,7 +60,8 @@ class TextQueries:
             for all nodes of the graph.
 
     Raises:
-        GraphFormersError: There is not one node for each query, or it is not among the candidates.
+        GraphFormersError: There is not one node for each query, it is not among the candidates, or
+            these are not sorted.
 
     Example:
         >>> queries = TextQueries.from_ids(graph, [("networks of texts", "p7")])
@@ -77,6 +78,10 @@ class TextQueries:
             raise GraphFormersError(
                 f"{len(self.texts):,} queries and {len(self.nodes):,} nodes given, expected one "
                 f"node for each query"
+            )
+        if self.candidates is not None and np.any(np.diff(self.candidates) <= 0):
+            raise GraphFormersError(
+                "candidates given in another order, expected sorted row numbers"
             )
         if self.candidates is not None and not np.isin(self.nodes, self.candidates).all():
             raise GraphFormersError("the node of a query is not among the candidates")
@@ -231,7 +236,7 @@ def text_search(
         of links.
 
     Raises:
-        GraphFormersError: A folder cannot be read.
+        GraphFormersError: A folder cannot be read, or there are no queries.
 
     Example:
         >>> from graphformers.evaluation.significance import summarize
@@ -241,6 +246,10 @@ def text_search(
     model = model if isinstance(model, GraphFormers) else GraphFormers.from_pretrained(model)
     split = loaded_split(split)
     queries = known_item_queries(split.graph) if queries is None else queries
+    if not len(queries):
+        raise GraphFormersError(
+            f"no queries: no text of the graph has {MIN_WORDS} words, from which they are drawn"
+        )
     candidates = queries.candidates_of(split.graph)
     is_known = np.isin(candidates, [] if known is None else known.covered)
     vectors_CD = np.empty((len(candidates), model.config.hidden_size), dtype=np.float32)

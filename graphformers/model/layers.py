@@ -255,9 +255,9 @@ def mask_graph_tokens(mask_RHWW: Tensor, texts: PackedBatch) -> Tensor:
 def mask_isolated(mask_RHWW: Tensor, centers: PackedBatch, exists_BK: Tensor) -> Tensor:
     """The mask for layers in which centres without neighbours have no graph token."""
     is_isolated_B = ~exists_BK.any(1)
-    none_T = torch.zeros(mask_RHWW.shape[0] * mask_RHWW.shape[-1], device=mask_RHWW.device)
+    none_T = torch.zeros_like(centers.is_graph_RW).flatten()
     places_B = centers.cls_N[: len(is_isolated_B)] - 1
-    is_hidden_T = none_T.bool().index_copy(0, places_B, is_isolated_B)
+    is_hidden_T = none_T.index_copy(0, places_B, is_isolated_B)
     is_hidden_R11W = is_hidden_T.view(len(mask_RHWW), 1, 1, -1)
     return mask_RHWW.masked_fill(is_hidden_R11W, -math.inf)
 

@@ -2,14 +2,17 @@
 
 The choice is a function of these three, so that the same command chooses the same settings again.
 It does not depend on free memory or on the speed of the machine: memory decides how many pairs of a
-batch are computed at a time, which does not change a result.
+batch are computed at a time, which does not change a result. Settings that are given, and those of
+a model that is trained further, are kept, and the others follow them.
 
 Figures that decided are in docs/decisions.md, "The recipe auto".
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +29,7 @@ from graphformers.model.compute import choose_device
 from graphformers.places import read_object
 from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit, loaded_split
+from graphformers.training.distributed import is_first_process
 from graphformers.training.recipes import AUTO, Recipe
 from graphformers.training.settings import MODEL_SETTINGS
 
@@ -39,6 +43,9 @@ MEASURED_BATCH, MEASURED_SIZE = 512, 384
 FEW_PAIRS = 50_000
 # epochs after which small and large graphs overfit
 MANY_EPOCHS, FEW_EPOCHS = 6, 4
+# the most steps of a run without a time limit, and the validations that they are divided by
+CPU_STEPS, GPU_STEPS = 400, 3000
+CPU_VALIDATIONS, GPU_VALIDATIONS = 4, 8
 CASCADED = ("plm", "max", "gat")
 # Longer texts take more time on a CPU than the words at their end are worth.
 CPU_TOKENS, GPU_TOKENS = 64, 128
@@ -56,6 +63,7 @@ class Facts:
         num_pairs: The pairs to train on.
         text_tokens: The length that USUAL of the texts do not exceed, special tokens included.
         degree: The number of training links that USUAL of the nodes do not exceed.
+        fixed: The settings of a model that is trained further; empty for a new one.
     """
 
     on_gpu: bool
@@ -65,13 +73,18 @@ class Facts:
     num_pairs: int
     text_tokens: int
     degree: int
+    fixed: Mapping[str, SettingValue] = field(default_factory=dict)
 
     @staticmethod
     def of(split: LinkSplit, source: str | Path, device: str | None = None) -> "Facts":
         """The facts of a split, a device, and a backbone or a trained model."""
-        if is_trained(source):
+        fixed: dict[str, SettingValue] = {}
+        if (Path(source) / MANIFEST).is_file():
             artifact = open_artifact(source, "model", None)
             config = make_config(read_object(artifact.file("config.json")))
+            fixed = {
+                name: value for name, value in asdict(config).items() if name in MODEL_SETTINGS
+            }
             sizes, pooling = (config.hidden_size, config.max_positions), config.pooling
             tokenizer = read_tokenizer(artifact.path)
         else:
@@ -88,35 +101,30 @@ class Facts:
             num_pairs=len(split.train),
             text_tokens=usual + len(tokenizer.prefix) + len(tokenizer.suffix),
             degree=int(np.quantile(np.diff(split.indptr), USUAL, method="higher")),
+            fixed=fixed,
         )
 
 
-def is_trained(source: str | Path) -> bool:
-    """Whether a source is a trained model, not a backbone."""
-    return (Path(source) / MANIFEST).is_file()
-
-
 def find_recipe(
-    given: str | Path,
+    name: str | Path,
     split: LinkSplit,
     source: str | Path,
     device: str | None = None,
-    *,
-    timed: bool = False,
+    given: Mapping[str, SettingValue] | None = None,
 ) -> Recipe:
     """A recipe by its name or file; `auto` is made for the split, and its reasons are logged.
 
     Args:
-        given: A .toml file, "auto", or the name of a built-in recipe.
+        name: A .toml file, "auto", or the name of a built-in recipe.
         split: The split to train on.
         source: A backbone, or a trained model.
         device: Where to train; by default the fastest device.
-        timed: Whether the run has a limited number of minutes.
+        given: Settings that are given beside the recipe.
     """
-    if str(given) != AUTO or Path(given).is_file():
-        return Recipe.load(given)
-    recipe = auto_recipe(split, source, device, timed=timed)
-    for reason in recipe.reasons:
+    if str(name) != AUTO or Path(name).is_file():
+        return Recipe.load(name)
+    recipe = auto_recipe(split, source, device, given)
+    for reason in recipe.reasons if is_first_process() else ():
         logger.info(f"{AUTO}: {reason}")
     return recipe
 
@@ -125,18 +133,17 @@ def auto_recipe(
     split: LinkSplit | str | Path,
     source: str | Path = "minilm",
     device: str | None = None,
-    *,
-    timed: bool = False,
+    given: Mapping[str, SettingValue] | None = None,
 ) -> Recipe:
     """Chooses settings for training on a split.
 
     Args:
         split: The pairs to train on; a split or its folder.
         source: The backbone: a folder, minilm, or a name on the hub. Or a trained model, whose
-            own settings the recipe leaves as they are.
+            own settings stay as they are.
         device: Where to train; by default the fastest device.
-        timed: Whether the run has a limited number of minutes. It may then make as many steps as
-            do not overfit.
+        given: Settings that are given, by name; the others follow them. With `minutes`, a run may
+            make as many steps as do not overfit.
 
     Returns:
         A recipe, with the reasons of its settings.
@@ -149,46 +156,47 @@ def auto_recipe(
         >>> recipe.settings["similarity"]
         'cosine'
     """
-    recipe = choose_settings(Facts.of(loaded_split(split), source, device), timed=timed)
-    if not is_trained(source):
-        return recipe
-    own = {name: value for name, value in recipe.settings.items() if name not in MODEL_SETTINGS}
-    return Recipe(own, recipe.reasons)
+    return choose_settings(Facts.of(loaded_split(split), source, device), given or {})
 
 
-def choose_settings(facts: Facts, *, timed: bool = False) -> Recipe:
-    """The settings that suit some facts."""
+def choose_settings(facts: Facts, given: Mapping[str, SettingValue] | None = None) -> Recipe:
+    """The settings that suit some facts, and settings that are given."""
+    # The values have been checked against the types of the settings.
+    known: dict[str, Any] = {**facts.fixed, **(given or {})}
     on_gpu, pairs = facts.on_gpu, facts.num_pairs
-    device = "a GPU" if on_gpu else "a CPU"
-    batch = max(2, min(512 if on_gpu else 64, pairs // 8))
-    neighbors = max(1, min(20 if on_gpu else 3, facts.degree))
+    batch = known.get("batch_size", max(2, min(512 if on_gpu else 64, pairs // 8)))
+    neighbors = known.get("num_neighbors", max(1, min(20, facts.degree)))
+    # Their states are cached after training, so that more neighbours cost little there.
+    trained = known.get("train_neighbors", neighbors if on_gpu else min(3, neighbors))
+    trained = neighbors if trained is None else trained
     limit = min(GPU_TOKENS if on_gpu else CPU_TOKENS, facts.max_positions)
-    tokens = min(max(-(-facts.text_tokens // 8) * 8, 16), limit)
+    tokens = known.get("max_tokens", min(max(-(-facts.text_tokens // 8) * 8, 16), limit))
+    is_cosine = known.get("similarity", "cosine") == "cosine"
+    is_joint = known.get("direction") == "bidirectional"
+    gradients = known.get("neighbor_gradients", on_gpu or is_joint)
     is_small = pairs < FEW_PAIRS
     # A CPU makes too few steps to overfit.
-    two_stage = on_gpu and is_small
-    # more epochs overfit
-    most_epochs = MANY_EPOCHS if is_small else FEW_EPOCHS
-    steps = max(round(most_epochs * pairs / batch), 100)
-    if not timed:
-        steps = min(steps, 3000 if on_gpu else 400)
-    epochs = -(-steps * batch // max(pairs, 1)) + 1
+    two_stage = known.get("two_stage", on_gpu and is_small)
+    enough = max(round((MANY_EPOCHS if is_small else FEW_EPOCHS) * pairs / batch), 100)
+    usual = min(enough, GPU_STEPS if on_gpu else CPU_STEPS)
+    is_timed = known.get("minutes") is not None
+    steps = known.get("max_steps", enough if is_timed else usual) or enough
     # Smaller backbones than the measured one are not trained faster.
     size = min(MEASURED_SIZE / facts.hidden_size, 1.0)
     rate = 6e-4 * (batch / MEASURED_BATCH) ** 0.5 * size**1.5
-    is_mean = facts.pooling == "mean"
-    stages = "two stages, the first on masked text" if two_stage else "one stage, on clean text"
-    settings: dict[str, SettingValue] = {
+    pooling = known.get("pooling", facts.pooling)
+    chosen: dict[str, SettingValue] = {
         "batch_size": batch,
         "num_neighbors": neighbors,
-        "neighbor_gradients": on_gpu,
-        "neighbor_dropout": 0.5 if neighbors > 3 else 0.0,
+        "train_neighbors": trained,
+        "neighbor_gradients": gradients,
+        "neighbor_dropout": 0.5 if trained > 3 else 0.0,
         "max_tokens": tokens,
         "two_stage": two_stage,
         "max_steps": steps,
-        "epochs": epochs,
-        "validate_steps": max(steps // 8, 25) if on_gpu else max(steps // 4, 25),
-        "patience": 3,
+        "epochs": -(-steps * batch // max(pairs, 1)) + 1,
+        "validate_steps": max(usual // (GPU_VALIDATIONS if on_gpu else CPU_VALIDATIONS), 25),
+        "patience": 4,
         "max_valid": 2000,
         # Encoding the candidates of each question would take longer than training.
         "valid_candidates": "saved" if on_gpu else "shared",
@@ -202,26 +210,31 @@ def choose_settings(facts: Facts, *, timed: bool = False) -> Recipe:
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "similarity": "cosine",
-        "temperature": 0.05,
+        "temperature": 0.05 if is_cosine else 1.0,
         "logq_correction": True,
         "text_query_weight": 0.5,
         "isolated_graph_token": False,
-        "pooling": facts.pooling,
-        "graph_token_scale": 4.0 if is_mean else 1.0,
+        "pooling": pooling,
+        "graph_token_scale": 4.0 if pooling == "mean" else 1.0,
     }
     # Methods without nested graph attention were best with a third more.
-    settings |= {f"{name}.learning_rate": float(f"{rate * 4 / 3:.2g}") for name in CASCADED}
-    gradients = "with" if on_gpu else "without"
-    in_time = " in the given minutes" if timed else ""
-    reasons = (
-        f"{batch} pairs a step, {neighbors} neighbours a node, {gradients} gradients through them: "
-        f"{device}; {USUAL:.0%} of the nodes have at most {facts.degree} links",
-        f"texts are cut at {tokens} tokens: {USUAL:.0%} have at most {facts.text_tokens}",
-        f"{steps:,} steps at most{in_time}, {stages}: {pairs:,} pairs, "
-        f"{steps * batch / max(pairs, 1):.1f} epochs",
-        f"learning rate {settings['learning_rate']:g}: follows the batch size and the backbone's "
-        f"hidden size, {facts.hidden_size}",
-        "vectors are compared by cosine, and parts of texts are used as queries, so that search by "
-        "words stays as good as link prediction becomes",
-    )
-    return Recipe(settings, reasons)
+    chosen |= {f"{name}.learning_rate": float(f"{rate * 4 / 3:.2g}") for name in CASCADED}
+    chosen = {name: value for name, value in chosen.items() if name not in facts.fixed}
+    in_time = " in the given minutes" if is_timed else ""
+    reasons = {
+        "batch_size": f"{batch} pairs a step, {trained} neighbours a node, "
+        f"{'with' if gradients else 'without'} gradients through them: "
+        f"{'a GPU' if on_gpu else 'a CPU'}",
+        "num_neighbors": f"{neighbors} neighbours a node after training: {USUAL:.0%} of the nodes "
+        f"have at most {facts.degree} links",
+        "max_tokens": f"texts are cut at {tokens} tokens: {USUAL:.0%} have at most "
+        f"{facts.text_tokens}",
+        "max_steps": f"{steps:,} steps at most{in_time}, "
+        f"{'two stages, the first on masked text' if two_stage else 'one stage, on clean text'}: "
+        f"{pairs:,} pairs, {steps * batch / max(pairs, 1):.1f} epochs",
+        "learning_rate": f"learning rate {chosen['learning_rate']:g}: follows the batch size and "
+        f"the backbone's hidden size, {facts.hidden_size}",
+        "text_query_weight": "parts of texts are used as queries, so that search by words stays as "
+        "good as link prediction becomes",
+    }
+    return Recipe(chosen, tuple(why for name, why in reasons.items() if name not in known))

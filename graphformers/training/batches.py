@@ -185,12 +185,15 @@ class BatchMaker:
         num_processes: int = 1,
     ) -> "BatchMaker":
         """A maker of batches for the training of a model."""
+        most = model.config.num_neighbors
+        if config.train_neighbors is not None:
+            most = config.train_neighbors
         packer = model.packer()
         if model.device.type == "cuda":
             # Few distinct shapes, because cuDNN plans attention for every number of rows, and
             # torch.compile compiles layers for every number of neighbours.
-            packer = model.packer(8, model.config.num_neighbors)
-        num_neighbors = model.config.num_neighbors if model.network.reads_neighbors else 0
+            packer = model.packer(8, most)
+        num_neighbors = most if model.network.reads_neighbors else 0
         masking = None
         if config.two_stage or config.masked_batches:
             masking = SpanMasking.of(model.tokenizer, config.mask_ratio, config.seed)

@@ -104,8 +104,8 @@ class Forecast(Result):
         own = self.settings
         cheaper = {
             "batch_size=64": own["batch_size"] > 64,
-            "num_neighbors=5": own["num_neighbors"] > 5,
-            "neighbor_gradients=false": own["neighbor_gradients"] and own["num_neighbors"] > 0,
+            "train_neighbors=3": own["train_neighbors"] > 5,
+            "neighbor_gradients=false": own["neighbor_gradients"] and own["train_neighbors"] > 0,
             "max_steps=200": self.steps_at_most > 200,
         }
         found = ", ".join(f"--set {words}" for words, is_cheaper in cheaper.items() if is_cheaper)
@@ -127,6 +127,9 @@ def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
     Returns:
         Parameters, steps, memory and seconds.
 
+    Raises:
+        GraphFormersError: The minutes do not suffice, or the memory.
+
     Example:
         >>> print(forecast(Trainer(model, split, TrainConfig(epochs=5))).as_table())
     """
@@ -137,6 +140,8 @@ def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
 
 def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
     model, device, config = run.model, run.model.device, run.config
+    # With minutes, this refuses too few, and chooses the questions of validations.
+    run.plan()
     set_learning_rate(run.optimizer, 0.0)
     seconds: list[float] = []
     model.train()
@@ -182,7 +187,7 @@ def _measure(run: TrainingRun, max_seconds: float) -> Forecast:
         checkpoint_gib=bytes_of_run(size) / 2**30,
         settings={
             "batch_size": config.batch_size,
-            "num_neighbors": model.config.num_neighbors if model.network.reads_neighbors else 0,
+            "train_neighbors": run.loader.maker.sampler.num_neighbors,
             "neighbor_gradients": config.neighbor_gradients,
         },
     )

@@ -182,19 +182,18 @@ class _Planner:
         return step.activations <= min(work, int(LARGEST_SHARE * rest))
 
     def largest(self, maker: BatchMaker, chunk_size: int | None) -> tuple[StepMemory, bool]:
-        """The largest of some steps in chunks of this size, and whether all of them fit."""
+        """The largest of some steps in chunks of this size, or one that does not fit; and which."""
         count = max(SAMPLED_BATCHES, -(-SAMPLED_PAIRS // maker.config.batch_size))
         last = maker.num_batches - 1
         numbers = np.unique(np.linspace(0, last, min(count, last + 1)).astype(np.int64))
-        largest, fits = StepMemory(0, 0, 0, 0), True
+        largest = StepMemory(0, 0, 0, 0)
         for number in numbers.tolist():
             batch = maker.make(BatchKey(0, number, False, chunk_size))
             step = StepMemory.of(self.model, batch, self.num_workers)
+            if not self.fits(step):
+                return step, False
             largest = max(largest, step, key=lambda each: each.total)
-            fits = self.fits(step)
-            if not fits:
-                break
-        return largest, fits
+        return largest, True
 
     def advice(self, maker: BatchMaker) -> str:
         """Settings with which one pair at a time would fit."""
@@ -211,7 +210,7 @@ class _Planner:
 
         settings: list[tuple[str, int, Callable[[int], BatchMaker]]] = [
             ("max_tokens", packer.max_tokens, with_tokens),
-            ("num_neighbors", sampler.num_neighbors, with_neighbors),
+            ("train_neighbors", sampler.num_neighbors, with_neighbors),
             ("batch_size", config.batch_size, with_batch),
         ]
         found = []

@@ -145,7 +145,7 @@ class TrainingRun:
         """Starts or continues the run and trains to its end; leaves the model the best weights."""
         self._resume()
         self._compile()
-        self._plan()
+        self.plan()
         with self.stop.listening():
             while self.state.stage < len(self.config.stages):
                 self._run_stage()
@@ -253,7 +253,7 @@ class TrainingRun:
         self._batches = None
         return self.world.largest(seconds)
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Chooses the questions of validations by `minutes`; a run that is continued keeps them.
 
         Raises:

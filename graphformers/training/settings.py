@@ -112,6 +112,11 @@ class TrainConfig(ObjectiveSettings):
         "Whether gradients flow through neighbours; without, encoding them takes a third of the "
         "time.",
     )
+    train_neighbors: int | None = setting(
+        None,
+        "Neighbours sampled for a node in training; by default as many as after it, num_neighbors.",
+        at_least=0,
+    )
     neighbor_dropout: float = setting(
         0.0,
         "Share of centres that use only a random number of their sampled neighbours.",

@@ -146,6 +146,8 @@ class Trainer:
             raise GraphFormersError(
                 f"{len(self.split.train)} pairs to train on, expected at least 2"
             )
+        if not len(self.split.valid):
+            raise GraphFormersError("a split without valid questions, expected at least one")
         inputs = self.model.network.inputs(self.model.config)
         if inputs.joint and not self.config.neighbor_gradients:
             raise GraphFormersError(
@@ -214,7 +216,7 @@ class Trainer:
         start = state.start if state.start >= 0 else None
         improved = not state.is_start_best
         is_written = self.output is not None and (improved or keep_start)
-        if not improved:
+        if not improved and run.world.is_first:
             self._warn_of_no_improvement(state, is_written=is_written)
         if is_written and self.output is not None and run.folder is not None:
             made = {

@@ -11,6 +11,7 @@ import torch
 
 from graphformers.batching.tokens import TokenCache
 from graphformers.data.arrays import Array, equal_parts
+from graphformers.data.graph import TextGraph
 from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
@@ -23,6 +24,8 @@ from graphformers.training.stopping import InterruptedWork, StopSignal
 
 Found = TypeVar("Found")
 
+# Questions share candidates if this share of them can.
+MOSTLY = 0.9
 MEASURED = ("P@1", "NDCG", "MRR")
 # Encoding is timed with more and more nodes, until so many seconds are spent or all are timed.
 FIRST_TIMED_NODES = 32
@@ -59,10 +62,9 @@ class Validation:
         self._tokens = tokens
         self._sampler = split.sampler(model.config.num_neighbors)
         self._seconds_per_text: float | None = None
-        self._all = split.valid
+        self._all = evenly_spread(split.valid, config.max_valid)
         if config.valid_candidates == "shared":
-            shared = share_candidates(split.graph, split.valid.pairs, split.valid.candidates)
-            self._all = LinkQuestions(*shared)
+            self._all = shared_questions(split.graph, self._all)
         self.limit(config.max_valid)
 
     def limit(self, max_questions: int) -> None:
@@ -149,6 +151,14 @@ class Validation:
         if self.world.any(found is None) or found is None:
             raise InterruptedWork
         return found
+
+
+def shared_questions(graph: TextGraph, questions: LinkQuestions) -> LinkQuestions:
+    """The questions with candidates that they share; as they are if that would drop many."""
+    pairs, candidates = share_candidates(graph, questions.pairs, questions.candidates)
+    if len(pairs) < MOSTLY * len(questions):
+        return questions
+    return LinkQuestions(pairs, candidates)
 
 
 def evenly_spread(questions: LinkQuestions, count: int) -> LinkQuestions:

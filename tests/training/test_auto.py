@@ -1,11 +1,14 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.model.config import ModelConfig
-from graphformers.training.auto import Facts, choose_settings
+from graphformers.training.auto import Facts, auto_recipe, choose_settings
+from graphformers.training.trainer import make_trainer
+from tests.training.conftest import make_model, make_split
 
 TITLES = Facts(
     on_gpu=False,
@@ -57,12 +60,12 @@ def test_the_settings_are_valid_for_any_graph(
     assert config.epochs * -(-num_pairs // config.batch_size) >= config.max_steps / len(
         config.stages
     )
-    assert len(recipe.reasons) == 5
+    assert len(recipe.reasons) == 6
 
 
 def test_a_cpu_gets_smaller_steps_than_a_gpu() -> None:
     on_cpu, on_gpu = (choose_settings(replace(TITLES, on_gpu=each)) for each in (False, True))
-    for name in ("batch_size", "num_neighbors", "learning_rate"):
+    for name in ("batch_size", "train_neighbors", "learning_rate"):
         assert on_cpu.settings[name] < on_gpu.settings[name]  # type: ignore[operator]
     assert on_gpu.settings["neighbor_gradients"]
     assert not on_cpu.settings["neighbor_gradients"]
@@ -87,3 +90,48 @@ def test_small_graphs_are_trained_on_masked_text_first() -> None:
 def test_no_more_neighbors_are_sampled_than_nodes_usually_have() -> None:
     sparse = replace(TITLES, on_gpu=True, degree=4)
     assert choose_settings(sparse).model_settings()["num_neighbors"] == 4
+
+
+def test_settings_that_are_given_are_followed() -> None:
+    given = {"batch_size": 16, "max_steps": 3000, "num_neighbors": 10}
+    recipe = choose_settings(TITLES, given)
+    config = recipe.train_config()
+    assert (config.batch_size, config.max_steps) == (16, 3000)
+    assert config.epochs * TITLES.num_pairs >= 3000 * 16
+    assert config.learning_rate == pytest.approx(
+        choose_settings(TITLES).settings["learning_rate"] / 2, rel=0.05
+    )  # type: ignore[operator]
+    assert config.train_neighbors == 3
+    # Only what was chosen has a reason.
+    assert [reason.partition(" ")[0] for reason in recipe.reasons] == ["texts", "learning", "parts"]
+
+
+def test_a_time_limit_replaces_that_of_steps() -> None:
+    many = replace(TITLES, num_pairs=10**6)
+    timed, usual = (
+        choose_settings(many, given) for given in ({"minutes": 30.0}, {"minutes": None})
+    )
+    assert usual.settings["max_steps"] == 400
+    assert timed.settings["max_steps"] == 4 * 10**6 // 64
+    assert timed.settings["validate_steps"] == usual.settings["validate_steps"] == 100
+    assert "in the given minutes" in "".join(timed.reasons)
+
+
+def test_a_trained_model_keeps_its_settings() -> None:
+    fixed = {"similarity": "dot", "max_tokens": 24, "num_neighbors": 5, "pooling": "cls"}
+    recipe = choose_settings(replace(TITLES, fixed=fixed))
+    assert not fixed.keys() & recipe.settings.keys()
+    assert recipe.settings["temperature"] == 1.0
+    assert recipe.settings["train_neighbors"] == 3
+    assert not any("cut at" in reason or "neighbours" in reason for reason in recipe.reasons[1:])
+
+
+def test_neighbors_of_a_bidirectional_model_have_gradients(tmp_path: Path) -> None:
+    split = make_split()
+    model = make_model(direction="bidirectional", dropout=0.0)
+    model.save_pretrained(tmp_path / "a.model")
+    recipe = auto_recipe(split, tmp_path / "a.model", "cpu")
+    assert recipe.settings["neighbor_gradients"]
+    make_trainer(split, str(tmp_path / "a.model"), settings=recipe.settings, device="cpu")
+    given = {"direction": "bidirectional"}
+    assert choose_settings(TITLES, given).settings["neighbor_gradients"]

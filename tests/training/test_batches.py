@@ -216,3 +216,13 @@ def test_a_share_of_the_clean_batches_may_be_masked() -> None:
     assert np.all(np.abs(shares - 0.3) < 4 * np.sqrt(0.3 * 0.7 / maker.num_batches))
     assert masked[0] != masked[1]
     assert not any(batch.key.is_masked for batch in make_loader(make_maker(), 0).epoch(0))
+
+
+def test_training_may_sample_fewer_neighbors() -> None:
+    counts = [
+        np.diff(maker.neighborhood(maker.pairs(0, 0), 0).indptr)
+        for maker in (make_maker(), make_maker(train_neighbors=2), make_maker(train_neighbors=0))
+    ]
+    assert counts[0].max() == make_model().config.num_neighbors
+    assert np.array_equal(counts[1], np.minimum(counts[0], 2))
+    assert counts[2].max() == 0

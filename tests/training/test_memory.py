@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
         GraphFormersError, match=r"even for one pair at a time; .* would fit"
     ) as error:
         plan(model, int(least.total / LARGEST_SHARE) - 1000)
-    assert "num_neighbors=2" in str(error.value)
+    assert "train_neighbors=2" in str(error.value)
     assert "batch_size=64" in str(error.value)
     with pytest.raises(GraphFormersError, match="use a smaller backbone"):
         plan(model, MIB // 8)

@@ -571,10 +571,10 @@ def test_the_advice_of_a_forecast_is_less_than_what_was_asked_for() -> None:
     shown = str(replace(alone, seconds_at_most=1e6).as_table())
     assert "faster with" in shown
     assert "neighbor" not in shown.partition("faster with")[2]
-    large = {"batch_size": 512, "num_neighbors": 20, "neighbor_gradients": True}
+    large = {"batch_size": 512, "train_neighbors": 20, "neighbor_gradients": True}
     shown = str(replace(found, steps_at_most=5000, settings=large).as_table())
     assert (
-        "--set batch_size=64, --set num_neighbors=5, --set neighbor_gradients=false, --set "
+        "--set batch_size=64, --set train_neighbors=3, --set neighbor_gradients=false, --set "
         "max_steps=200" in shown
     )
 
@@ -591,7 +591,8 @@ def test_a_forecast_is_of_the_run_that_is_asked_for(monkeypatch: pytest.MonkeyPa
     found = forecast(
         Trainer(make_model(), SPLIT, quick(batch_size=32, chunk_size=8, epochs=1000, minutes=0.01))
     )
-    assert sizes == [4] * 4
+    # two steps to divide the minutes, and four that are measured
+    assert sizes == [4] * 6
     assert found.steps_at_most <= 0.6 / found.seconds_per_step + 3
     assert found.seconds_at_most <= 0.6
 

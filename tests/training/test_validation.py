@@ -3,10 +3,12 @@ import pytest
 
 from graphformers.batching.tokens import graph_tokens
 from graphformers.evaluation.ranking import evaluate
-from graphformers.splits.split import LinkQuestions
+from graphformers.splits.candidates import share_candidates
+from graphformers.splits.split import LinkQuestions, split_links
 from graphformers.training.distributed import World
 from graphformers.training.settings import TrainConfig
-from graphformers.training.validation import Validation
+from graphformers.training.validation import Validation, shared_questions
+from tests.conftest import make_graph
 from tests.training.conftest import make_model, make_split
 
 SPLIT = make_split()
@@ -35,3 +37,12 @@ def test_shared_candidates_need_fewer_nodes() -> None:
     assert len(shared.nodes) < len(saved.nodes)
     assert isinstance(saved.questions, LinkQuestions)
     assert np.array_equal(saved.questions.candidates, SPLIT.valid.candidates)
+
+
+def test_questions_keep_their_candidates_where_few_could_share_them() -> None:
+    """In a dense graph, most anchors are linked to many of the shared candidates."""
+    graph = make_graph(100, 2500, seed=1)
+    split = split_links(graph, valid=0.05, test=0.05)
+    pairs, _ = share_candidates(graph, split.valid.pairs, split.valid.candidates)
+    assert len(pairs) < 0.1 * len(split.valid)
+    assert shared_questions(graph, split.valid) is split.valid
