@@ -1162,6 +1162,7 @@ def test_what_each_table_trains() -> None:
     assert variant("graphformers.simplified").settings == {
         "two_stage": True,
         "direction": "bidirectional",
+        "neighbor_gradients": True,
     }
     assert {each.name: each for each in variants_of("ablation")}["graphformers.shared"] == variant(
         "graphformers.shared"
