@@ -54,10 +54,10 @@ from graphformers import (
     update,
 )
 from graphformers.batching.packing import to_device
-from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import TokenCache, Tokenizer, graph_tokens
 from graphformers.compare.efficiency import synchronize
 from graphformers.embedding.plan import GPU_ROWS, GPU_TOKENS
+from graphformers.graph.sampling import NeighborSampler
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "memory": {"states": "memory", "keep_states": False},

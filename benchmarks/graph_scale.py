@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
-from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import BATCH, Tokenizer
-from graphformers.data.formats.python import Library, standard_library_files
-from graphformers.data.graph import TextGraph
+from graphformers.graph.importers.python import Library, standard_library_files
+from graphformers.graph.sampling import NeighborSampler
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import find_backbone, read_tokenizer
 
 BLOCK = 500_000
@@ -132,7 +132,7 @@ def run_import(nodes: Path, edges: Path, output: Path) -> dict[str, float]:
 def time_load(path: Path) -> float:
     script = f"""
 import time
-from graphformers.data.graph import TextGraph
+from graphformers.graph.textgraph import TextGraph
 started = time.perf_counter()
 graph = TextGraph.load({str(path)!r})
 middle = graph.num_nodes // 2

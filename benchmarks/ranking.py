@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from graphformers.data.arrays import compressed_rows, edge_keys
-from graphformers.data.graph import TextGraph
+from graphformers.arrays import compressed_rows, edge_keys
 from graphformers.evaluation.ranking import rank_all
 from graphformers.evaluation.scores import VectorScores
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.compute import choose_device
 
 

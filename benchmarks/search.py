@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.embedding.vectors import Raw, VectorStore
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.index import Index, build_index, load_index

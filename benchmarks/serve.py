@@ -31,8 +31,8 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
     """Vectors of a generated graph, by MiniLM with an untrained graph part; kept between runs."""
     import pyarrow as pa
 
-    from graphformers.data.builder import build_graph
     from graphformers.embedding.job import embed
+    from graphformers.graph.builder import build_graph
     from graphformers.model.encoder import GraphFormers
 
     place = folder / f"bench{num_nodes}.vectors"
@@ -55,7 +55,7 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
     graph_place = folder / f"bench{num_nodes}.graph"
     if not graph_place.exists():
         graph.save(graph_place)
-    from graphformers.data.graph import TextGraph
+    from graphformers.graph.textgraph import TextGraph
 
     embed(
         GraphFormers.from_pretrained(model_place, device="cpu"), TextGraph.load(graph_place), place

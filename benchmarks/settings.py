@@ -32,8 +32,6 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from graphformers import GraphFormers, LinkSplit, TextGraph, Trainer, build_graph, split_links
-from graphformers.data.readers import read_graph
-from graphformers.data.settings import ImportSettings
 from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import model_scores, rank
 from graphformers.evaluation.significance import paired_difference_over_seeds
@@ -44,6 +42,8 @@ from graphformers.evaluation.text_search import (
     search_by_vectors,
     word_search,
 )
+from graphformers.graph.readers import read_graph
+from graphformers.graph.settings import ImportSettings
 from graphformers.training.auto import auto_recipe
 from graphformers.training.recipes import Recipe, merge_settings, parse_settings
 

@@ -6,17 +6,6 @@ from typing import TYPE_CHECKING, Any
 from graphformers.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphformers.batching.sampling import Neighborhood as Neighborhood
-    from graphformers.batching.sampling import NeighborSampler as NeighborSampler
-    from graphformers.data.builder import build_graph as build_graph
-    from graphformers.data.exchange import from_networkx as from_networkx
-    from graphformers.data.exchange import from_pyg as from_pyg
-    from graphformers.data.exchange import to_networkx as to_networkx
-    from graphformers.data.exchange import to_pyg as to_pyg
-    from graphformers.data.graph import TextGraph as TextGraph
-    from graphformers.data.readers import read_graph as read_graph
-    from graphformers.data.settings import ImportSettings as ImportSettings
-    from graphformers.data.settings import SplitSettings as SplitSettings
     from graphformers.embedding.job import embed as embed
     from graphformers.embedding.settings import EmbedSettings as EmbedSettings
     from graphformers.embedding.update import UpdateReport as UpdateReport
@@ -28,11 +17,22 @@ if TYPE_CHECKING:
     from graphformers.evaluation.text_search import TextQueries as TextQueries
     from graphformers.evaluation.text_search import known_item_queries as known_item_queries
     from graphformers.evaluation.text_search import text_search as text_search
+    from graphformers.graph.builder import build_graph as build_graph
+    from graphformers.graph.interop import from_networkx as from_networkx
+    from graphformers.graph.interop import from_pyg as from_pyg
+    from graphformers.graph.interop import to_networkx as to_networkx
+    from graphformers.graph.interop import to_pyg as to_pyg
+    from graphformers.graph.readers import read_graph as read_graph
+    from graphformers.graph.sampling import Neighborhood as Neighborhood
+    from graphformers.graph.sampling import NeighborSampler as NeighborSampler
+    from graphformers.graph.settings import ImportSettings as ImportSettings
+    from graphformers.graph.textgraph import TextGraph as TextGraph
     from graphformers.model.config import ModelConfig as ModelConfig
     from graphformers.model.encoder import GraphFormers as GraphFormers
     from graphformers.retrieval.searcher import Match as Match
     from graphformers.retrieval.searcher import Searcher as Searcher
     from graphformers.retrieval.searcher import search as search
+    from graphformers.splits.settings import SplitSettings as SplitSettings
     from graphformers.splits.split import LinkSplit as LinkSplit
     from graphformers.splits.split import split_links as split_links
     from graphformers.training.auto import auto_recipe as auto_recipe
@@ -48,34 +48,34 @@ _HOMES = {
     "Evaluation": "evaluation.ranking",
     "GraphFormers": "model.encoder",
     "GraphFormersError": "errors",
-    "ImportSettings": "data.settings",
+    "ImportSettings": "graph.settings",
     "LinkSplit": "splits.split",
     "Match": "retrieval.searcher",
     "ModelConfig": "model.config",
-    "NeighborSampler": "batching.sampling",
-    "Neighborhood": "batching.sampling",
+    "NeighborSampler": "graph.sampling",
+    "Neighborhood": "graph.sampling",
     "Recipe": "training.recipes",
     "Searcher": "retrieval.searcher",
-    "SplitSettings": "data.settings",
-    "TextGraph": "data.graph",
+    "SplitSettings": "splits.settings",
+    "TextGraph": "graph.textgraph",
     "TextQueries": "evaluation.text_search",
     "TrainConfig": "training.settings",
     "Trainer": "training.trainer",
     "UpdateReport": "embedding.update",
     "VectorStore": "embedding.vectors",
     "auto_recipe": "training.auto",
-    "build_graph": "data.builder",
+    "build_graph": "graph.builder",
     "embed": "embedding.job",
     "evaluate": "evaluation.ranking",
-    "from_networkx": "data.exchange",
-    "from_pyg": "data.exchange",
+    "from_networkx": "graph.interop",
+    "from_pyg": "graph.interop",
     "known_item_queries": "evaluation.text_search",
-    "read_graph": "data.readers",
+    "read_graph": "graph.readers",
     "search": "retrieval.searcher",
     "split_links": "splits.split",
     "text_search": "evaluation.text_search",
-    "to_networkx": "data.exchange",
-    "to_pyg": "data.exchange",
+    "to_networkx": "graph.interop",
+    "to_pyg": "graph.interop",
     "update": "embedding.update",
 }
 

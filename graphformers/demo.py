@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from graphformers.arrays import unit_rows
 from graphformers.compare.comparison import Comparison, compare
 from graphformers.compare.results import difference, search_difference
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import variant
-from graphformers.data.arrays import unit_rows
-from graphformers.data.describe import describe_graph, shorten
-from graphformers.data.graph import TextGraph
-from graphformers.data.readers import read_graph
-from graphformers.data.settings import ImportSettings
 from graphformers.embedding.job import embed
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.evaluation.baselines import TITLES, sentence_encoder
 from graphformers.evaluation.metrics import PRIMARY
 from graphformers.evaluation.text_search import SEARCH_METRIC
+from graphformers.graph.describe import describe_graph, shorten
+from graphformers.graph.readers import read_graph
+from graphformers.graph.settings import ImportSettings
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import find_backbone
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Match, Matches, Searcher

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from graphformers.data.arrays import equal_parts
+from graphformers.arrays import equal_parts
 from graphformers.errors import GraphFormersError
 
 logger = logging.getLogger(__name__)

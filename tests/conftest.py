@@ -13,8 +13,8 @@ import hypothesis
 import pyarrow as pa
 import pytest
 
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
 
 hypothesis.settings.register_profile("any pace", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("any pace")

@@ -295,7 +295,7 @@ def test_a_full_disk_is_said_and_keeps_the_old_one(tmp_path: Path) -> None:
 import resource, signal, numpy
 from pathlib import Path
 from graphformers.artifact import write_artifact
-from graphformers.data.arrays import save_array
+from graphformers.arrays import save_array
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with write_artifact({str(tmp_path / "a.graph")!r}, "graph", 1, force=True) as draft:

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from graphformers import cli
 from graphformers.artifact import open_artifact
 from graphformers.cli.command import given
-from graphformers.data.graph import TextGraph
-from graphformers.data.readers import read_graph
-from graphformers.data.settings import ImportSettings
 from graphformers.errors import GraphFormersError
+from graphformers.graph.readers import read_graph
+from graphformers.graph.settings import ImportSettings
+from graphformers.graph.textgraph import TextGraph
 from graphformers.serve.settings import ServeSettings
 
 NODES = "id,title,year\n" + "".join(
@@ -403,7 +403,7 @@ def test_the_library_installs_no_handler() -> None:
         "import logging; from graphformers.progress import be_silent; "
         "import graphformers.splits.split; logger = logging.getLogger('graphformers'); "
         "print(logger.handlers, logger.level); be_silent(); "
-        "print(logging.getLogger('graphformers.data').isEnabledFor(logging.INFO))"
+        "print(logging.getLogger('graphformers.graph').isEnabledFor(logging.INFO))"
     )
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout == "[] 0\nFalse\n"

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphformers.data.arrays import unit_rows
-from graphformers.data.builder import build_graph
+from graphformers.arrays import unit_rows
 from graphformers.demo import MATCHES, QUERIES, embed_and_search
 from graphformers.embedding.vectors import VectorStore
 from graphformers.evaluation.baselines import sentence_vectors
+from graphformers.graph.builder import build_graph
 from graphformers.retrieval.searcher import search
 from tests.conftest import make_graph
 from tests.golden.samples import write_backbone

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphformers.data.settings import ImportSettings, SplitSettings
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
+from graphformers.graph.settings import ImportSettings
 from graphformers.model.config import ModelConfig
 from graphformers.retrieval.searcher import check_k
+from graphformers.splits.settings import SplitSettings
 from graphformers.training.settings import TrainConfig
 
 SIZES = {

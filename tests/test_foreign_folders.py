@@ -15,12 +15,12 @@ from graphformers.artifact import check_writable, open_artifact, write_artifact
 from graphformers.batching.tokens import graph_tokens
 from graphformers.compare.comparison import check_folder
 from graphformers.compare.runs import load_ranks, save_ranks
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import load_model, update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.metrics import Ranks
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit, split_links

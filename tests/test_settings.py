@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from graphformers.data.settings import ImportSettings, SplitSettings
 from graphformers.embedding.settings import Cluster, CompactionSettings, EmbedSettings
 from graphformers.errors import GraphFormersError
+from graphformers.graph.settings import ImportSettings
 from graphformers.serve.settings import Limits, ServeSettings
 from graphformers.settings import Settings, describe, setting
+from graphformers.splits.settings import SplitSettings
 
 CLASSES = (
     ImportSettings,

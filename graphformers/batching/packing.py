@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from graphformers.batching.sampling import Neighborhood
+from graphformers.arrays import Array, ranges
 from graphformers.batching.tokens import TokenCache
-from graphformers.data.arrays import Array, ranges
+from graphformers.graph.sampling import Neighborhood
 
 if TYPE_CHECKING:
     from torch import Tensor

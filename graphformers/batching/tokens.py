@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
+from graphformers.arrays import Array, load_array, ranges, save_array
 from graphformers.artifact import (
     Artifact,
     check_parent,
@@ -22,10 +23,9 @@ from graphformers.artifact import (
     parent_entry,
     write_artifact,
 )
-from graphformers.data.arrays import Array, load_array, ranges, save_array
-from graphformers.data.graph import TextGraph
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held
+from graphformers.graph.textgraph import TextGraph
 from graphformers.progress import progress
 
 KIND = "tokens"

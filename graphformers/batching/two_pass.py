@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphformers.arrays import Array
 from graphformers.batching.packing import (
     NeighborIndex,
     PackedBatch,
     PackedNeighborhoods,
     Packer,
 )
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache
-from graphformers.data.arrays import Array
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import Neighborhood
 from graphformers.settings import Settings, setting
 
 

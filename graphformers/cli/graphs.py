@@ -7,7 +7,8 @@ from pathlib import Path
 from graphformers.cli.command import argument, command, option
 from graphformers.cli.options import AS_JSON, FORCE, GRAPH, OUTPUT
 from graphformers.cli.output import show_result
-from graphformers.data.settings import ImportSettings, SplitSettings
+from graphformers.graph.settings import ImportSettings
+from graphformers.splits.settings import SplitSettings
 
 
 @command("import")
@@ -34,10 +35,10 @@ def import_command(
     graphformers import papers.csv citations.csv -o papers.graph
     """
     from graphformers.artifact import check_writable
-    from graphformers.data.describe import describe_import
-    from graphformers.data.formats.tables import sort_inputs
-    from graphformers.data.readers import read_graph
-    from graphformers.data.sources import check_files
+    from graphformers.graph.describe import describe_import
+    from graphformers.graph.importers.sources import check_files
+    from graphformers.graph.importers.tables import sort_inputs
+    from graphformers.graph.readers import read_graph
 
     check_writable(output, "graph", force=force)
     more_nodes, more_edges = [Path(name) for name in inputs or []], list[Path]()
@@ -70,7 +71,7 @@ def split_command(
     graphformers split papers.graph -o papers.split
     """
     from graphformers.artifact import check_writable
-    from graphformers.data.graph import TextGraph
+    from graphformers.graph.textgraph import TextGraph
     from graphformers.splits.split import split_links
 
     check_writable(output, "split", force=force)
@@ -90,8 +91,8 @@ def info_command(
     graphformers info papers.graph
     """
     from graphformers.artifact import COMPARISON, open_artifact
-    from graphformers.data.describe import describe_graph
-    from graphformers.data.graph import TextGraph
+    from graphformers.graph.describe import describe_graph
+    from graphformers.graph.textgraph import TextGraph
     from graphformers.places import refuse_links_out
     from graphformers.splits.split import LinkSplit
 

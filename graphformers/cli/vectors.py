@@ -8,8 +8,8 @@ from typing import Any
 from graphformers.cli.command import UsageError, argument, command, given, option, split_list
 from graphformers.cli.options import AS_JSON, DEVICE, FORCE, GRAPH, MOVED_MODEL, OUTPUT, VECTORS
 from graphformers.cli.output import show_result
-from graphformers.data.settings import TABLES, ImportSettings
 from graphformers.embedding.settings import Cluster, EmbedSettings
+from graphformers.graph.settings import TABLES, ImportSettings
 from graphformers.serve.settings import Limits, ServeSettings, read_token
 
 # default limit of requests per second and client address, if other machines can reach the server
@@ -38,11 +38,11 @@ def embed_command(
 
     graphformers embed papers.model papers.graph -o papers.vectors
     """
-    from graphformers.data.graph import TextGraph
     from graphformers.embedding.cluster import embed_on_cluster
     from graphformers.embedding.describe import describe_store
     from graphformers.embedding.forecast import forecast
     from graphformers.embedding.job import check_output, embed
+    from graphformers.graph.textgraph import TextGraph
     from graphformers.model.encoder import GraphFormers
 
     if ray is None and cluster:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphformers.batching.sampling import Neighborhood, NeighborSampler
+from graphformers.arrays import Array, mix
 from graphformers.compare.variants import Variant
-from graphformers.data.arrays import Array, mix
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
 from graphformers.splits.split import LinkSplit
 
 # Files of finished runs and results.json contain these names. The first condition is the regular

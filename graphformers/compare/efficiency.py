@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from graphformers.batching.packing import to_device
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache
+from graphformers.graph.sampling import Neighborhood
 from graphformers.model.compute import choose_device
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress

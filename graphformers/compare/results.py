@@ -10,10 +10,10 @@ from functools import cached_property
 
 import numpy as np
 
+from graphformers.arrays import Array
 from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH
 from graphformers.compare.runs import UNTRAINED, Run
 from graphformers.compare.variants import Variant
-from graphformers.data.arrays import Array
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.significance import (
     Difference,

@@ -16,12 +16,12 @@ from typing import TypedDict
 
 import numpy as np
 
+from graphformers.arrays import load_array, save_array
 from graphformers.artifact import MANIFEST, open_artifact, write_artifact
 from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH, sampler_of
 from graphformers.compare.efficiency import device_name
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant
-from graphformers.data.arrays import load_array, save_array
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_encoder
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks

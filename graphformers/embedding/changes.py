@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, is_unicode, one_chunk
-from graphformers.data.batches import EdgeBatch
-from graphformers.data.builder import MAX_TYPES, NODE, GraphBuilder, node_table
-from graphformers.data.columns import as_strings, python_values, table_in_memory
-from graphformers.data.formats.tables import Known, edge_columns, read_edges, read_nodes
-from graphformers.data.graph import plain_ids
-from graphformers.data.problems import SKIPPING, Place, Problems, format_place
-from graphformers.data.settings import ImportSettings, columns_for, guess_column, require_column
-from graphformers.data.sources import check_files, file_kind, read_lines
-from graphformers.data.tables import KINDS, is_plain, read_table, table_columns
+from graphformers.arrays import Array, is_unicode, one_chunk
 from graphformers.embedding.live import UNTYPED, Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
+from graphformers.graph.batches import EdgeBatch
+from graphformers.graph.builder import MAX_TYPES, NODE, GraphBuilder, node_table
+from graphformers.graph.columns import as_strings, python_values, table_in_memory
+from graphformers.graph.importers.sources import check_files, file_kind, read_lines
+from graphformers.graph.importers.table_files import KINDS, is_plain, read_table, table_columns
+from graphformers.graph.importers.tables import Known, edge_columns, read_edges, read_nodes
+from graphformers.graph.problems import SKIPPING, Place, Problems, format_place
+from graphformers.graph.settings import ImportSettings, columns_for, guess_column, require_column
+from graphformers.graph.textgraph import plain_ids
 
 NO_NODES = pa.table(
     {"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from graphformers.batching.tokens import graph_tokens
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.job import (
     Workplace,
     check_output,
@@ -29,6 +28,7 @@ from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError, MissingExtraError
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import Progress, progress
 

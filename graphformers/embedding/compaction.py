@@ -8,8 +8,8 @@ searching the base.
 
 import os
 
+from graphformers.arrays import save_array
 from graphformers.artifact import Draft, write_artifact
-from graphformers.data.arrays import save_array
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.shards import bounds, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, FolderLock, VectorStore

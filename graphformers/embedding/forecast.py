@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from graphformers.arrays import Array
 from graphformers.batching.packing import to_device
-from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.batching.two_pass import CenterBatch
-from graphformers.data.arrays import Array
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.plan import Plan, check_memory, stay_in_memory
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
+from graphformers.graph.textgraph import TextGraph
 from graphformers.memory import SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers, center_vectors, text_states
 from graphformers.progress import amount, clock

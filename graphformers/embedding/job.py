@@ -32,7 +32,6 @@ from graphformers.artifact import (
     publish_artifact,
 )
 from graphformers.batching.tokens import TokenCache, graph_tokens, truncation_warning
-from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import Plan, check_memory, stay_in_memory
 from graphformers.embedding.settings import EmbedSettings
@@ -40,6 +39,7 @@ from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
+from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object, refuse_links_out
 from graphformers.progress import progress

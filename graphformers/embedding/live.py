@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.batching.sampling import Neighborhood, NeighborSampler
-from graphformers.data.arrays import (
+from graphformers.arrays import (
     Array,
     are_linked,
     compressed_rows,
@@ -23,9 +22,10 @@ from graphformers.data.arrays import (
     one_chunk,
     pair_keys,
 )
-from graphformers.data.builder import join_times
-from graphformers.data.columns import join_column, python_values
-from graphformers.data.graph import TextGraph, plain_ids
+from graphformers.graph.builder import join_times
+from graphformers.graph.columns import join_column, python_values
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
+from graphformers.graph.textgraph import TextGraph, plain_ids
 
 Link = tuple[str, str, str | None]  # from, to, type
 UNTYPED = ""  # where links of one type are asked for: those that have none

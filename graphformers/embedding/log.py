@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.errors import ArtifactError
 from graphformers.files import full_disk, sync
 

@@ -22,18 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphformers.arrays import Array, load_array
 from graphformers.batching.packing import PackedBatch, PackedNeighborhoods, to_device
 from graphformers.batching.prefetch import FlatBatch, Prefetcher
-from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import TokenCache
 from graphformers.batching.two_pass import CenterBatch
-from graphformers.data.arrays import Array, load_array
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.plan import Plan
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
 from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import NeighborSampler
+from graphformers.graph.textgraph import TextGraph
 from graphformers.memory import BatchSplitter, SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers, center_vectors, text_states
 from graphformers.model.registry import Network

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from graphformers.arrays import Array
 from graphformers.batching.two_pass import BatchLimits, TwoPass, check_joint_neighbors
-from graphformers.data.arrays import Array
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import bounds
 from graphformers.embedding.states import StatesKey, states_dtype
 from graphformers.errors import GraphFormersError
+from graphformers.graph.textgraph import TextGraph
 from graphformers.memory import available_memory
 from graphformers.model.compute import Compute
 from graphformers.model.encoder import BATCH_TOKENS, GraphFormers

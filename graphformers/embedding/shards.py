@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphformers.arrays import Array, load_array
 from graphformers.artifact import Artifact
-from graphformers.data.arrays import Array, load_array
 from graphformers.files import checksum, write_whole
 
 LOCK_TRIES = 20

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from graphformers.arrays import Array
 from graphformers.artifact import Artifact
-from graphformers.data.arrays import Array
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.shards import ShardedRows, load_rows
 from graphformers.errors import ArtifactError
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 
 FOLDER = "states"

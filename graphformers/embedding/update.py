@@ -20,12 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphformers.arrays import Array
 from graphformers.artifact import check_place, find_parent, parent_of, sweep_drafts
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache, tokenize
-from graphformers.data.arrays import Array
-from graphformers.data.problems import advise_skipping
-from graphformers.data.settings import ImportSettings
 from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
 from graphformers.embedding.live import Link, LiveGraph
@@ -40,6 +37,9 @@ from graphformers.embedding.vectors import (
     to_precision,
 )
 from graphformers.errors import ArtifactError
+from graphformers.graph.problems import advise_skipping
+from graphformers.graph.sampling import Neighborhood
+from graphformers.graph.settings import ImportSettings
 from graphformers.model.encoder import GraphFormers
 from graphformers.table import Result, Table
 

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from graphformers.arrays import Array, unit_rows
 from graphformers.artifact import Artifact, bring_back, named, open_artifact
-from graphformers.data.arrays import Array, unit_rows
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
+from graphformers.graph.textgraph import TextGraph
 
 logger = logging.getLogger(__name__)
 

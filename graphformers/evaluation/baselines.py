@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphformers.data.arrays import Array
-from graphformers.data.graph import TextGraph
+from graphformers.arrays import Array
 from graphformers.evaluation.scores import SparseScores
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import find_backbone, pooling_of
 from graphformers.model.config import POOLINGS
 from graphformers.model.encoder import GraphFormers

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from graphformers.arrays import Array
 from graphformers.artifact import MANIFEST
-from graphformers.data.arrays import Array
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.scores import VectorScores
+from graphformers.graph.textgraph import TextGraph
 
 logger = logging.getLogger(__name__)
 

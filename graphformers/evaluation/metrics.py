@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.errors import GraphFormersError
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphformers.data.arrays import Array
-from graphformers.data.graph import TextGraph
+from graphformers.arrays import Array
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_encoder
 from graphformers.evaluation.external import external_scores
@@ -35,6 +34,7 @@ from graphformers.evaluation.text_search import (
     search_by_vectors,
     word_search,
 )
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import backbone_of
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers

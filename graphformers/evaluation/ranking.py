@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphformers.batching.sampling import NeighborSampler
-from graphformers.data.arrays import Array, ranges
-from graphformers.data.graph import TextGraph
+from graphformers.arrays import Array, ranges
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.evaluation.metrics import Ranks, rank_positives
 from graphformers.evaluation.scores import Scorer, VectorScores
 from graphformers.evaluation.significance import Score, summarize
+from graphformers.graph.sampling import NeighborSampler
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import progress

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.errors import GraphFormersError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import stdtrit
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.metrics import METRICS, Ranks
 

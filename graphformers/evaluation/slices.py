@@ -8,10 +8,10 @@ Shapes: Q questions.
 
 import numpy as np
 
-from graphformers.data.arrays import Array, pair_keys, ranges
-from graphformers.data.graph import TextGraph
+from graphformers.arrays import Array, pair_keys, ranges
 from graphformers.evaluation.baselines import adjacency_matrix
 from graphformers.evaluation.scores import SparseScores
+from graphformers.graph.textgraph import TextGraph
 from graphformers.splits.split import LinkQuestions, LinkSplit
 
 # lower bounds of the slices by number of neighbours and by number of common neighbours

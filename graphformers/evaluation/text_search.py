@@ -24,14 +24,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graphformers.batching.sampling import NeighborSampler
-from graphformers.data.arrays import Array, mix, ranges
-from graphformers.data.graph import TextGraph, loaded_graph
+from graphformers.arrays import Array, mix, ranges
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.baselines import WORD, bm25_search, sentence_encoder, tfidf_search
 from graphformers.evaluation.metrics import Ranks
 from graphformers.evaluation.ranking import encode_nodes, rank_rows
 from graphformers.evaluation.scores import Scorer, VectorScores
+from graphformers.graph.sampling import NeighborSampler
+from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit, loaded_split

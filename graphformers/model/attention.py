@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphformers.arrays import Array
 from graphformers.batching.packing import NeighborIndex, to_device
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import tokenize
-from graphformers.data.arrays import Array
+from graphformers.graph.sampling import Neighborhood
 from graphformers.model import fast
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.network import GraphAttention

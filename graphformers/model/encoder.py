@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphformers.arrays import Array, is_unicode, unit_rows
 from graphformers.batching.packing import PackedBatch, PackedNeighborhoods, Packer, to_device
-from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.batching.tokens import TokenCache, Tokenizer, graph_tokens, tokenize
 from graphformers.batching.two_pass import BatchLimits, CenterBatch, TwoPass
-from graphformers.data.arrays import Array, is_unicode, unit_rows
-from graphformers.data.graph import TextGraph, loaded_graph
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
+from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.memory import BatchSplitter, SuppressOutOfMemory, work_bytes
 from graphformers.model import fast
 from graphformers.model.compute import Compute, choose_device

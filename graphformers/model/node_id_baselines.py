@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphformers.arrays import Array
 from graphformers.batching.packing import (
     NetworkInputs,
     PackedBatch,
     PackedNeighborhoods,
 )
-from graphformers.data.arrays import Array
 from graphformers.model.activations import BatchSize
 from graphformers.model.config import ModelConfig
 from graphformers.model.layers import at_least_float32, token_owners, working_dtype

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
+from graphformers.arrays import Array
 from graphformers.batching.packing import (
     NeighborIndex,
     NetworkInputs,
     PackedBatch,
     PackedNeighborhoods,
 )
-from graphformers.data.arrays import Array
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.model.activations import BatchSize, transformer_numbers
 

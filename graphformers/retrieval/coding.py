@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphformers.data.arrays import Array, unit_rows
+from graphformers.arrays import Array, unit_rows
 from graphformers.embedding.vectors import VectorStore
 
 EXTRA = 32  # numbers over which the missing length is spread

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array
-from graphformers.data.columns import is_text
+from graphformers.arrays import Array
 from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
+from graphformers.graph.columns import is_text
 
 SIGN = re.compile(r"\s*(<=|>=|!=|==|=~|~=|=|<|>|~)(.*)|\s+(in)\s(.*)", re.DOTALL)  # behind a column
 UNKNOWN = re.compile(r"(.*?)(?:[<>=!~]|\sin\s)", re.DOTALL)  # what seems to be meant as one

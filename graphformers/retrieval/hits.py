@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 
 
 @dataclass(frozen=True)

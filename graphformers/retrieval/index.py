@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphformers.arrays import Array, unit_rows
 from graphformers.artifact import open_artifact
-from graphformers.data.arrays import Array, unit_rows
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import checksum, put_in_place, write_whole

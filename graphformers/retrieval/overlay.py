@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.embedding.vectors import VectorStore
 from graphformers.retrieval.hits import Hits, top_hits
 

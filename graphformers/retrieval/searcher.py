@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from graphformers.data.arrays import Array
-from graphformers.data.describe import shorten
+from graphformers.arrays import Array
 from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.graph.describe import shorten
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index

@@ -20,7 +20,7 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.serve import nodes
 from graphformers.serve.bodies import (
     LIMITS,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from graphformers.arrays import Array
 from graphformers.artifact import sweep_drafts
-from graphformers.data.arrays import Array
 from graphformers.embedding import compaction
 from graphformers.embedding.update import Updater, check_model, load_model
 from graphformers.embedding.vectors import VectorStore, locked

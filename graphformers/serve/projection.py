@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from graphformers.data.arrays import Array
+from graphformers.arrays import Array
 from graphformers.serve.engine import Engine, View
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphformers.data.arrays import Array, are_linked
-from graphformers.data.graph import TextGraph
+from graphformers.arrays import Array, are_linked
 from graphformers.errors import GraphFormersError
+from graphformers.graph.textgraph import TextGraph
 from graphformers.progress import progress
 
 # questions at a time

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphformers.data.arrays import Array, compressed_rows, edge_keys, mix, ranges
-from graphformers.data.columns import is_text
-from graphformers.data.graph import TextGraph
-from graphformers.data.settings import SplitSettings
+from graphformers.arrays import Array, compressed_rows, edge_keys, mix, ranges
 from graphformers.errors import GraphFormersError
+from graphformers.graph.columns import is_text
+from graphformers.graph.textgraph import TextGraph
+from graphformers.splits.settings import SplitSettings
 
 # ways to hold out links, which leave all nodes known
 OF_LINKS = ("links", "latest-links")

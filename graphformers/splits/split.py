@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from graphformers.arrays import Array, load_array, pair_keys, save_array
 from graphformers.artifact import (
     Artifact,
     check_parent,
@@ -20,12 +21,10 @@ from graphformers.artifact import (
     parent_entry,
     write_artifact,
 )
-from graphformers.batching.sampling import NeighborSampler
-from graphformers.data.arrays import Array, load_array, pair_keys, save_array
-from graphformers.data.graph import TextGraph, loaded_graph
-from graphformers.data.settings import SplitSettings
-from graphformers.data.times import format_time
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import NeighborSampler
+from graphformers.graph.textgraph import TextGraph, loaded_graph
+from graphformers.graph.times import format_time
 from graphformers.places import JsonObject
 from graphformers.splits.candidates import default_lists, draw_candidates
 from graphformers.splits.holdout import (
@@ -38,6 +37,7 @@ from graphformers.splits.holdout import (
     times_of,
     wanted_pairs,
 )
+from graphformers.splits.settings import SplitSettings
 from graphformers.table import Result, Table
 
 KIND = "split"

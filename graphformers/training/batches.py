@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from graphformers.arrays import Array, equal_parts, mix, ranges, uniform
 from graphformers.batching.packing import (
     NeighborIndex,
     PackedBatch,
     PackedNeighborhoods,
     Packer,
 )
-from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.batching.tokens import TokenCache, graph_tokens
-from graphformers.data.arrays import Array, equal_parts, mix, ranges, uniform
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit
 from graphformers.training.masking import MaskedTokens, SpanMasking

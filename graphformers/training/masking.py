@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphformers.arrays import Array, mix, ranges, uniform
 from graphformers.batching.tokens import TokenCache, Tokenizer
-from graphformers.data.arrays import Array, mix, ranges, uniform
 from graphformers.errors import GraphFormersError
 
 

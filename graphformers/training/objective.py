@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphformers.data.arrays import Array, ranges
+from graphformers.arrays import Array, ranges
 from graphformers.settings import Settings, setting
 
 if TYPE_CHECKING:

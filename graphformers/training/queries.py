@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from graphformers.arrays import Array, mix, ranges, uniform
 from graphformers.batching.tokens import TokenCache
-from graphformers.data.arrays import Array, mix, ranges, uniform
 
 # the shares of a text's words that a query holds
 MIN_SHARE, MAX_SHARE = 0.2, 0.8

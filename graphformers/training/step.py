@@ -20,8 +20,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from graphformers.arrays import mix
 from graphformers.batching.packing import PackedBatch, PackedNeighborhoods
-from graphformers.data.arrays import mix
 from graphformers.memory import SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers
 from graphformers.training.batches import TrainBatch

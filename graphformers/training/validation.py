@@ -9,12 +9,12 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from graphformers.arrays import Array, equal_parts
 from graphformers.batching.tokens import TokenCache
-from graphformers.data.arrays import Array, equal_parts
-from graphformers.data.graph import TextGraph
 from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.ranking import question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.candidates import share_candidates
 from graphformers.splits.split import LinkQuestions, LinkSplit

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.batching.packing import NetworkInputs, PackedBatch, Packer
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import TokenCache
+from graphformers.graph.sampling import Neighborhood
 
 NESTED = NetworkInputs(graph_tokens=True)
 

@@ -8,8 +8,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 import graphformers.batching.tokens as tokens
 from graphformers.artifact import open_artifact
 from graphformers.batching.tokens import Tokenizer, graph_tokens, tokenize
-from graphformers.data.graph import TextGraph
 from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.graph.textgraph import TextGraph
 from tests.conftest import make_graph
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.vectors import VectorStore
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from tests.conftest import make_graph
 from tests.model.conftest import make_model as make_random_model

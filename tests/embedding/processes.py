@@ -20,11 +20,11 @@ from pathlib import Path
 
 import torch
 
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.job import embed
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import update
 from graphformers.errors import ArtifactError
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from tests.embedding.conftest import EXACT, bytes_of
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from graphformers.cli import show_messages
-from graphformers.data.graph import TextGraph
+from graphformers.graph.textgraph import TextGraph
 from graphformers.embedding.cluster import embed_on_cluster
 from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.model.encoder import GraphFormers

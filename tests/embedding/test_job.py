@@ -20,8 +20,6 @@ import torch
 from graphformers.artifact import open_artifact
 from graphformers.batching.two_pass import BatchLimits, TwoPass
 from graphformers.cli import main
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
 from graphformers.embedding import forecast as forecast_module
 from graphformers.embedding import job, phases, shards
 from graphformers.embedding.forecast import forecast
@@ -33,6 +31,8 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model import encoder
 from tests.conftest import make_graph
 from tests.embedding.conftest import EXACT, MODELS, bytes_of, farthest, flip, make_model, some_graph

@@ -15,11 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from graphformers.data.arrays import one_chunk
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
-from graphformers.data.readers import read_graph
-from graphformers.data.settings import ImportSettings
+from graphformers.arrays import one_chunk
 from graphformers.embedding import changes as changes_module
 from graphformers.embedding import compaction, shards
 from graphformers.embedding.changes import gather_changes, work_out
@@ -29,6 +25,10 @@ from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
+from graphformers.graph.builder import build_graph
+from graphformers.graph.readers import read_graph
+from graphformers.graph.settings import ImportSettings
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes
 from tests import forked

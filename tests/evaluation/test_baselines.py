@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from graphformers.data.graph import TextGraph
 from graphformers.evaluation.baselines import (
     TITLES,
     add_neighbor_means,
@@ -17,6 +16,7 @@ from graphformers.evaluation.baselines import (
     tfidf_features,
 )
 from graphformers.evaluation.ranking import rank, rank_listed
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import find_backbone, pooling_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkQuestions, LinkSplit, split_links

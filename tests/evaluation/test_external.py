@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.external import external_scores, read_vectors
+from graphformers.graph.builder import build_graph
 from graphformers.splits.split import split_links
 from tests.conftest import make_graph
 from tests.model.conftest import make_model

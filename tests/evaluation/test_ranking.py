@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import (
@@ -20,6 +19,7 @@ from graphformers.evaluation.ranking import (
     rank_listed,
 )
 from graphformers.evaluation.scores import ROUNDING, VectorScores
+from graphformers.graph.textgraph import TextGraph
 from graphformers.splits.split import LinkQuestions, split_links
 from graphformers.training.settings import TrainConfig
 from graphformers.training.trainer import Trainer

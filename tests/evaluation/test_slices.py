@@ -1,8 +1,8 @@
 import numpy as np
 import pyarrow as pa
 
-from graphformers.data.builder import build_graph
 from graphformers.evaluation.slices import slices_of, types_of
+from graphformers.graph.builder import build_graph
 from graphformers.splits.split import split_links
 from tests.conftest import make_graph
 

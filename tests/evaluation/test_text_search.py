@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from graphformers import TextQueries, known_item_queries, text_search
 from graphformers.cli import app
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError, UnknownIdError
 from graphformers.evaluation import ranking
 from graphformers.evaluation.baselines import bm25_search, sentence_encoder, tfidf_search
@@ -22,6 +20,8 @@ from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.overview import evaluate_with_baselines
 from graphformers.evaluation.scores import ROUNDING, VectorScores
 from graphformers.evaluation.text_search import backbone_search, rank_queries, word_search
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
 from graphformers.splits.split import split_links
 from tests.conftest import make_graph
 from tests.model.conftest import make_model

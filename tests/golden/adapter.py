@@ -19,17 +19,15 @@ import pyarrow as pa
 import tokenizers
 import torch
 
-import graphformers.data.builder
-import graphformers.data.readers
+import graphformers.graph.builder
+import graphformers.graph.readers
 from graphformers.batching.packing import to_device
-from graphformers.batching.sampling import NeighborSampler
 from graphformers.batching.tokens import Tokenizer, graph_tokens
 from graphformers.cli import main
 from graphformers.compare.comparison import compare
 from graphformers.compare.conditions import TEXT_SEARCH
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.verdict import verdict
-from graphformers.data.graph import TextGraph
 from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
@@ -44,6 +42,8 @@ from graphformers.evaluation.significance import (
     summarize,
 )
 from graphformers.evaluation.slices import slices_of
+from graphformers.graph.sampling import NeighborSampler
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model import backbones
 from graphformers.model.attention import attention_weights
 from graphformers.model.config import ModelConfig
@@ -86,7 +86,7 @@ def make_tokenizer(text: str) -> Any:
 def build_graph(nodes: dict[str, list[Any]], links: dict[str, list[Any]]) -> Any:
     """`nodes` has id, text and other columns; `links` has source, target, type and time."""
     ends = links["source"], links["target"]
-    return graphformers.data.builder.build_graph(
+    return graphformers.graph.builder.build_graph(
         pa.table(nodes), *ends, links["type"], links["time"], keep_empty=True
     )
 
@@ -94,7 +94,7 @@ def build_graph(nodes: dict[str, list[Any]], links: dict[str, list[Any]]) -> Any
 def read_graph(
     format: str, nodes: list[Path] | list[str], edges: list[Path], settings: Facts
 ) -> Any:
-    return graphformers.data.readers.read_graph(nodes, edges, format=format, **settings)
+    return graphformers.graph.readers.read_graph(nodes, edges, format=format, **settings)
 
 
 def save_graph(graph: Any, place: Path) -> Any:

@@ -13,10 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import graphformers.data.builder
+import graphformers.data.readers
 import numpy as np
 import pyarrow as pa
 import tokenizers
 import torch
+from graphformers.data.graph import TextGraph
 from graphformers.data.packing import to_device
 from graphformers.data.sampling import NeighborSampler
 from graphformers.data.split import LinkQuestions, LinkSplit, split_links
@@ -28,12 +31,9 @@ from graphformers.train.masking import PollutedTokens, SpanMasking
 from graphformers.train.settings import TrainConfig
 from graphformers.train.trainer import Trainer
 
-import graphformers.data.builder
-import graphformers.data.readers
 from graphformers.cli import main
 from graphformers.compare.comparison import compare
 from graphformers.compare.runs import Plan
-from graphformers.data.graph import TextGraph
 from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import tokenize
+from graphformers.graph.sampling import Neighborhood
 from graphformers.model.fast.compilation import compile_layers
 from tests.model.conftest import make_model, make_texts
 

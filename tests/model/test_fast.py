@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from graphformers.batching.packing import PackedBatch, PackedNeighborhoods
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import tokenize
+from graphformers.graph.sampling import Neighborhood
 from graphformers.model import fast
 from graphformers.model.config import ModelConfig
 from graphformers.model.fast.layers import FastLayer

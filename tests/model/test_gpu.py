@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from graphformers.batching.packing import to_device
-from graphformers.batching.sampling import Neighborhood
 from graphformers.batching.tokens import tokenize
 from graphformers.batching.two_pass import TwoPass
+from graphformers.graph.sampling import Neighborhood
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.fast import compile_network
 from graphformers.model.fast.network import FastGraphFormers

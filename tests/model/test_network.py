@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.batching.packing import NeighborIndex, Packer, pack_texts
-from graphformers.batching.sampling import Neighborhood, NeighborSampler
 from graphformers.batching.tokens import tokenize
 from graphformers.batching.two_pass import BatchLimits
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.network import GraphAttention, GraphFormersNetwork

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from graphformers.arrays import hash_strings
 from graphformers.batching.tokens import graph_tokens
-from graphformers.data.arrays import hash_strings
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.ranking import evaluate
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import from_backbone
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.node_id_baselines import (

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.graph.builder import build_graph
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.coding import asked, coding_of
 from graphformers.retrieval.index import (

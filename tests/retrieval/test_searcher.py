@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from graphformers.cli import app
-from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
+from graphformers.graph.builder import build_graph
 from graphformers.retrieval.filters import allowed_nodes
 from graphformers.retrieval.searcher import Searcher, search
 from tests.embedding.conftest import make_model, some_graph

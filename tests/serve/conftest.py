@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from graphformers.data.graph import TextGraph
 from graphformers.embedding.job import embed
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from tests.embedding.conftest import EXACT, make_model, some_graph
 from tests.forked import Forked, command

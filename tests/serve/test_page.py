@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphformers.data.builder import build_graph
+from graphformers.graph.builder import build_graph
 from tests.browser import Visit, visit
 from tests.conftest import make_graph
 from tests.serve.conftest import TOKEN, Running, make_vectors, running

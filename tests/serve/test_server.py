@@ -19,10 +19,10 @@ import httpx
 import numpy as np
 import pytest
 
-from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
+from graphformers.graph.builder import build_graph
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Searcher
 from tests import forked

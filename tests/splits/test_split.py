@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphformers.splits.candidates as candidates
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
-from graphformers.data.settings import SplitSettings
 from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
+from graphformers.splits.settings import SplitSettings
 from graphformers.splits.split import LinkSplit, split_links
 from tests.conftest import make_graph
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import torch
 
 from graphformers.batching.tokens import Tokenizer
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import LinkSplit, split_links

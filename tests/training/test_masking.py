@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphformers.data.arrays import hash_strings
+from graphformers.arrays import hash_strings
 from graphformers.errors import GraphFormersError
 from graphformers.training.masking import SpanMasking
 

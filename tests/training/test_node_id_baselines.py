@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphformers.data.builder import build_graph
-from graphformers.data.graph import TextGraph
 from graphformers.evaluation.ranking import evaluate
+from graphformers.graph.builder import build_graph
+from graphformers.graph.textgraph import TextGraph
 from graphformers.model.node_id_baselines import NodeIdNetwork
 from graphformers.splits.split import split_links
 from graphformers.training.forecast import forecast

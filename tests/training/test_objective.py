@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphformers.data.arrays import are_linked
+from graphformers.arrays import are_linked
 from graphformers.errors import GraphFormersError
 from graphformers.training.objective import ObjectiveSettings, find_false_negatives, link_loss
 from tests.conftest import make_graph

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphformers.arrays import hash_strings
 from graphformers.batching.tokens import TokenCache, Tokenizer, tokenize
-from graphformers.data.arrays import hash_strings
 from graphformers.training.queries import draw_queries
 from tests.batching.test_tokens import make_tokenizer
 

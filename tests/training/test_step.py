@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from graphformers.batching.packing import PackedBatch
-from graphformers.batching.sampling import Neighborhood
 from graphformers.errors import GraphFormersError
+from graphformers.graph.sampling import Neighborhood
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.node_id_baselines import TnveNetwork
 from graphformers.training.batches import BatchKey, BatchMaker

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from graphformers.artifact import open_artifact
-from graphformers.data.builder import build_graph
 from graphformers.embedding.job import embed
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
+from graphformers.graph.builder import build_graph
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import split_links

@@ -1,0 +1,42 @@
+"""dblp.v12.json, the citation graph of the paper: a JSON array with one record per line.
+
+The file has 12 GB and is read line by line. The text is the title; an edge runs from a paper to
+each paper that it cites. Citations of papers outside the file are normal.
+"""
+
+from pathlib import Path
+
+from graphformers.graph.builder import GraphBuilder
+from graphformers.graph.importers.records import Records
+from graphformers.graph.settings import ImportSettings
+
+
+def read(
+    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
+) -> None:
+    import msgspec
+
+    class Paper(msgspec.Struct):
+        """The fields that are read; the decoder skips all others."""
+
+        id: int | str
+        title: str | None = None
+        year: int | None = None
+        references: list[int | str] | None = None
+
+    decoder = msgspec.json.Decoder(Paper)
+    for path in nodes + edges:
+        with Records(builder, path, ["year"]) as records:
+            for line, text in records.lines():
+                record = text.strip().strip(",")
+                if record in ("", "[", "]"):
+                    continue
+                try:
+                    paper = decoder.decode(record)
+                except msgspec.DecodeError as error:
+                    expected = 'a record {"id": …, "title": …, "references": […]}, one per line'
+                    records.reject(line, f"{error}; found {record[:60]!r}, expected {expected}")
+                    continue
+                records.add_node(line, str(paper.id), paper.title, paper.year)
+                for reference in paper.references or []:
+                    records.add_edge(line, str(paper.id), str(reference))

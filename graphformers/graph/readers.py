@@ -1,0 +1,76 @@
+"""read_graph: makes a TextGraph from files of any supported format.
+
+A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`;
+`settings.FORMATS` lists them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from graphformers.errors import InputError
+from graphformers.graph.builder import GraphBuilder
+from graphformers.graph.importers.sources import check_files
+from graphformers.graph.problems import Problems, advise_skipping
+from graphformers.graph.settings import FORMATS, ImportSettings
+from graphformers.graph.textgraph import TextGraph
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def read_graph(
+    nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any
+) -> TextGraph:
+    """Reads a graph from node files and edge files.
+
+    Args:
+        nodes: Files of nodes. Formats whose files hold both nodes and edges (dblp, amazon, …) take
+            all files here; "python" takes names of packages.
+        edges: Files of edges.
+        settings: The format and its options.
+        changes: Settings of `ImportSettings` by name, instead of `settings`.
+
+    Returns:
+        The graph, in memory; `save` writes it as a folder.
+
+    Raises:
+        InputError: A file is missing or invalid; the message names the file and the line.
+        GraphFormersError: A setting is invalid.
+
+    Example:
+        >>> read_graph("papers.csv", "citations.csv", columns={"text": "title"})
+        TextGraph(80 nodes, 156 linked pairs)
+    """
+    settings = settings or ImportSettings(**changes)
+    node_files, edge_files = _listed(nodes), _listed(edges)
+    if settings.format != "python":
+        check_files(node_files + edge_files)
+        if not node_files:
+            raise InputError(
+                f"no files given for the format {settings.format}, expected at least one"
+            )
+    outside, keep_empty = FORMATS[settings.format].outside, settings.keep_empty
+    builder = GraphBuilder(
+        Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
+    )
+    with advise_skipping():
+        import_module(f"graphformers.graph.importers.{settings.format}").read(
+            node_files, edge_files, builder, settings
+        )
+        graph = builder.build()
+    read_as = settings.remembered() if settings.format == "tables" else {}
+    return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
+
+
+def _listed(paths: Paths) -> list[Path]:
+    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+    is_table = isinstance(paths, dict) or hasattr(paths, "columns")
+    invalid = [path for path in listed if not isinstance(path, str | Path)]
+    if is_table or invalid:
+        given = type(paths if is_table else invalid[0]).__name__
+        raise InputError(
+            f"a {given} given, expected the names of files; build_graph takes data in memory"
+        )
+    return [Path(path) for path in listed]

@@ -1,0 +1,387 @@
+"""TextGraph: texts as nodes and the links between them, immutable and memory-mapped.
+
+A `node` is a row number, an `id` the user's own string. Links are stored twice: as directed, typed
+edges as they were read, and as undirected neighbours in compressed rows (CSR): the neighbours of
+node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each once, never v itself.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphformers.arrays import (
+    Array,
+    hash_strings,
+    is_unicode,
+    load_array,
+    load_table,
+    one_chunk,
+    pair_keys,
+    save_array,
+    save_table,
+)
+from graphformers.artifact import Artifact, open_artifact, write_artifact
+from graphformers.errors import GraphFormersError, UnknownIdError
+from graphformers.places import JsonObject
+
+KIND = "graph"
+VERSION = 1
+# attributes saved as .npy files: those of every graph, and optional ones
+ARRAYS = ("id_hashes", "indptr", "indices", "edges")
+OPTIONAL_ARRAYS = ("edge_types", "edge_times")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TextGraph:
+    """A graph of N texts, P linked pairs and E directed edges.
+
+    Made by `read_graph`, `build_graph` or `TextGraph.load`. `id in graph` says whether there is a
+    node of this id.
+
+    Attributes:
+        nodes: N rows with the columns id and text, then the user's own columns.
+        id_hashes: (N,) uint64: the hash of each id, from which all random draws are made.
+        indptr: (N + 1,) int64: where each node's neighbours start in `indices`.
+        indices: (2P,) int32: the neighbours of each node, sorted, each once.
+        edges: (2, E) int32: sources and targets, in the order in which they were read.
+        edge_types: (E,) int16: indices into `type_names`; None for an untyped graph.
+        type_names: The names of the types.
+        edge_times: (E,) float64: the time of each edge, NaN if unknown; None without times.
+        summary: Counts of the import, such as skipped rows.
+        artifact: The folder this graph was loaded from or saved to, if any.
+
+    Example:
+        >>> graph = TextGraph.load("papers.graph")
+        >>> graph.text("p7"), graph.neighbors("p7")[:2]
+        ('graph node text 7', ['p2', 'p22'])
+    """
+
+    nodes: pa.Table
+    id_hashes: Array
+    indptr: Array
+    indices: Array
+    edges: Array
+    edge_types: Array | None = None
+    type_names: tuple[str, ...] = ()
+    edge_times: Array | None = None
+    summary: JsonObject = field(default_factory=dict)
+    artifact: Artifact | None = None
+
+    def __repr__(self) -> str:
+        return f"TextGraph({self.num_nodes:,} nodes, {self.num_pairs:,} linked pairs)"
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return len(self.indptr) - 1
+
+    def __contains__(self, id: object) -> bool:
+        """Whether there is a node of this id."""
+        (id,) = plain_ids([id])
+        return isinstance(id, str) and bool(self.find_nodes([id])[0] >= 0)
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of unordered pairs of linked nodes, P."""
+        return len(self.indices) // 2
+
+    @property
+    def column_names(self) -> list[str]:
+        """The user's own node columns."""
+        return [name for name in self.nodes.column_names if name not in ("id", "text")]
+
+    def column(self, name: str) -> pa.Array:
+        """One of the user's node columns.
+
+        Args:
+            name: The name of the column.
+
+        Returns:
+            The N values.
+
+        Raises:
+            GraphFormersError: There is no such column.
+        """
+        if name not in self.column_names:
+            found = ", ".join(self.column_names) or "none"
+            raise GraphFormersError(f"no node column {name!r} in this graph; it has: {found}")
+        return one_chunk(self.nodes[name])
+
+    @cached_property
+    def ids(self) -> pa.Array:
+        """The ids of all nodes."""
+        return one_chunk(self.nodes["id"])
+
+    @cached_property
+    def texts(self) -> pa.Array:
+        """The texts of all nodes."""
+        return one_chunk(self.nodes["text"])
+
+    @cached_property
+    def text_groups(self) -> Array:
+        """(N,) a number for each distinct text: nodes with equal texts have equal numbers."""
+        return np.asarray(pc.dictionary_encode(self.texts).indices)
+
+    @cached_property
+    def _by_hash(self) -> Array:
+        return np.argsort(self.id_hashes, kind="stable")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The fingerprint of the graph's folder; without a folder, a hash of texts and links."""
+        if self.artifact is not None:
+            return self.artifact.fingerprint
+        digest = hashlib.sha256(self.text_hash(0, self.num_nodes).encode())
+        for array in (self.id_hashes, self.indptr, self.indices, self.edges):
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def text_hash(self, start: int, stop: int) -> str:
+        """A hash of the texts of consecutive nodes, computed from their lengths and their bytes.
+
+        Args:
+            start: The first node.
+            stop: The node after the last.
+
+        Returns:
+            The hash, in hexadecimal.
+        """
+        texts = self.texts[start:stop]
+        _, offsets, content = texts.buffers()
+        ends = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        digest = hashlib.sha256((ends - ends[0]).tobytes())
+        if content is not None:
+            digest.update(memoryview(content)[int(ends[0]) : int(ends[-1])])
+        return digest.hexdigest()
+
+    def nodes_of(self, ids: Sequence[str]) -> Array:
+        """The row numbers of some ids.
+
+        Args:
+            ids: The ids.
+
+        Returns:
+            (len(ids),) int64.
+
+        Raises:
+            UnknownIdError: A node is missing.
+        """
+        found = self.find_nodes(ids)
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            id = plain_ids(ids)[int(unknown[0])]
+            raise UnknownIdError(
+                f"no node with the id {id!r} in this graph of {self.num_nodes:,} nodes"
+            )
+        return found
+
+    def find_nodes(self, ids: Sequence[str]) -> Array:
+        """The row numbers of some ids, -1 for unknown ones.
+
+        Args:
+            ids: The ids.
+
+        Returns:
+            (len(ids),) int64: -1 for an id that no node has.
+
+        Raises:
+            GraphFormersError: An id is not a string.
+        """
+        ids = plain_ids(ids)
+        invalid = [id for id in ids if not isinstance(id, str)]
+        if invalid:
+            raise GraphFormersError(
+                f"the id {invalid[0]!r} is a {type(invalid[0]).__name__}, ids are strings: "
+                f"{str(invalid[0])!r}"
+            )
+        if self.num_nodes == 0 or len(ids) == 0:
+            return np.full(len(ids), -1, dtype=np.int64)
+        # An id that is not Unicode is unknown, as the empty id is.
+        ids = [id if is_unicode(id) else "" for id in ids]
+        hashes = hash_strings(ids)
+        first = np.searchsorted(self.id_hashes, hashes, sorter=self._by_hash)
+        found = self._by_hash[np.minimum(first, self.num_nodes - 1)]
+        same = pc.equal(self.ids.take(pa.array(found)), pa.array(ids, pa.large_string()))
+        for i in np.flatnonzero(~np.asarray(same)):
+            # The id is unknown, or several ids have this hash.
+            last = np.searchsorted(self.id_hashes, hashes[i], "right", sorter=self._by_hash)
+            same_hash = self._by_hash[first[i] : last]
+            matches = (node for node in same_hash if self.ids[node].as_py() == ids[int(i)])
+            found[i] = next(matches, -1)
+        return found
+
+    def node(self, id: str) -> int:
+        """The row number of an id.
+
+        Args:
+            id: The id.
+
+        Returns:
+            The row number.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
+        return int(self.nodes_of([id])[0])
+
+    def text(self, id: str) -> str:
+        """The text of a node.
+
+        Args:
+            id: The id of the node.
+
+        Returns:
+            The text.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
+        return str(self.texts[self.node(id)].as_py())
+
+    def neighbors(self, id: str) -> list[str]:
+        """The ids of the nodes linked to a node, in either direction.
+
+        Args:
+            id: The id of the node.
+
+        Returns:
+            The ids of its neighbours.
+
+        Raises:
+            UnknownIdError: There is no such node.
+        """
+        return list(self.ids_of(self.neighbors_of(self.node(id))))
+
+    def neighbors_of(self, node: int) -> Array:
+        """The row numbers of the nodes linked to a node.
+
+        Args:
+            node: The row number of the node.
+
+        Returns:
+            The row numbers of its neighbours, sorted.
+        """
+        return self.indices[self.indptr[node] : self.indptr[node + 1]]
+
+    def ids_of(self, nodes: Array) -> list[str]:
+        """The ids of some nodes.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            Their ids.
+        """
+        return list(self.ids.take(pa.array(nodes)).to_pylist())
+
+    def texts_of(self, nodes: Array) -> list[str]:
+        """The texts of some nodes.
+
+        Args:
+            nodes: Row numbers.
+
+        Returns:
+            Their texts.
+        """
+        return list(self.texts.take(pa.array(nodes)).to_pylist())
+
+    def degrees(self) -> Array:
+        """The number of neighbours of every node.
+
+        Returns:
+            (N,) int64.
+        """
+        return np.diff(self.indptr)
+
+    def pairs(self) -> Array:
+        """Every linked pair once.
+
+        Returns:
+            (P, 2) int32, sorted; the smaller row number comes first.
+        """
+        sources = np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees())
+        once = sources < self.indices
+        return np.stack([sources[once], np.asarray(self.indices)[once]], axis=1)
+
+    def pair_times(self) -> Array | None:
+        """The time of each of `pairs()`: that of its earliest edge.
+
+        Returns:
+            (P,) float64, NaN where no edge has a time; None for a graph without times.
+        """
+        if self.edge_times is None:
+            return None
+        edges, pairs = np.asarray(self.edges), self.pairs()
+        is_pair = edges[0] != edges[1]
+        rows = np.searchsorted(pair_keys(*pairs.T), pair_keys(*edges[:, is_pair]))
+        times = np.full(len(pairs), np.nan)
+        np.fmin.at(times, rows, np.asarray(self.edge_times)[is_pair])
+        return times
+
+    def save(self, path: str | Path, *, force: bool = False) -> "TextGraph":
+        """Writes the graph as a folder.
+
+        Args:
+            path: The folder to write.
+            force: Replace a graph folder that exists.
+
+        Returns:
+            The graph as loaded from the folder.
+
+        Raises:
+            ArtifactError: The folder exists.
+            GraphFormersError: The disk is full.
+
+        Example:
+            >>> graph = read_graph("papers.csv", "citations.csv").save("papers.graph", force=True)
+        """
+        with write_artifact(path, KIND, VERSION, force=force) as draft:
+            save_table(draft.path("nodes.arrow"), self.nodes)
+            for name in ARRAYS + OPTIONAL_ARRAYS:
+                array = getattr(self, name)
+                if array is not None:
+                    save_array(draft.path(f"{name}.npy"), array)
+            draft.settings = {"type_names": list(self.type_names)}
+            counts = {"nodes": self.num_nodes, "pairs": self.num_pairs}
+            draft.summary = self.summary | counts | {"edges": self.edges.shape[1]}
+        return TextGraph.load(path)
+
+    @staticmethod
+    def load(path: str | Path) -> "TextGraph":
+        """Maps a graph folder into memory; takes milliseconds at any size.
+
+        Args:
+            path: The folder.
+
+        Returns:
+            The graph.
+
+        Raises:
+            ArtifactError: The folder is missing, damaged or of another kind.
+        """
+        artifact = open_artifact(path, KIND, VERSION)
+        optional = [name for name in OPTIONAL_ARRAYS if f"{name}.npy" in artifact.files]
+        return TextGraph(
+            nodes=load_table(artifact.file("nodes.arrow")),
+            type_names=tuple(artifact.settings["type_names"]),
+            summary=artifact.summary,
+            artifact=artifact,
+            **{name: load_array(artifact.file(f"{name}.npy")) for name in (*ARRAYS, *optional)},
+        )
+
+
+def plain_ids(ids: Iterable[object]) -> list[Any]:
+    """Ids as Python values; scalars of Arrow are converted."""
+    return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
+
+
+def loaded_graph(graph: TextGraph | str | Path) -> TextGraph:
+    """Returns a graph, loaded from its folder if a path is given."""
+    return graph if isinstance(graph, TextGraph) else TextGraph.load(graph)

@@ -1,0 +1,735 @@
+"""Tables: every kind of file, and every kind of bad input with its file, its line and what was
+expected.
+"""
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+import random
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from graphformers.cli import app
+from graphformers.errors import GraphFormersError, InputError
+from graphformers.graph.builder import build_graph
+from graphformers.graph.describe import describe_graph, describe_import
+from graphformers.graph.importers import delimited
+from graphformers.graph.importers import table_files as tables
+from graphformers.graph.readers import read_graph
+from graphformers.graph.settings import ImportSettings
+from graphformers.graph.textgraph import TextGraph
+
+NODES = [
+    ("p1", "Attention, is all", 2017),
+    ("p2", 'A "quoted" title', 2018),
+    ("p3", "Two\nlines", 2019),
+    ("p4", "Ünïcode", 2020),
+]
+EDGES = [
+    ("p1", "p2", "cites"),
+    ("p2", "p3", "cites"),
+    ("p3", "p1", "extends"),
+    ("p3", "p3", "cites"),
+]
+SKIP = ImportSettings(skip_bad=True)
+
+
+def write_tables(folder: Path, kind: str) -> tuple[Path, Path]:
+    """The same graph as .csv, .tsv, .jsonl or .parquet, compressed where the name says so."""
+    paths = folder / f"nodes.{kind}", folder / f"edges.{kind}"
+    for path, names, rows in (
+        (paths[0], ("id", "title", "year"), NODES),
+        (paths[1], ("source", "target", "type"), EDGES),
+    ):
+        if kind == "parquet":
+            parquet.write_table(
+                pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path
+            )
+            continue
+        with (
+            gzip.open(path, "wt", encoding="utf-8", newline="")
+            if kind.endswith("gz")
+            else path.open("w", encoding="utf-8", newline="") as file
+        ):
+            if "jsonl" in kind:
+                file.writelines(
+                    json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows
+                )
+            else:
+                writer = csv.writer(file, delimiter="\t" if "tsv" in kind else ",")
+                writer.writerows([names, *rows])
+    return paths
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"])
+def test_every_kind_of_table_gives_the_same_graph(tmp_path: Path, kind: str) -> None:
+    graph = read_graph(*write_tables(tmp_path, kind))
+    assert graph.ids.to_pylist() == ["p1", "p2", "p3", "p4"]
+    assert graph.texts.to_pylist() == [title for _, title, _ in NODES]
+    assert graph.column("year").to_pylist() == [2017, 2018, 2019, 2020]
+    assert graph.num_pairs == 3
+    assert graph.neighbors("p1") == ["p2", "p3"]
+    assert graph.type_names == ("cites", "extends")
+    assert graph.summary["self_loops"] == 1
+
+
+def write_csv(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_several_files_per_side_and_named_columns(tmp_path: Path) -> None:
+    one = write_csv(tmp_path / "one.csv", "key,heading,abstract\n1,First,About a\n2,Second,\n")
+    two = write_csv(tmp_path / "two.csv", "key,heading,abstract\n3,Third,About c\n")
+    a = write_csv(tmp_path / "a.csv", "who,whom\n1,2\n")
+    b = write_csv(tmp_path / "b.csv", "who,whom\n2,3\n")
+    chosen = ImportSettings(
+        columns={"id": "key", "text": "heading,abstract", "src": "who", "dst": "whom"}
+    )
+    graph = read_graph([one, two], [a, b], chosen)
+    assert graph.texts.to_pylist() == ["First. About a", "Second", "Third. About c"]
+    assert graph.num_pairs == 2
+    assert graph.edge_types is None
+
+
+def test_columns_are_kept_as_given(tmp_path: Path) -> None:
+    text = "id,title,year,zip,score,note\na,x,1999,00123,1.5,\nb,y,,04000,2,hi\n"
+    graph = read_graph(write_csv(tmp_path / "n.csv", text))
+    assert graph.column("year").to_pylist() == [1999, None]
+    assert graph.column("zip").to_pylist() == ["00123", "04000"]
+    assert graph.column("score").to_pylist() == [1.5, 2.0]
+    assert graph.column("note").to_pylist() == [None, "hi"]
+    assert read_graph(tmp_path / "n.csv", settings=ImportSettings(keep=("year",))).column_names == [
+        "year"
+    ]
+    assert read_graph(tmp_path / "n.csv", settings=ImportSettings(keep=())).column_names == []
+    with pytest.raises(GraphFormersError, match=r"expected a list of columns: keep=\['year'\]"):
+        ImportSettings(keep="year")  # type: ignore[arg-type]
+
+
+def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", "id,text\na,one\nb,two\nc,three\n")
+    edges = write_csv(
+        tmp_path / "edges.csv", "src,dst,weight,type\na,b,1,x\na,b,2,x\nb,a,3,y\nc,c,4,x\nb,c,5,x\n"
+    )
+    graph = read_graph(nodes, edges)
+    assert str(describe_import(graph).as_table()).splitlines() == [
+        "3 nodes, 2 linked pairs",
+        "  of 5 edges repeated or reversed: 2, from a node to itself: 1",
+        "  not kept of the edges: weight; links have a type and a time (--column time=NAME) at "
+        "most",
+    ]
+    shown = str(describe_graph(graph.save(tmp_path / "a.graph")).as_table())
+    assert "not kept of the edges  weight" in shown
+
+
+def test_an_import_tells_which_column_it_took_for_the_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = write_csv(
+        tmp_path / "nodes.csv", "id,abstract,Title,year\na,long,one,1990\nb,longer,two,1991\n"
+    )
+    edges = write_csv(tmp_path / "edges.csv", "src,dst\na,b\n")
+    words = ["import", str(nodes), str(edges), "--force", "-o", str(tmp_path / "a.graph")]
+    app(words, standalone_mode=False)
+    told = (
+        "the text is Title, not abstract; --column text=NAME chooses, "
+        "--column text=Title,abstract takes all"
+    )
+    assert told in capsys.readouterr().out
+    assert TextGraph.load(tmp_path / "a.graph").summary["other_texts"] == {"Title": ["abstract"]}
+    for name in ("Title", "abstract", "Title,abstract"):
+        app([*words, "--column", f"text={name}"], standalone_mode=False)
+        assert "the text is" not in capsys.readouterr().out
+    named = write_csv(tmp_path / "named.csv", "name,description\na,first\nb,second\n")
+    assert "other_texts" not in read_graph(named).summary  # the name is the id
+
+
+def test_a_column_that_one_file_lacks_is_null_there(tmp_path: Path) -> None:
+    one, two = (
+        write_csv(tmp_path / "1.csv", "id,text,year\na,x,1999\n"),
+        write_csv(tmp_path / "2.csv", "id,text\nb,y\n"),
+    )
+    assert read_graph([one, two]).column("year").to_pylist() == [1999, None]
+
+
+def test_without_a_header(tmp_path: Path) -> None:
+    nodes, edges = (
+        write_csv(tmp_path / "n.tsv", "a\tFirst\nb\tSecond\n"),
+        write_csv(tmp_path / "e.tsv", "a\tb\n"),
+    )
+    chosen = ImportSettings(header=False, columns={"id": "1", "text": "2", "src": "1", "dst": "2"})
+    graph = read_graph(nodes, edges, chosen)
+    assert graph.texts.to_pylist() == ["First", "Second"]
+    assert graph.num_pairs == 1
+
+
+def test_quotes_can_be_plain_characters(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.tsv", 'id\ttext\na\t"Never closed\nb\tSecond\n')
+    assert read_graph(path, settings=ImportSettings(quotes=False)).texts.to_pylist() == [
+        '"Never closed',
+        "Second",
+    ]
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "\ufeffsep=;\r"])
+def test_the_line_in_which_excel_names_its_separator(tmp_path: Path, first: str) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", f"{first}\nid;text\na;one, two\nb;three\nc;\n")
+    with pytest.raises(InputError, match=r"nodes.csv:5: "):
+        read_graph(nodes)
+    graph = read_graph(nodes, settings=SKIP)
+    assert graph.texts.to_pylist() == ["one, two", "three"]
+    bare = write_csv(tmp_path / "bare.csv", f"{first}\na;one\nb;two\n")
+    settings = ImportSettings(header=False, columns={"id": "1", "text": "2"})
+    assert read_graph(bare, settings=settings).ids.to_pylist() == ["a", "b"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    graph = read_graph(write_csv(tmp_path / "n.csv", b"\xef\xbb\xbfid,text\r\na,First\r\n"))
+    assert graph.text("a") == "First"
+
+
+def test_nodes_without_a_text_can_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = write_csv(tmp_path / "nodes.csv", "id,text\na,First\nb,  \nc,\nd,Fourth\n")
+    edges = write_csv(tmp_path / "edges.csv", "src,dst\na,b\nb,c\nc,d\n")
+    with pytest.raises(
+        InputError,
+        match=r"'b' is empty, expected some words \(--skip-bad .*; --keep-empty keeps them\)",
+    ):
+        read_graph(nodes, edges)
+    graph = read_graph(nodes, edges, keep_empty=True)
+    assert (graph.texts.to_pylist(), graph.num_pairs) == (["First", "", "", "Fourth"], 3)
+    rows = [
+        {"id": "a", "text": "First"},
+        {"id": "b", "text": None},
+        {"id": "c", "text": " "},
+        {"id": "d", "text": "Fourth"},
+    ]
+    built = build_graph(rows, ["a", "b", "c"], ["b", "c", "d"], keep_empty=True)
+    assert built.texts.to_pylist() == graph.texts.to_pylist()
+    words = ["import", str(nodes), str(edges), "--keep-empty", "-o", str(tmp_path / "g.graph")]
+    app(words, standalone_mode=False)
+    assert "kept without a text: 2 nodes" in capsys.readouterr().out
+    assert TextGraph.load(tmp_path / "g.graph").text("c") == ""
+
+
+BAD_NODES = {
+    "malformed row": (
+        "id,text\na,First\nb,Second,third\nc,Third\n",
+        "3",
+        "3 fields ('b,Second,third'), expected 2: id, text",
+        2,
+    ),
+    "duplicate id": (
+        "id,text\na,First\nb,Second\na,Third\n",
+        "4",
+        "the id 'a' is used already at {path}:2, expected unique ids",
+        2,
+    ),
+    "empty text": (
+        "id,text\na,First\nb,  \nc,Third\n",
+        "3",
+        "the text of node 'b' is empty, expected some words",
+        2,
+    ),
+    "empty id": (
+        "id,text\na,First\n,Second\n",
+        "3",
+        "the id is empty, expected a unique string",
+        1,
+    ),
+    "wrong encoding": (
+        b"id,text\na,First\nb,S\xe9cond\nc,Third\n",
+        "3",
+        "byte 0xe9 at position 4 is not UTF-8, expected UTF-8 text",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["nodes.csv", "nodes.jsonl"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        # The time in the header is a carriage return here, which a reader of CSV stumbles over
+        # first.
+        (
+            gzip.compress(b'{"id": "a", "text": "First"}\n', mtime=13),
+            "(gzip), expected UTF-8 text; .* name it ….gz",
+        ),
+        (bz2.compress(b'{"id": "a"}'), "(bzip2), expected UTF-8 text; .* name it ….bz2"),
+        (lzma.compress(b'{"id": "a"}'), "(xz), expected UTF-8 text; .* name it ….xz"),
+        (
+            b"PK\x03\x04\x14\x00\x06\x00",
+            "(zip, as Excel's workbooks are), expected UTF-8 text; .* save it as CSV",
+        ),
+        (b"PAR1\x15\x04\x15\x80", "(Parquet), expected UTF-8 text; give it the suffix .parquet"),
+    ],
+)
+def test_data_that_is_no_text_is_told_as_such(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        read_graph(tmp_path / name)
+
+
+@pytest.mark.parametrize("reason", BAD_NODES)
+def test_bad_nodes_are_named_or_skipped(tmp_path: Path, reason: str) -> None:
+    text, line, message, left = BAD_NODES[reason]
+    path = write_csv(tmp_path / "nodes.csv", text)
+    expected = f"{path}:{line}: {message.format(path=path)}"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        read_graph(path)
+    graph = read_graph(path, settings=SKIP)
+    assert graph.num_nodes == left
+    assert graph.summary["skipped"] == {reason: 1}
+    assert graph.summary["skipped_examples"][0].startswith(expected)
+
+
+def test_an_unknown_end_is_named_or_skipped(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text\na,First\nb,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "src,dst\na,b\na,nobody\nghost,b\n")
+    with pytest.raises(
+        InputError, match=re.escape(f"{edges}:3: an edge to 'nobody', expected the id of a node")
+    ):
+        read_graph(nodes, edges)
+    graph = read_graph(nodes, edges, SKIP)
+    assert (graph.num_pairs, graph.summary["skipped"]) == (1, {"edge to an unknown node": 2})
+    assert "'ghost'" in graph.summary["skipped_examples"][1]
+
+
+def test_lines_are_right_after_quoted_line_ends_and_blank_lines(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", 'id,text\na,"over\nthree\nlines"\n\nb,Second\nc,""\n')
+    with pytest.raises(InputError, match=re.escape(f"{path}:7: the text of node 'c' is empty")):
+        read_graph(path)
+
+
+def test_a_missing_column_lists_what_is_there(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", "number,words\n1,hello\n")
+    with pytest.raises(
+        InputError,
+        match=(
+            r"no column for text \(looked for text or title or name\) among: "
+            r"number, words; name it with --column text=NAME"
+        ),
+    ):
+        read_graph(path)
+    with pytest.raises(
+        InputError, match=r"no column for id \(looked for nr\) among: number, words; name it"
+    ):
+        read_graph(path, settings=ImportSettings(columns={"text": "words", "id": "nr"}))
+
+
+def test_an_unclosed_quote_is_found_where_it_opens(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", 'id,text\na,First\nb,"Second\nc,Third\n')
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{path}:3: a field opened with a quote here is never closed (--no-quotes"),
+    ):
+        read_graph(path)
+
+
+def test_a_truncated_gzip_is_named_or_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows = "".join(f"n{i},text {draw.getrandbits(200)}\n" for i in range(20_000))
+    whole = gzip.compress(("id,text\n" + rows).encode())
+    path = write_csv(tmp_path / "n.csv.gz", whole[: len(whole) // 2])
+    with pytest.raises(
+        InputError, match=r"n.csv.gz, after line \d+: the gzip stream is cut short or damaged"
+    ):
+        read_graph(path)
+    graph = read_graph(path, settings=SKIP)
+    assert 5_000 < graph.num_nodes < 15_000
+    assert graph.summary["skipped"].get("broken compression") == 1
+    json_path = write_csv(
+        tmp_path / "n.jsonl.gz", gzip.compress(b'{"id": "a", "text": "x"}\n')[:-12]
+    )
+    with pytest.raises(InputError, match="the gzip stream is cut short"):
+        read_graph(json_path)
+
+
+def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
+    columns = [pa.array(["a"]), pa.array(["First"]), pa.array([1]), pa.array([2])]
+    parquet.write_table(
+        pa.Table.from_arrays(columns, names=["id", "text", "year", "year"]), tmp_path / "n.parquet"
+    )
+    with pytest.raises(
+        InputError,
+        match=r"n.parquet: the column 'year' occurs twice in the file, expected each once",
+    ):
+        read_graph(tmp_path / "n.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("n.csv", b"", "empty file, expected a header and rows"),
+        ("n.csv", b"\xff\xfei\x00d\x00", "UTF-16 text, expected UTF-8"),
+        ("n.csv", b"id,id,text\n", "the column 'id' occurs twice"),
+        ("n.csv.gz", b"id,text\n", "the gzip stream is cut short or damaged"),
+        ("n.csv.bz2", b"id,text\n", "the bzip2 stream is cut short or damaged"),
+        ("n.jsonl.bz2", b'{"id": 1}', "the bzip2 stream is cut short or damaged"),
+        ("n.csv.xz", b"id,text\n", "the xz stream is cut short or damaged"),
+        ("n.csv", b"id,text\ra,First\r", "n.csv:1: a carriage return within a line"),
+        (
+            "n.csv",
+            b'id,"text\na,First\n',
+            "n.csv:1: a field opened with a quote here is never closed",
+        ),
+        ("n.parquet", b"PAR1 not really", "not a Parquet file or cut short"),
+        ("n.xlsx", b"PK", "cannot tell the format from the name, expected .csv"),
+        (
+            "n.graphml",
+            b"<graphml/>",
+            "networkx can read it and from_networkx convert it",
+        ),
+        (
+            "n.jsonl",
+            b'{"id": "a", "text": "x"}\n{"id": \n',
+            ":2: .*expected one JSON object per line",
+        ),
+        (
+            "n.jsonl",
+            b'{"id": "a", "text": "x"}\n{"id": "b"}\n',
+            ":2: no field 'text' in this record",
+        ),
+        ("n.jsonl", b"[1, 2]\n", ":1: .*expected one JSON object per line"),
+        ("n.jsonl", b"\n\n", "no records, expected one JSON object per line"),
+        (
+            "n.jsonl",
+            b'{"id": "a", "text": ["x"]}\n',
+            r":1: the field 'text' is \['x'\], expected text or a number",
+        ),
+        (
+            "n.jsonl",
+            b'{"id": {"n": 1}, "text": "x"}\n',
+            r":1: the field 'id' is \{'n': 1\}, expected text or a number",
+        ),
+        (
+            "n.jsonl",
+            b'{"id": "a", "text": ' + b"[" * 5000,
+            ":1: .*expected one JSON object per line",
+        ),
+    ],
+)
+def test_files_that_are_something_else(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_graph(write_csv(tmp_path / name, content))
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_graph(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="a folder, expected a file"):
+        read_graph(tmp_path)
+    with pytest.raises(InputError, match="no nodes were read"):
+        read_graph(write_csv(tmp_path / "n.csv", "id,text\n"))
+
+
+def test_columns_of_edges_that_no_file_holds(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text,links\na,x,b\nb,y,\n")
+    with pytest.raises(InputError, match="--column dst=links given, but no file holds edges"):
+        read_graph(nodes, columns={"dst": "links"})
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(
+        GraphFormersError, match="format='excel' given, expected one of: tables, dblp"
+    ):
+        ImportSettings(format="excel")
+    with pytest.raises(GraphFormersError, match="no column role 'txt'; there are: id, text"):
+        ImportSettings(columns={"txt": "a"})
+    with pytest.raises(GraphFormersError, match="window=0 given, expected more than 0"):
+        ImportSettings(format="sessions", window=0)
+
+
+def test_many_bad_rows_are_counted_and_some_listed(tmp_path: Path) -> None:
+    path = write_csv(
+        tmp_path / "n.csv",
+        "id,text\n" + "".join(f"n{i},{'' if i % 2 else 'word'}\n" for i in range(1000)),
+    )
+    graph = read_graph(path, settings=SKIP)
+    assert graph.num_nodes == 500
+    assert graph.summary["skipped"] == {"empty text": 500}
+    assert len(graph.summary["skipped_examples"]) == 5
+
+
+def test_every_reason_has_its_examples_and_one_reading_finds_their_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 256)
+    rows = [f"n{i},{'' if i % 3 == 1 else 'word'}" if i % 3 else f"x,word {i}" for i in range(300)]
+    path = write_csv(tmp_path / "n.csv", "id,text\n" + "\n".join(rows))
+    opened: list[Path] = []
+    real = delimited.open_stream
+    monkeypatch.setattr(
+        delimited, "open_stream", lambda path, *task: (opened.append(path), real(path, *task))[1]
+    )
+    summary = read_graph(path, settings=SKIP).summary
+    assert summary["skipped"] == {"empty text": 100, "duplicate id": 99}
+    expected = [
+        f"{path}:{3 + 3 * i}: the text of node 'n{3 * i + 1}' is empty, expected some words"
+        for i in range(5)
+    ]
+    expected += [
+        f"{path}:{5 + 3 * i}: the id 'x' is used already at {path}:2, expected unique ids"
+        for i in range(5)
+    ]
+    assert summary["skipped_examples"] == expected
+    assert len(opened) == 4  # the header twice, the rows, the lines
+
+
+def write_records(path: Path, *records: object) -> Path:
+    return write_csv(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_json_records_may_differ_in_what_is_not_asked_for(tmp_path: Path) -> None:
+    nodes = write_records(
+        tmp_path / "n.jsonl",
+        {"id": "a", "text": "First"},
+        *({"id": f"n{i}", "text": "word"} for i in range(tables.RECORDS_AHEAD)),
+        {"id": 2**70, "text": "Huge", "late": 2**70},
+    )
+    edges = write_records(
+        tmp_path / "e.jsonl",
+        {"src": "a", "dst": "n1"},
+        {"src": "n1", "dst": str(2**70), "type": "cites"},
+    )
+    graph = read_graph(nodes, edges)
+    assert graph.column("late").to_pylist()[-2:] == [None, str(2**70)]
+    assert graph.type_names == ("", "cites")
+    assert read_graph(nodes, settings=ImportSettings(keep=("late",))).column_names == ["late"]
+    assert read_graph(nodes, settings=ImportSettings(keep=())).column_names == []
+    with pytest.raises(InputError, match="--keep lat: no node file has a column of that name"):
+        read_graph(nodes, settings=ImportSettings(keep=("lat",)))
+
+
+def test_json_texts_of_which_one_is_there(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "n.jsonl", {"id": 1, "a": "x"}, {"id": 2, "b": "y"}, {"id": 3})
+    chosen = ImportSettings(columns={"text": "a,b"}, skip_bad=True)
+    graph = read_graph(path, settings=chosen)
+    assert graph.texts.to_pylist() == ["x", "y"]
+    assert graph.summary["skipped"] == {"empty text": 1}
+
+
+def test_a_bad_first_record_is_skipped_like_any_other(tmp_path: Path) -> None:
+    path = write_csv(
+        tmp_path / "n.jsonl", '{"id": \n{"id": "a", "text": ["x"]}\n{"id": "b", "text": "Second"}\n'
+    )
+    graph = read_graph(path, settings=SKIP)
+    assert graph.ids.to_pylist() == ["b"]
+    assert graph.summary["skipped"] == {"malformed row": 2}
+    assert f"{path}:2: the field 'text' is ['x']" in graph.summary["skipped_examples"][1]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"id": "b", ', "expected one JSON object per line"),
+        (
+            '{"id": "b", "text": "x", "score": NaN}',
+            "NaN given, which JSON does not support, expected null for a missing number",
+        ),
+        (
+            '{"id": "b", "text": "x", "score": [-Infinity]}',
+            "-Infinity given, which JSON does not support, expected null",
+        ),
+        ('{"id": "NaN", "text": ', "expected one JSON object per line"),
+    ],
+)
+def test_bad_records_are_told_with_what_to_do(tmp_path: Path, line: str, reason: str) -> None:
+    nodes = write_csv(tmp_path / "n.jsonl", '{"id": "a", "text": "x"}\n' + line + "\n")
+    for read in (
+        lambda: read_graph(nodes),
+        lambda: app(["import", str(nodes), "-o", str(tmp_path / "g")], standalone_mode=False),
+    ):
+        with pytest.raises(
+            InputError,
+            match=rf"n\.jsonl:2: .*{re.escape(reason)}.* \(--skip-bad leaves such rows out",
+        ):
+            read()
+    assert read_graph(nodes, settings=SKIP).ids.to_pylist() == ["a"]
+
+
+def test_parquet_texts_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "n.parquet"
+    texts = pa.array([b"First", b"S\xe9cond", b"Third"], pa.binary())
+    note = pa.Array.from_buffers(
+        pa.string(), 3, pa.array([b"x", b"y", b"\xff"], pa.binary()).buffers()
+    )
+    parquet.write_table(
+        pa.table({"id": [1, 2, 3], "text": texts, "note": note, "raw": texts}), path
+    )
+    with pytest.raises(
+        InputError,
+        match=re.escape(f"{path}, row 2: the column 'text': byte 0xe9 at position 2 is not UTF-8"),
+    ):
+        read_graph(path)
+    graph = read_graph(path, settings=SKIP)
+    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (["1"], ["First"])
+    assert graph.summary["skipped"] == {"wrong encoding": 2}
+    assert graph.column("raw").to_pylist() == [b"First"]
+    parquet.write_table(pa.table({"id": [1], "text": [["a", "list"]]}), path)
+    with pytest.raises(
+        InputError, match=r"the column 'text' holds values of type list.*expected text or numbers"
+    ):
+        read_graph(path)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "n.parquet"
+    names = [f"n{i}" for i in range(20_000)]
+    parquet.write_table(pa.table({"id": names, "text": names}), path)
+    whole = path.read_bytes()
+    for place in range(100, len(whole) // 2, len(whole) // 40):
+        path.write_bytes(whole[:place] + b"\xff" * 64 + whole[place + 64 :])
+        try:
+            read_graph(path, settings=SKIP)
+        except InputError as error:
+            assert str(path) in str(error)  # noqa: PT017
+
+
+def test_tables_of_several_kinds_and_types(tmp_path: Path) -> None:
+    """A column's type is that of all files together; nothing that differs between them stops an
+    import.
+    """
+    parquet.write_table(
+        pa.table({"id": ["a"], "text": ["x"], "year": [2000], "tags": [["t"]]}),
+        tmp_path / "1.parquet",
+    )
+    parquet.write_table(
+        pa.table({"id": ["b"], "text": ["y"], "year": [2000.5], "tags": [[1]]}),
+        tmp_path / "2.parquet",
+    )
+    write_csv(tmp_path / "3.csv", "id,text,year,tags\n")
+    write_csv(tmp_path / "4.csv", "id,text,year,tags\nd,z,1999,none\n")
+    graph = read_graph(sorted(tmp_path.iterdir()))
+    assert graph.column("year").to_pylist() == [2000.0, 2000.5, 1999.0]
+    assert graph.column("tags").to_pylist() == ['["t"]', "[1]", "none"]
+    assert read_graph([tmp_path / "1.parquet", tmp_path / "3.csv"]).column("year").to_pylist() == [
+        2000
+    ]
+
+
+def test_names_that_clash_with_ours_or_each_other(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", "key,title,id,id_,text\na,First,1,2,3\n")
+    graph = read_graph(path, settings=ImportSettings(columns={"id": "key", "text": "title"}))
+    kept = {name: graph.column(name).to_pylist() for name in graph.column_names}
+    assert kept == {"id__": [1], "id_": [2], "text_": [3]}
+
+
+def test_a_kept_column_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
+    one, two = (
+        write_csv(tmp_path / "1.csv", "id,text,year\na,x,1999\n"),
+        write_csv(tmp_path / "2.csv", "id,text\nb,y\n"),
+    )
+    with pytest.raises(
+        InputError,
+        match="--keep yaer: no node file has a column of that name, the nearest is 'year' of: ",
+    ):
+        read_graph([one, two], settings=ImportSettings(keep=("yaer",)))
+    assert read_graph([one, two], settings=ImportSettings(keep=("year",))).column(
+        "year"
+    ).to_pylist() == [1999, None]
+
+
+def test_semicolons_and_tabs_are_seen_in_the_header(tmp_path: Path) -> None:
+    nodes = write_csv(
+        tmp_path / "n.csv", "id;title;year\r\na;First, with a comma;2001\r\nb;Second;2002\r\n"
+    )
+    edges = write_csv(tmp_path / "e.csv", "source\ttarget\na\tb\n")
+    graph = read_graph(nodes, edges)
+    assert graph.texts.to_pylist() == ["First, with a comma", "Second"]
+    assert graph.num_pairs == 1
+
+
+def test_an_unknown_source_says_what_ids_look_like(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text\n001,First\n002,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "src,dst\n1,002\n")
+    with pytest.raises(
+        InputError, match=r"e.csv:2: an edge from '1', expected the id of a node such as '001'"
+    ):
+        read_graph(nodes, edges)
+
+
+def test_files_that_hold_only_edges_or_both_are_said(tmp_path: Path) -> None:
+    from graphformers.graph.importers.tables import sort_inputs
+
+    edges = write_csv(tmp_path / "e.csv", "source,target\na,b\n")
+    with pytest.raises(InputError, match=r"edges by the columns, and there is no table of nodes"):
+        sort_inputs([edges], ImportSettings())
+    both = write_csv(tmp_path / "b.csv", "id,title,source,target\na,A,x,y\n")
+    with pytest.raises(InputError, match=r"both nodes and edges by its columns"):
+        sort_inputs([both], ImportSettings())
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, [("a", "first"), ("b", "second")]),
+        ({"id": "name"}, [("a", "first"), ("b", "second")]),
+        ({"id": "name", "text": "name"}, [("a", "a"), ("b", "b")]),
+        ({"id": "description"}, [("first", "a"), ("second", "b")]),
+        ({"text": "description"}, [("a", "first"), ("b", "second")]),
+    ],
+)
+def test_a_name_may_be_the_id_or_the_text(
+    columns: dict[str, str], expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "n.csv").write_text("name,description\na,first\nb,second\n")
+    graph = read_graph(tmp_path / "n.csv", settings=ImportSettings(columns=columns))
+    assert list(zip(graph.ids.to_pylist(), graph.texts.to_pylist(), strict=True)) == expected
+
+
+def test_a_number_that_is_none_is_no_id(tmp_path: Path) -> None:
+    parquet.write_table(
+        pa.table({"id": [1.0, float("nan")], "text": ["a", "b"]}), tmp_path / "n.parquet"
+    )
+    with pytest.raises(GraphFormersError, match=r"empty|missing"):
+        read_graph(tmp_path / "n.parquet")
+
+
+def test_what_a_format_does_not_ask_for_is_refused() -> None:
+    for changes in (
+        {"columns": {"text": "abstract"}},
+        {"keep": ()},
+        {"header": False},
+        {"window": 5.0},
+    ):
+        with pytest.raises(GraphFormersError, match="but the format 'dblp' does not use it"):
+            ImportSettings(format="dblp", **changes)  # type: ignore[arg-type]
+    with pytest.raises(
+        GraphFormersError, match="min_count=3 given, but the format 'tables' does not use it"
+    ):
+        ImportSettings(min_count=3)
+    assert ImportSettings(format="sessions", min_count=3, columns={"user": "who"}).min_count == 3
+
+
+def test_a_column_of_the_text_may_be_kept_as_well(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,title,year\na,one,1990\nb,two,1991\n")
+    (tmp_path / "e.csv").write_text("source_id,target_id\na,b\n")
+    graph = read_graph(
+        [tmp_path / "n.csv"], tmp_path / "e.csv", columns={"text": "title,year"}, keep=("year",)
+    )
+    assert graph.text("a") == "one. 1990"
+    assert graph.column("year").to_pylist() == [1990, 1991]
+    assert graph.neighbors("a") == ["b"]
+
+
+def test_tables_in_memory_are_for_build_graph() -> None:
+    with pytest.raises(
+        InputError,
+        match="a Table given, expected the names of files; build_graph takes data in memory",
+    ):
+        read_graph(pa.table({"id": ["a"], "text": ["b"]}))
