@@ -43,6 +43,7 @@ from graphformers.places import (
     refuse_links_out,
     shown,
 )
+from graphformers.settings import usage
 
 # marks folders of `compare`, which contain many artifacts
 COMPARISON = ".comparison"
@@ -279,7 +280,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
             f"{path}: exists and is a {manifest['kind']}, not a {kind}; choose another name"
         )
     if not force:
-        raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
+        raise ArtifactError(f"{path}: exists already; {usage('force', True)} replaces it")
     ours = {Path(name).parts[0] for name in manifest["files"]}
     ours |= {MANIFEST, *NESTED, *GROWING}
     names = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
@@ -341,7 +342,7 @@ def find_parent(child: Artifact, role: str) -> Path:
     place = Path(os.path.normpath(child.path.resolve() / parent_of(child, role)["path"]))
     if not place.is_dir():
         words = f"the {role} it was made from is not there, looked for at {place}"
-        other = ", or say where it is with --model" if role == "model" else ""
+        other = f", or say where it is with {usage('model', 'FOLDER')}" if role == "model" else ""
         raise ArtifactError(f"{child.path}: {words}; put it or a link to it there{other}")
     return place
 

@@ -10,13 +10,18 @@ Constructing the dataclass checks types and bounds; `describe` lists the fields 
 documentation. A setting with `option` is also an option of the commands that use the class, written
 as in a manual: "--skip-bad", "--header/--no-header", "--neighbors NUMBER", or "--name HOST..." for
 an option that may be repeated.
+
+Messages that ask for a setting spell it by `Settings.usage`, and another argument by `usage`: as an
+option if the program was started from the command line, as a keyword if it was called from Python.
 """
 
 import dataclasses
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeAlias
 
@@ -126,6 +131,22 @@ class Settings:
         description = inspect.cleandoc(cls.__doc__ or "")
         cls.__doc__ = "\n".join([description, "", "Attributes:", *lines])
 
+    @classmethod
+    def usage(cls, **values: object) -> str:
+        """How a user writes settings: "--skip-bad" on the command line, "skip_bad=True" in Python.
+
+        Settings that are no options of their own, such as those of training, are written as in
+        Python.
+
+        Args:
+            values: Settings with example values; a placeholder is written in capitals.
+        """
+        known = {entry.name: str(entry.metadata.get("option", "")) for entry in fields(cls)}
+        return (" " if _names_options else ", ").join(
+            usage(name, value, known[name]) if known[name] else f"{name}={value!r}"
+            for name, value in values.items()
+        )
+
     def __post_init__(self) -> None:
         for entry in fields(self):
             _check_type(self, entry.name, type_name(entry.type))
@@ -148,6 +169,58 @@ class SettingInfo:
     option: str
 
 
+# whether messages name options of the command line, or keywords of Python
+_names_options = False
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Within the block, messages name options of the command line instead of keywords.
+
+    This holds for all threads: commands run one at a time.
+    """
+    global _names_options
+    before, _names_options = _names_options, True
+    try:
+        yield
+    finally:
+        _names_options = before
+
+
+def usage(name: str, value: object, option: str = "") -> str:
+    """How a user writes an argument: "--force" on the command line, "force=True" in Python.
+
+    Args:
+        name: The name of the argument in Python.
+        value: Its value, or a placeholder in capitals.
+        option: The option as in a manual, if its name is not that of the argument.
+
+    Example:
+        >>> usage("nodes", "FILE")
+        "nodes='FILE'"
+        >>> with naming_options():
+        ...     usage("nodes", "FILE")
+        '--nodes FILE'
+    """
+    if not _names_options:
+        return f"{name}={list(value) if isinstance(value, tuple) else value!r}"
+    words = [word.rstrip(",") for word in option.split() if word.startswith("-")]
+    on, _, off = (words[-1] if words else f"--{name.replace('_', '-')}").partition("/")
+    if isinstance(value, bool):
+        return on if value else off or f"--no-{on.removeprefix('--')}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{on} {_quoted(f'{key}={each}')}" for key, each in value.items())
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f"{on} {_quoted(text)}"
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell reads it; only a space or a character of the shell needs quotes."""
+    return shlex.quote(word) if set(word) & set(" \t\n'\"\\$`;&|<>()*?[]!#~") or not word else word
+
+
 def describe(settings: type[Settings]) -> list[SettingInfo]:
     """The fields of a settings class, in the order of their declaration."""
     found = []
@@ -159,11 +232,12 @@ def describe(settings: type[Settings]) -> list[SettingInfo]:
     return found
 
 
-def require(settings: object, holds: bool, name: str, expected: str) -> None:
+def require(settings: Settings, holds: bool, name: str, expected: str) -> None:
     """Raises an error that names a setting, its value and what was expected, unless `holds`."""
     if not holds:
         value = getattr(settings, name)
-        raise GraphFormersError(f"{name}={value!r} given, expected {expected}")
+        given = settings.usage(**{name: value})
+        raise GraphFormersError(f"{given} given, expected {expected}")
 
 
 def type_name(annotation: object) -> str:

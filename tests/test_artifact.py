@@ -72,7 +72,7 @@ def test_a_failed_replacement_leaves_the_old_one(tmp_path: Path) -> None:
 
 def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
     write(tmp_path / "a.graph", "old")
-    with pytest.raises(ArtifactError, match="exists already; --force"):
+    with pytest.raises(ArtifactError, match="exists already; force=True replaces it"):
         write(tmp_path / "a.graph", "new")
     write(tmp_path / "a.graph", "new", force=True)
     assert open_artifact(tmp_path / "a.graph", "graph", 1).file("data.txt").read_text() == "new"

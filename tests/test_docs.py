@@ -22,16 +22,15 @@ from tests.training.conftest import make_model, make_split
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_cli_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "make_cli_page", ROOT / "docs" / "make_cli_page.py"
-    )
+@pytest.mark.parametrize("name", ["cli.md", "formats.md"])
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "cli.md").read_text() == module.cli_page(), (
-        "docs/cli.md has drifted: make docs"
+    assert (ROOT / "docs" / name).read_text() == module.PAGES[name](), (
+        f"docs/{name} has drifted: make docs"
     )
 
 

@@ -9,8 +9,9 @@ from graphformers.embedding.settings import Cluster, CompactionSettings, EmbedSe
 from graphformers.errors import GraphFormersError
 from graphformers.graph.settings import ImportSettings
 from graphformers.serve.settings import Limits, ServeSettings
-from graphformers.settings import Settings, describe, setting
+from graphformers.settings import Settings, describe, naming_options, setting, usage
 from graphformers.splits.settings import SplitSettings
+from graphformers.training.settings import TrainConfig
 
 CLASSES = (
     ImportSettings,
@@ -82,3 +83,27 @@ def test_help_on_settings_lists_their_fields() -> None:
         "Two settings.\n\nOf a test.\n\nAttributes:\n    one: The first.\n    two: The second."
     )
     assert inspect.getdoc(Child) == expected
+
+
+def test_messages_spell_settings_for_python_and_for_the_command_line() -> None:
+    values = {
+        "skip_bad": True,
+        "header": False,
+        "columns": {"text": "a title", "id": "key"},
+        "keep": ("year", "venue"),
+        "window": 30.0,
+    }
+    assert ImportSettings.usage(**values) == (
+        "skip_bad=True, header=False, columns={'text': 'a title', 'id': 'key'}, "
+        "keep=['year', 'venue'], window=30.0"
+    )
+    with naming_options():
+        assert ImportSettings.usage(**values) == (
+            "--skip-bad --no-header --column 'text=a title' --column id=key --keep year,venue "
+            "--window 30"
+        )
+        assert usage("keep_start", True) == "--keep-start"
+        assert EmbedSettings.usage(num_neighbors=5) == "--neighbors 5"
+        # not an option of its own: --set max_steps=9
+        assert TrainConfig.usage(max_steps=9) == "max_steps=9"
+    assert usage("nodes", "FILE") == "nodes='FILE'"

@@ -19,8 +19,9 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
-from graphformers.settings import SettingInfo, Settings, describe
+from graphformers.settings import SettingInfo, Settings, describe, naming_options
 
 app = typer.Typer(
     name="graphformers",
@@ -103,8 +104,22 @@ def option(default: Any, usage: str, help: str) -> Any:
     return typer.Option(default, *names, metavar=metavar or None, help=help)
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator that registers a command. Settings classes among its parameters become options."""
+def command(
+    name: str, more_help: Callable[[], dict[str, list[tuple[str, str]]]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator that registers a command. Settings classes among its parameters become options.
+
+    Args:
+        name: The name of the command.
+        more_help: Returns lists for the end of the help text: the title, and rows of name and
+            description. It is called only when the help of this command is shown.
+    """
+
+    class Command(TyperCommand):
+        def format_epilog(self, ctx: Any, formatter: Any) -> None:
+            for title, rows in (more_help() if more_help else {}).items():
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         groups: dict[str, tuple[Given, Callable[..., object]]] = {}
@@ -121,12 +136,13 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         @functools.wraps(function)
         def run(**values: Any) -> None:
-            for name, (options, make) in groups.items():
-                values[name] = make(**options.take(values))
-            function(**values)
+            with naming_options():
+                for name, (options, make) in groups.items():
+                    values[name] = make(**options.take(values))
+                function(**values)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name)(run)
+        app.command(name, cls=Command)(run)
         return function
 
     return register

@@ -7,11 +7,19 @@ from pathlib import Path
 from graphformers.cli.command import argument, command, option
 from graphformers.cli.options import AS_JSON, FORCE, GRAPH, OUTPUT
 from graphformers.cli.output import show_result
+from graphformers.graph.formats import FORMATS, other_formats
 from graphformers.graph.settings import ImportSettings
 from graphformers.splits.settings import SplitSettings
 
 
-@command("import")
+def _formats() -> dict[str, list[tuple[str, str]]]:
+    """The formats that an import can read, for its help text."""
+    ours = [(name, each.about) for name, each in FORMATS.items()]
+    others = [(name, f"of the package {package}") for name, package in other_formats().items()]
+    return {"Formats (docs/formats.md shows their files)": ours + others}
+
+
+@command("import", _formats)
 def import_command(
     *,
     output: Path = OUTPUT,

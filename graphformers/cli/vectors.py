@@ -9,7 +9,8 @@ from graphformers.cli.command import UsageError, argument, command, given, optio
 from graphformers.cli.options import AS_JSON, DEVICE, FORCE, GRAPH, MOVED_MODEL, OUTPUT, VECTORS
 from graphformers.cli.output import show_result
 from graphformers.embedding.settings import Cluster, EmbedSettings
-from graphformers.graph.settings import TABLES, ImportSettings
+from graphformers.graph.formats import TABLES
+from graphformers.graph.settings import ImportSettings
 from graphformers.serve.settings import Limits, ServeSettings, read_token
 
 # default limit of requests per second and client address, if other machines can reach the server

@@ -26,6 +26,7 @@ from graphformers.graph.columns import (
     text_column,
 )
 from graphformers.graph.problems import ELSEWHERE, Locate, Place, Problems
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
 from graphformers.graph.times import TimeColumn
 
@@ -117,7 +118,7 @@ class GraphBuilder:
             no_text,
             batch.locate,
             lambda i: f"the text of node {ids[i].as_py()!r} is empty, expected some words",
-            advice="--keep-empty keeps them",
+            advice=f"{ImportSettings.usage(keep_empty=True)} keeps them",
         )
         batch = TableBatch(batch.columns | {"id": ids, "text": texts}, batch.locate)
         bad = no_id | no_text

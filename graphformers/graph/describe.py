@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from graphformers.arrays import Array, mix
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
 from graphformers.graph.times import format_time
 from graphformers.places import JsonObject
@@ -182,12 +183,13 @@ class ImportReport(Result):
         if columns := found.get("edge_columns_not_kept"):
             lines.append(
                 f"  not kept of the edges: {', '.join(columns)}; links have a type and a time "
-                f"(--column time=NAME) at most"
+                f"({ImportSettings.usage(columns={'time': 'NAME'})}) at most"
             )
         for name, others in found.get("other_texts", {}).items():
             lines.append(
-                f"  the text is {name}, not {', '.join(others)}; --column text=NAME chooses, "
-                f"--column text={','.join([name, *others])} takes all"
+                f"  the text is {name}, not {', '.join(others)}; "
+                f"{ImportSettings.usage(columns={'text': 'NAME'})} chooses, "
+                f"{ImportSettings.usage(columns={'text': ','.join([name, *others])})} takes all"
             )
         if empty := found.get("empty_texts"):
             lines.append(f"  kept without a text: {empty:,} nodes")

@@ -1,4 +1,4 @@
-"""Bad rows of input files: an error by default, counted and listed with `--skip-bad`."""
+"""Bad rows of input files: an error by default, counted and listed with `skip_bad`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,9 +10,9 @@ import numpy as np
 
 from graphformers.arrays import Array
 from graphformers.errors import BadRowError, InputError
+from graphformers.graph.settings import ImportSettings
 from graphformers.places import JsonObject
 
-SKIPPING = "--skip-bad leaves such rows out and counts them"
 # number of examples listed for each reason
 EXAMPLES = 5
 # placeholder for a second place in a detail
@@ -134,8 +134,13 @@ def advise_skipping() -> Iterator[None]:
     try:
         yield
     except BadRowError as error:
-        advice = "; ".join(filter(None, [SKIPPING, error.advice]))
+        advice = "; ".join(filter(None, [skipping(), error.advice]))
         raise InputError(f"{error} ({advice})") from error
+
+
+def skipping() -> str:
+    """Advice on leaving out bad rows."""
+    return f"{ImportSettings.usage(skip_bad=True)} leaves such rows out and counts them"
 
 
 def format_place(place: Place) -> str:

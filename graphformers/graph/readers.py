@@ -1,20 +1,19 @@
 """read_graph: makes a TextGraph from files of any supported format.
 
-A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`;
-`settings.FORMATS` lists them.
+`formats.FORMATS` lists the formats and their readers.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
+from graphformers.graph.formats import find_format, load_importer
 from graphformers.graph.importers.sources import check_files
 from graphformers.graph.problems import Problems, advise_skipping
-from graphformers.graph.settings import FORMATS, ImportSettings
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
 
 Paths = str | Path | Sequence[str | Path]
@@ -45,20 +44,20 @@ def read_graph(
     """
     settings = settings or ImportSettings(**changes)
     node_files, edge_files = _listed(nodes), _listed(edges)
-    if settings.format != "python":
+    format = find_format(settings.format)
+    if format.reads_files:
         check_files(node_files + edge_files)
         if not node_files:
             raise InputError(
                 f"no files given for the format {settings.format}, expected at least one"
             )
-    outside, keep_empty = FORMATS[settings.format].outside, settings.keep_empty
     builder = GraphBuilder(
-        Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
+        Problems(strict=not settings.skip_bad),
+        outside=format.outside,
+        keep_empty=settings.keep_empty,
     )
     with advise_skipping():
-        import_module(f"graphformers.graph.importers.{settings.format}").read(
-            node_files, edge_files, builder, settings
-        )
+        load_importer(settings.format)(node_files, edge_files, builder, settings)
         graph = builder.build()
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph

@@ -7,52 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphformers.errors import GraphFormersError, InputError
+from graphformers.graph.formats import TABLES, VIEWS, find_format
 from graphformers.settings import Settings, require, setting
-
-
-@dataclass(frozen=True)
-class Format:
-    """An input format.
-
-    Attributes:
-        about: The content of the files, in one sentence.
-        outside: Whether edges to nodes outside the data are normal in this format.
-        reads: The settings that the format uses, besides skip_bad and keep_empty, which apply to
-            all formats.
-    """
-
-    about: str
-    outside: bool = False
-    reads: tuple[str, ...] = ()
-
-
-TABLES = ("columns", "keep", "header", "quotes")
-VIEWS = ("window", "min_count", "max_views")
-FORMATS = {
-    "tables": Format(
-        "node and edge tables (.csv, .tsv, .jsonl, .parquet), distinguished by their columns",
-        reads=TABLES,
-    ),
-    "dblp": Format("titles and references of dblp.v12.json, one record per line", outside=True),
-    "wikidata5m": Format(
-        "id<TAB>text and head<TAB>relation<TAB>tail files, the first sentence being the text"
-    ),
-    "amazon": Format("titles and similar items of SNAP's amazon-meta.txt", outside=True),
-    "debian": Format(
-        "descriptions and dependencies of Debian Packages files (.xz too)", outside=True
-    ),
-    "sessions": Format(
-        "an item table and a log of user, time, item, linking items viewed together",
-        reads=(*TABLES, *VIEWS),
-    ),
-    "pairs": Format(
-        "the TSV of the 2021 code (text|'|neighbour|'|…<TAB>text|'|…), equal texts being one node"
-    ),
-    "python": Format(
-        "docstrings of installed Python packages, given by name, or of the standard library, with "
-        "the links member of, calls and inherits"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -66,8 +22,7 @@ class ImportSettings(Settings):
 
     format: str = setting(
         "tables",
-        f"Input format; {'; '.join(f'{name}: {each.about}' for name, each in FORMATS.items())}.",
-        choices=FORMATS,
+        "Input format, one of those listed below.",
         option="--format NAME",
     )
     columns: dict[str, str] = setting(
@@ -121,12 +76,13 @@ class ImportSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        used = find_format(self.format).settings
         for name in (*TABLES, *VIEWS):
             value = getattr(self, name)
-            is_used = name in FORMATS[self.format].reads
-            if not is_used and value != getattr(ImportSettings, name, {}):
+            if name not in used and value != getattr(ImportSettings, name, {}):
                 raise GraphFormersError(
-                    f"{name}={value!r} given, but the format {self.format!r} does not use it"
+                    f"{self.usage(**{name: value})} given, but the format {self.format!r} "
+                    f"does not use it"
                 )
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
@@ -216,6 +172,6 @@ def require_column(role: str, names: list[str], settings: ImportSettings, path: 
         wanted = settings.columns.get(role) or " or ".join(ROLES[role][:3])
         raise InputError(
             f"{path}:1: no column for {role} (looked for {wanted}) among: {', '.join(names)}; name "
-            f"it with --column {role}=NAME"
+            f"it with {ImportSettings.usage(columns={role: 'NAME'})}"
         )
     return found

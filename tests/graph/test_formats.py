@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from graphformers.errors import InputError
+from graphformers.graph.formats import FORMATS
 from graphformers.graph.importers.debian import dependencies
 from graphformers.graph.importers.pairs import text_id
 from graphformers.graph.importers.wikidata5m import first_sentence
 from graphformers.graph.readers import read_graph
-from graphformers.graph.settings import FORMATS, ImportSettings
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
 
 
@@ -325,7 +326,7 @@ def test_every_format_is_documented_in_help() -> None:
         check=True,
     ).stdout
     for name in FORMATS:
-        assert f"{name}:" in shown
+        assert f"\n  {name}  " in shown
 
 
 def make_dblp(path: Path, count: int) -> int:

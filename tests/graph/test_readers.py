@@ -122,8 +122,8 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
     assert str(describe_import(graph).as_table()).splitlines() == [
         "3 nodes, 2 linked pairs",
         "  of 5 edges repeated or reversed: 2, from a node to itself: 1",
-        "  not kept of the edges: weight; links have a type and a time (--column time=NAME) at "
-        "most",
+        "  not kept of the edges: weight; links have a type and a time "
+        "(columns={'time': 'NAME'}) at most",
     ]
     shown = str(describe_graph(graph.save(tmp_path / "a.graph")).as_table())
     assert "not kept of the edges  weight" in shown
@@ -202,7 +202,7 @@ def test_nodes_without_a_text_can_be_kept(
     edges = write_csv(tmp_path / "edges.csv", "src,dst\na,b\nb,c\nc,d\n")
     with pytest.raises(
         InputError,
-        match=r"'b' is empty, expected some words \(--skip-bad .*; --keep-empty keeps them\)",
+        match=r"'b' is empty, expected some words \(skip_bad=True .*; keep_empty=True keeps them\)",
     ):
         read_graph(nodes, edges)
     graph = read_graph(nodes, edges, keep_empty=True)
@@ -319,7 +319,7 @@ def test_a_missing_column_lists_what_is_there(tmp_path: Path) -> None:
         InputError,
         match=(
             r"no column for text \(looked for text or title or name\) among: "
-            r"number, words; name it with --column text=NAME"
+            r"number, words; name it with columns=\{'text': 'NAME'\}"
         ),
     ):
         read_graph(path)
@@ -333,7 +333,7 @@ def test_an_unclosed_quote_is_found_where_it_opens(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "n.csv", 'id,text\na,First\nb,"Second\nc,Third\n')
     with pytest.raises(
         InputError,
-        match=re.escape(f"{path}:3: a field opened with a quote here is never closed (--no-quotes"),
+        match=re.escape(f"{path}:3: a field opened with a quote here is never closed (quotes="),
     ):
         read_graph(path)
 
@@ -439,7 +439,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_columns_of_edges_that_no_file_holds(tmp_path: Path) -> None:
     nodes = write_csv(tmp_path / "n.csv", "id,text,links\na,x,b\nb,y,\n")
-    with pytest.raises(InputError, match="--column dst=links given, but no file holds edges"):
+    with pytest.raises(InputError, match=r"columns=\{'dst': 'links'\} given, but no file holds"):
         read_graph(nodes, columns={"dst": "links"})
 
 
@@ -511,7 +511,7 @@ def test_json_records_may_differ_in_what_is_not_asked_for(tmp_path: Path) -> Non
     assert graph.type_names == ("", "cites")
     assert read_graph(nodes, settings=ImportSettings(keep=("late",))).column_names == ["late"]
     assert read_graph(nodes, settings=ImportSettings(keep=())).column_names == []
-    with pytest.raises(InputError, match="--keep lat: no node file has a column of that name"):
+    with pytest.raises(InputError, match=r"keep=\['lat'\]: no node file has a column of that name"):
         read_graph(nodes, settings=ImportSettings(keep=("lat",)))
 
 
@@ -550,13 +550,16 @@ def test_a_bad_first_record_is_skipped_like_any_other(tmp_path: Path) -> None:
 )
 def test_bad_records_are_told_with_what_to_do(tmp_path: Path, line: str, reason: str) -> None:
     nodes = write_csv(tmp_path / "n.jsonl", '{"id": "a", "text": "x"}\n' + line + "\n")
-    for read in (
-        lambda: read_graph(nodes),
-        lambda: app(["import", str(nodes), "-o", str(tmp_path / "g")], standalone_mode=False),
+    for read, advice in (
+        (lambda: read_graph(nodes), "skip_bad=True"),
+        (
+            lambda: app(["import", str(nodes), "-o", str(tmp_path / "g")], standalone_mode=False),
+            "--skip-bad",
+        ),
     ):
         with pytest.raises(
             InputError,
-            match=rf"n\.jsonl:2: .*{re.escape(reason)}.* \(--skip-bad leaves such rows out",
+            match=rf"n\.jsonl:2: .*{re.escape(reason)}.* \({advice} leaves such rows out",
         ):
             read()
     assert read_graph(nodes, settings=SKIP).ids.to_pylist() == ["a"]
@@ -636,7 +639,7 @@ def test_a_kept_column_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
     )
     with pytest.raises(
         InputError,
-        match="--keep yaer: no node file has a column of that name, the nearest is 'year' of: ",
+        match=r"keep=\['yaer'\]: no node file has a column of that name, the nearest is 'year' ",
     ):
         read_graph([one, two], settings=ImportSettings(keep=("yaer",)))
     assert read_graph([one, two], settings=ImportSettings(keep=("year",))).column(

@@ -311,7 +311,7 @@ def test_the_convert_command(tmp_path: Path) -> None:
     assert done.stdout.startswith("old.model: graphformers, ")
     assert from_pretrained(tmp_path / "old.model").config.relative_buckets == 8
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert again.stderr == "error: old.model: exists already; --force (force=True) replaces it\n"
+    assert again.stderr == "error: old.model: exists already; --force replaces it\n"
     shown = subprocess.run(
         [*command[:3], "info", "old.model"], cwd=tmp_path, capture_output=True, text=True
     )

@@ -46,10 +46,6 @@ MAX_FIELD = 1 << 24
 # A quoted field with at least this many whole lines that all have as many fields as a row is taken
 # for one opened by a stray quote. Lines of prose may have that many commas, but rarely tabs.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
-LIKE_ROWS = (
-    "rows, expected a closing quote (--no-quotes reads quotes as "
-    "plain characters; .jsonl takes any text)"
-)
 DECLARED = re.compile(rb'"?sep=([,;|\t])"?')
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
@@ -400,8 +396,11 @@ class RowReader:
                 for fields in reader:
                     start, self._done = self._done, base + reader.line_num
                     if self._done - start > 1 and any(map(self._hides_rows, fields)):
-                        detail = "a field opened with a quote here holds lines that look like "
-                        self._report(start, detail + LIKE_ROWS)
+                        self._report(
+                            start,
+                            "a field opened with a quote here holds lines that look like rows, "
+                            f"expected a closing quote ({_plain_quotes()}; .jsonl takes any text)",
+                        )
                         self._done = start + 1
                         break
                     if self._is_valid(fields, start):
@@ -437,9 +436,13 @@ class RowReader:
         self._problems.add(reason, (self._table.path, self._first_line + start), detail)
 
 
+def _plain_quotes() -> str:
+    return f"{ImportSettings.usage(quotes=False)} reads quotes as plain characters"
+
+
 def _explain(error: csv.Error) -> str:
     words = str(error)
-    advice = "(--no-quotes reads quotes as plain characters)"
+    advice = f"({_plain_quotes()})"
     if "end of data" in words:
         return f"a field opened with a quote here is never closed {advice}"
     if "field limit" in words:

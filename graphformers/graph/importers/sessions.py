@@ -41,7 +41,7 @@ def read(
             missing = "a log with the columns user, time, item"
         raise InputError(
             f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with "
-            f"--column user=NAME and so on"
+            f"{ImportSettings.usage(columns={'user': 'NAME'})} and so on"
         )
     read_nodes(items, builder, settings)
     views = _without_robots(_read_logs(logs, builder, settings), builder, settings)

@@ -14,6 +14,7 @@ from graphformers.arrays import Array
 from graphformers.errors import InputError
 from graphformers.graph.batches import TableBatch, line_locator
 from graphformers.graph.columns import as_strings, is_text, make_column, repeated, text_column
+from graphformers.graph.formats import FORMATS, other_formats
 from graphformers.graph.importers.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
 from graphformers.graph.importers.sources import (
     BrokenStreamError,
@@ -25,7 +26,7 @@ from graphformers.graph.problems import Place, Problems
 from graphformers.graph.settings import ImportSettings
 from graphformers.progress import progress
 
-KINDS = (*DELIMITERS, "jsonl", "ndjson", "parquet")
+KINDS = tuple(suffix.removeprefix(".") for suffix in FORMATS["tables"].suffixes)
 # records of a .jsonl file that are read to find its columns
 RECORDS_AHEAD = 10_000
 Record = dict[str, object]
@@ -45,15 +46,10 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
     """The column names of a table; "1", "2", … where there is no header."""
     kind = file_kind(path)
     if kind not in KINDS:
-        expected = ", ".join(f".{kind}" for kind in KINDS)
-        advice = (
-            "; in Python, networkx can read it and from_networkx convert it"
-            if kind in ("graphml", "gexf", "gml", "json")
-            else ""
-        )
+        expected = ", ".join(FORMATS["tables"].suffixes)
         raise InputError(
-            f"{path}: cannot tell the format from the name, expected {expected} (also .gz); name "
-            f"another format with --format{advice}"
+            f"{path}: cannot tell the format from the name, expected {expected} (also .gz .xz "
+            f".bz2); {_advise_format(kind)}"
         )
     if kind == "parquet":
         return list(_open_parquet(path).schema_arrow.names)
@@ -63,6 +59,23 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
         return TextTable.open(path, settings).names
     except BrokenStreamError as error:
         raise InputError(f"{path}:1: {error}") from error
+
+
+def _advise_format(kind: str) -> str:
+    """What to do with a file that is not a table by its suffix."""
+    if kind in ("xlsx", "xls", "ods"):
+        return "save the sheet as .csv"
+    if kind in ("graphml", "gexf", "gml"):
+        return "in Python, networkx can read it and from_networkx convert it"
+    fitting = [name for name, each in FORMATS.items() if f".{kind}" in each.suffixes]
+    if fitting:
+        named = " or ".join(ImportSettings.usage(format=name) for name in fitting)
+    else:
+        names = [name for name in [*FORMATS, *other_formats()] if name != "tables"]
+        named = f"{ImportSettings.usage(format='NAME')}, one of {', '.join(names)}"
+    if kind == "json":
+        return f"write one object per line as .jsonl, or name another format with {named}"
+    return f"name another format with {named}"
 
 
 def read_table(

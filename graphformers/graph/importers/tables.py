@@ -22,6 +22,7 @@ from graphformers.graph.importers.table_files import (
 from graphformers.graph.problems import Problems, advise_skipping, format_place
 from graphformers.graph.settings import ImportSettings, columns_for, guess_column, require_column
 from graphformers.graph.times import TimeColumn
+from graphformers.settings import usage
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ def read(
     """Reads the node files, then the edge files."""
     unused = [role for role in ("src", "dst", "type", "time") if role in settings.columns]
     if unused and not edges:
-        named = f"{unused[0]}={settings.columns[unused[0]]}"
+        named = ImportSettings.usage(columns={unused[0]: settings.columns[unused[0]]})
         raise InputError(
-            f"--column {named} given, but no file holds edges: each link is a row with its source "
+            f"{named} given, but no file holds edges: each link is a row with its source "
             f"and its target"
         )
     read_nodes(nodes, builder, settings)
@@ -66,14 +67,14 @@ def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path]
         if is_edges and "id" in names and {"text", "title"} & set(names):
             raise InputError(
                 f"{path}: both nodes and edges by its columns ({', '.join(names)}); say which with "
-                f"--nodes or --edges"
+                f"{usage('nodes', path)} or {usage('edges', path)}"
             )
         (edges if is_edges else nodes).append(path)
     if edges and not nodes:
         listed = ", ".join(map(str, edges))
         raise InputError(
             f"{listed}: edges by the columns, and there is no table of nodes (id, text); name one "
-            f"with --nodes FILE"
+            f"with {usage('nodes', 'FILE')}"
         )
     return nodes, edges
 
@@ -135,7 +136,7 @@ def _read_node_file(
             raise InputError(
                 f"{format_place(batch.locate(row))}: the node {ids[row].as_py()!r} is new and "
                 f"needs a text, but there is no column for it among: {', '.join(found)}; name one "
-                f"with --column text=NAME"
+                f"with {ImportSettings.usage(columns={'text': 'NAME'})}"
             )
         nodes = TableBatch({"id": ids, "text": text, **columns}, batch.locate)
         builder.add_nodes(nodes, plain=is_plain(path))
@@ -175,8 +176,8 @@ def _check_kept(names: Collection[str], settings: ImportSettings) -> None:
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0)
             raise InputError(
-                f"--keep {name}: no node file has a column of that name, the nearest is "
-                f"{near[0]!r} of: {', '.join(names)}"
+                f"{ImportSettings.usage(keep=[name])}: no node file has a column of that name, "
+                f"the nearest is {near[0]!r} of: {', '.join(names)}"
             )
 
 

@@ -1,20 +1,22 @@
-"""Writes docs/cli.md from the help texts of the command line and the settings classes.
+"""Writes docs/cli.md from the help texts of the command line and the settings classes, and
+docs/formats.md from the table of formats.
 
-A test fails when the page is out of date.
+A test fails when a page is out of date.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import typer.main
 
 from graphformers.cli import app
+from graphformers.graph.formats import FORMATS, Format
+from graphformers.graph.settings import ImportSettings
 from graphformers.model.config import ModelConfig
 from graphformers.settings import describe
 from graphformers.training.settings import MODEL_SETTINGS, TrainConfig
-
-PAGE = Path(__file__).parent / "cli.md"
 
 
 def cli_page() -> str:
@@ -55,5 +57,43 @@ def _shown(default: object) -> str:
     return f'"{default}"' if isinstance(default, str) else repr(default)
 
 
+def formats_page() -> str:
+    """The files of every format."""
+    head = """# Formats
+
+Made from the table of formats (`graphformers/graph/formats.py`) by `make docs`.
+
+The format of files is chosen by `--format NAME`, in Python by `read_graph(…, format="NAME")`. Text
+files may be compressed (.gz .xz .bz2). `--skip-bad` and `--keep-empty` apply to every format; other
+options to those that list them. [extending.md](extending.md#an-importer) adds a format."""
+    return "\n\n".join([head, *(_format(name, each) for name, each in FORMATS.items())]) + "\n"
+
+
+def _format(name: str, format: Format) -> str:
+    options = ", ".join(f"`{_option(setting)}`" for setting in format.settings)
+    links = "counted and left out" if format.outside else "bad rows"
+    return f"""## {name}
+
+{format.about[0].upper()}{format.about[1:]}.
+
+```text
+{format.example}
+```
+
+- Options: {options or "none of its own"}.
+- Links to nodes outside the data: {links}.
+- Reader: `{format.reader}`."""
+
+
+def _option(name: str) -> str:
+    """A setting as it is written on the command line."""
+    (entry,) = (entry for entry in describe(ImportSettings) if entry.name == name)
+    return entry.option
+
+
+PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "formats.md": formats_page}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(cli_page(), encoding="utf-8")
+    for name, page in PAGES.items():
+        (Path(__file__).parent / name).write_text(page(), encoding="utf-8")
