@@ -2,7 +2,10 @@
 nothing.
 """
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,3 +59,33 @@ def test_numbers_of_numpy_and_whole_numbers_are_numbers() -> None:
     config = TrainConfig(batch_size=np.int64(16), learning_rate=1, warmup=np.float32(0.5))  # type: ignore[arg-type]
     assert (config.batch_size, config.learning_rate, config.warmup) == (16, 1, 0.5)
     check_k(np.int32(3))  # type: ignore[arg-type]
+
+
+LIBRARY = Path(__file__).parent.parent / "graphformers"
+
+
+def texts_of(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of the strings of a module that are neither docstrings nor `option=`."""
+    tree = ast.parse(file.read_text())
+    left_out = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.keyword) and node.arg == "option")
+    }
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in left_out:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("package", ["graph", "splits", "embedding", "artifact.py"])
+def test_messages_of_the_library_name_no_options(package: str) -> None:
+    """They are called from Python, too: `Settings.usage` spells settings for either."""
+    place = LIBRARY / package
+    named = [
+        f"{file}:{line}: {text}"
+        for file in ([place] if place.is_file() else sorted(place.rglob("*.py")))
+        for line, text in texts_of(file)
+        if re.search(r"(^|[\s(])--[a-z]", text) and file.name != "formats.py"
+    ]
+    assert not named

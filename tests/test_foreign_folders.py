@@ -323,7 +323,7 @@ def test_a_plan_that_is_no_plan(text: str, folders: Path, tmp_path: Path) -> Non
     (work / "notes").mkdir(parents=True)
     (work / "notes" / "vectors-00000.npy.json").write_text("5")
     (work / "plan.json").write_text(text)
-    with pytest.raises(GraphFormersError, match="--force"):
+    with pytest.raises(GraphFormersError, match="force=True"):
         embed(folders / "m.model", folders / "g.graph", tmp_path / "o.vectors", **EXACT)
     embed(folders / "m.model", folders / "g.graph", tmp_path / "o.vectors", force=True, **EXACT)
 

@@ -22,6 +22,7 @@ from graphformers.errors import GraphFormersError, MissingExtraError
 from graphformers.evaluation.text_search import known_item_queries
 from graphformers.files import foreign_entry, write_whole
 from graphformers.places import refuse_links_out
+from graphformers.settings import usage
 from graphformers.table import Table, tables_html
 from graphformers.training.recipes import settings_for
 from graphformers.training.settings import divide_settings
@@ -159,7 +160,9 @@ def forecast_comparison(
     """
     chosen = _chosen_variants(settings, table, methods, retrain=retrain)
     if not chosen:
-        raise GraphFormersError(f"--dry-run given with --table {table}, which trains nothing")
+        raise GraphFormersError(
+            f"{usage('table', table)} given, which trains nothing, so that nothing can be estimated"
+        )
     return forecast_runs(settings, chosen, table)[1]
 
 
@@ -201,8 +204,8 @@ def _chosen_variants(
     """
     if retrain and table != "neighbours":
         raise GraphFormersError(
-            "--retrain given without --table neighbours, the table whose methods it trains with "
-            "each number of neighbours"
+            f"{usage('retrain', True)} given without {usage('table', 'neighbours')}, the table "
+            "whose methods it trains with each number of neighbours"
         )
     own_count = next((name for name in settings.given if name.endswith(".num_neighbors")), None)
     if table == "neighbours" and own_count is not None:

@@ -37,7 +37,7 @@ from graphformers.files import held, write_whole
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object
-from graphformers.settings import SettingValue
+from graphformers.settings import SettingValue, usage
 from graphformers.training.checkpoint import RunFolder
 from graphformers.training.trainer import make_trainer
 
@@ -258,7 +258,7 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
         name = differing[0]
         raise GraphFormersError(
             f"{model}: made with {name}={found.get(name)!r}, now {name}={wanted.get(name)!r} is "
-            f"given; choose another output folder, or --force to train again"
+            f"given; choose another output folder, or {usage('force', True)} to train again"
         )
     if not differing:
         return

@@ -13,7 +13,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.files import checksum
 from graphformers.model.backbones import find_backbone
 from graphformers.model.config import ModelConfig
-from graphformers.settings import Settings, SettingValue, setting
+from graphformers.settings import Settings, SettingValue, setting, usage
 from graphformers.splits.split import LinkSplit
 from graphformers.training.recipes import merge_settings, settings_for
 from graphformers.training.settings import (
@@ -77,7 +77,8 @@ class ComparisonSettings(Settings):
         for name in self.given:
             method, _, own = name.rpartition(".")
             if own in OWN_SETTINGS:
-                advice = "--seeds" if own == "seed" else "methods such as max and max.one-stage"
+                is_seed = own == "seed"
+                advice = usage("seeds", (42, 43)) if is_seed else "methods such as max.one-stage"
                 raise GraphFormersError(f"{name} cannot be set in a comparison; use {advice}")
             if method and own in BUDGET:
                 raise GraphFormersError(

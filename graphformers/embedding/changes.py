@@ -22,7 +22,7 @@ from graphformers.graph.columns import as_strings, python_values, table_in_memor
 from graphformers.graph.importers.sources import check_files, file_kind, read_lines
 from graphformers.graph.importers.table_files import KINDS, is_plain, read_table, table_columns
 from graphformers.graph.importers.tables import Known, edge_columns, read_edges, read_nodes
-from graphformers.graph.problems import SKIPPING, Place, Problems, format_place
+from graphformers.graph.problems import Place, Problems, format_place, skipping
 from graphformers.graph.settings import ImportSettings, columns_for, guess_column, require_column
 from graphformers.graph.textgraph import plain_ids
 
@@ -87,7 +87,7 @@ class Changes:
             i, end = lost[0]
             place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
             gone = ", which is to be removed" if end in self.removed else ""
-            advice = f" ({SKIPPING})" if self.where else ""
+            advice = f" ({skipping()})" if self.where else ""
             raise InputError(
                 f"{format_place(place)}: a link to {end!r}{gone}, expected the id of a node{advice}"
             )
@@ -279,8 +279,8 @@ class _Reading:
             there |= set(table_columns(path, self.settings))
         if missing := [name for name in taken if name not in there]:
             raise InputError(
-                f"--keep {missing[0]}: {path} has no column of that name; there are: "
-                f"{', '.join(sorted(there))}"
+                f"{ImportSettings.usage(keep=missing[:1])}: {path} has no column of that name; "
+                f"there are: {', '.join(sorted(there))}"
             )
         return [
             name
@@ -523,8 +523,8 @@ def _links_to_remove(given: Links | None, how: _Reading) -> list[Link]:
         raise InputError(
             f"{place}: the column {found.unread[0]!r} means nothing here, so that all links of a "
             f"pair would be removed, whatever "
-            f"their type; name their type with --column type={found.unread[0]}, or leave the "
-            f"column out"
+            f"their type; name their type with "
+            f"{ImportSettings.usage(columns={'type': found.unread[0]})}, or leave the column out"
         )
     return found.links
 

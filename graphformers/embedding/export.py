@@ -14,6 +14,7 @@ from graphformers.artifact import check_place
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import put_in_place, sweep_beside, sync
+from graphformers.settings import usage
 
 IDS = 1 << 20  # at a time
 SUFFIXES = (".npy", ".parquet", ".txt")
@@ -36,7 +37,7 @@ def export_vectors(store: VectorStore, path: Path, *, force: bool = False) -> No
         if place.is_dir():
             raise GraphFormersError(f"{place}: a folder, expected the name of a file")
         if place.exists() and not force:
-            raise GraphFormersError(f"{place}: exists already; --force (force=True) replaces it")
+            raise GraphFormersError(f"{place}: exists already; {usage('force', True)} replaces it")
     check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for place in written:

@@ -43,6 +43,7 @@ from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object, refuse_links_out
 from graphformers.progress import progress
+from graphformers.settings import usage
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,8 @@ class Workplace:
             file.stat().st_size for kind in kinds for file in (self.path / kind).glob("*.npy")
         )
         needed = plan.bytes_of_vectors() + plan.bytes_of_states() * is_written - done
-        advice = "; --no-keep-states needs less" if plan.keep_states and in_memory else ""
+        less = EmbedSettings.usage(keep_states=False)
+        advice = f"; {less} needs less" if plan.keep_states and in_memory else ""
         require_space(self.path, needed, advice)
 
     def missing(self, *, in_memory: bool) -> tuple[list[int], list[int]]:
@@ -166,7 +168,7 @@ class Workplace:
         except (OSError, ArtifactError) as error:
             if not force:
                 raise GraphFormersError(
-                    f"{place}: cannot be read ({error}); --force (force=True) starts anew"
+                    f"{place}: cannot be read ({error}); {usage('force', True)} starts anew"
                 ) from error
             before = {}
         strange = foreign_entry(self.path, MARK)
@@ -180,7 +182,7 @@ class Workplace:
             raise GraphFormersError(
                 f"{self.path}: an unfinished embedding of something else "
                 f"({'; '.join(differing[:3])}); finish that one, "
-                "or start anew with --force (force=True)"
+                f"or start anew with {usage('force', True)}"
             )
         if before is None or differing:
             clear_work(self.path)

@@ -28,6 +28,7 @@ from graphformers.batching.prefetch import FlatBatch, Prefetcher
 from graphformers.batching.tokens import TokenCache
 from graphformers.batching.two_pass import CenterBatch
 from graphformers.embedding.plan import Plan
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardedRows, ShardFolder, ShardWriter, shard_name
 from graphformers.embedding.states import states_dtype
 from graphformers.embedding.vectors import to_precision
@@ -38,6 +39,7 @@ from graphformers.memory import BatchSplitter, SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers, center_vectors, text_states
 from graphformers.model.registry import Network
 from graphformers.progress import Progress
+from graphformers.settings import usage
 
 AHEAD = 2  # batches made ready while one is computed
 # threads that gather states from disk for a batch; elsewhere one: processors have enough to do
@@ -277,8 +279,9 @@ class Phases:
         with SuppressOutOfMemory():
             return rows_of(*self.plan.shards[shard])
         raise GraphFormersError(
-            f"no room in memory for a shard of {self.plan.shard_size:,} nodes; --force with a "
-            f"smaller --shard-size"
+            f"no room in memory for a shard of {self.plan.shard_size:,} nodes; start anew with "
+            f"smaller ones: {usage('force', True)}, "
+            f"{EmbedSettings.usage(shard_size=max(1, self.plan.shard_size // 4))}"
         )
 
     def _prepared(

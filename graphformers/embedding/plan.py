@@ -197,8 +197,11 @@ def check_memory(plan: Plan, device: torch.device, *, in_memory: bool) -> None:
     """
     needed, available = plan.bytes_of_work(in_memory=in_memory), available_memory(device)
     if device.type != "cuda" and needed > available:
-        advice = "fewer --neighbors, --batch-tokens and --shard-size need less"
-        advice = f"--states disk, {advice}" if in_memory else advice
+        advice = (
+            "fewer neighbours, tokens of a batch and nodes of a shard need less: "
+            f"{EmbedSettings.usage(num_neighbors=5, shard_size=1024)}"
+        )
+        advice = f"{EmbedSettings.usage(states='disk')}, {advice}" if in_memory else advice
         raise GraphFormersError(
             f"the embedding needs {amount(needed, 'B')} of memory, {amount(available, 'B')} are "
             f"available; {advice}"

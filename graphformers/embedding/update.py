@@ -149,7 +149,7 @@ class UpdateReport(Result):
         if self.columns_not_kept:
             lines.append(
                 f"not kept of the nodes: {', '.join(self.columns_not_kept)}, as when the graph was "
-                f"imported; --keep {','.join(self.columns_not_kept)} keeps them"
+                f"imported; {ImportSettings.usage(keep=self.columns_not_kept)} keeps them"
             )
         if self.edge_columns_not_kept:
             lines.append(

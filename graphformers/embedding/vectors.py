@@ -24,6 +24,7 @@ from graphformers.arrays import Array, unit_rows
 from graphformers.artifact import Artifact, bring_back, named, open_artifact
 from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
+from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
@@ -62,15 +63,15 @@ def to_precision(vectors: Array, precision: str) -> Raw:
         raise GraphFormersError(
             "the model gives vectors that are no numbers (NaN or infinite); its weights are "
             "damaged, or the states do not fit "
-            "into float16: states_precision='float32' (--states-precision float32) may help"
+            f"into float16: {EmbedSettings.usage(states_precision='float32')} may help"
         )
     if precision != "int8":
         with np.errstate(over="ignore"):
             numbers = vectors.astype(precision, copy=False)
         if not np.isfinite(numbers).all():
             raise GraphFormersError(
-                f"numbers of the vectors do not fit into {precision}; float32 or int8 hold them "
-                f"(--precision)"
+                f"numbers of the vectors do not fit into {precision}; "
+                f"{EmbedSettings.usage(precision='float32')} or int8 hold them"
             )
         return Raw(numbers)
     scales = np.maximum(np.abs(vectors).max(1, initial=0), np.float32(1e-30)).astype(

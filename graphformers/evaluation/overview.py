@@ -262,7 +262,7 @@ def evaluate_with_baselines(
             file, split.graph, scored_nodes, questions.pairs, cosine=cosine
         )
     if not systems:
-        raise GraphFormersError("nothing to evaluate, expected a model folder or --vectors FILE")
+        raise GraphFormersError("nothing to evaluate, expected a model or a file of vectors")
     if backbone:
         encoder = sentence_encoder(backbone, max_tokens, device)
         encoded_ND = encoder.encode_nodes(split.graph, covered)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from graphformers.arrays import Array, compressed_rows, edge_keys, mix, ranges
 from graphformers.errors import GraphFormersError
 from graphformers.graph.columns import is_text
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
 from graphformers.splits.settings import SplitSettings
 
@@ -62,8 +63,8 @@ def _hold_out_latest(graph: TextGraph, settings: SplitSettings) -> tuple[list[Ar
     pairs, times = graph.pairs(), graph.pair_times()
     if times is None:
         raise GraphFormersError(
-            "the links of this graph have no times; import them with --column time=NAME (or "
-            "times=…)"
+            "the links of this graph have no times; import them with "
+            f"{ImportSettings.usage(columns={'time': 'NAME'})}"
         )
     if np.isnan(times).any():
         raise GraphFormersError(

@@ -382,7 +382,8 @@ def _precision_notes(valid: int, test: int) -> list[str]:
     few = " and ".join(f"{size:,} {name}" for name, size in sizes.items() if size < MIN_QUESTIONS)
     if not few:
         return []
-    return [f"few questions, {few}: their scores are imprecise; --valid and --test ask for more"]
+    more = SplitSettings.usage(valid=MIN_QUESTIONS, test=MIN_QUESTIONS)
+    return [f"few questions, {few}: their scores are imprecise; {more} asks for more"]
 
 
 def _train_pairs(

@@ -32,7 +32,7 @@ from graphformers.files import held, sync
 from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import refuse_links_out, shown
-from graphformers.settings import SettingValue
+from graphformers.settings import SettingValue, usage
 from graphformers.training.batches import BatchCounts
 from graphformers.training.budget import Budget
 
@@ -140,7 +140,7 @@ class TrainState:
         # best_step becomes part of a folder's name
         if type(best := values["best_step"]) is not int:
             problem = f"best_step = {shown(best)}, expected a whole number"
-            raise ArtifactError(f"a checkpoint with {problem}; --force (force=True) starts anew")
+            raise ArtifactError(f"a checkpoint with {problem}; {usage('force', True)} starts anew")
         recent = dict(values["recent"])
         counts = BatchCounts(**recent["counts"])
         parts = {
@@ -393,7 +393,7 @@ def _refuse_changes(
         )
         raise GraphFormersError(
             f"{folder}: an unfinished run with other settings ({first}); the same settings "
-            f"continue it, --force (force=True) starts anew"
+            f"continue it, {usage('force', True)} starts anew"
         )
 
 

@@ -23,7 +23,7 @@ from graphformers.files import require_space
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.fast import compile_network
 from graphformers.progress import progress
-from graphformers.settings import SettingValue
+from graphformers.settings import SettingValue, usage
 from graphformers.splits.split import LinkSplit
 from graphformers.training.batches import BatchMaker, TrainBatch
 from graphformers.training.budget import plan_budget
@@ -483,6 +483,9 @@ class TrainingRun:
             self.save()
             # torchrun ends the others as soon as one process exits.
             self.world.wait()
-            command = "the same command without --force" if self.force else "the same command"
-            message = f"stopped after step {self.state.step:,}; {command} continues from there"
+            without = f" without {usage('force', True)}" if self.force else ""
+            message = (
+                f"stopped after step {self.state.step:,}; the same command{without} continues from "
+                f"there"
+            )
             raise StoppedError(message, self.stop.number or signal.SIGTERM)

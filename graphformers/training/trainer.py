@@ -17,7 +17,7 @@ from graphformers.errors import GraphFormersError
 from graphformers.model.backbones import backbone_of, restored_random_state, save_pretrained
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import clock
-from graphformers.settings import SettingValue
+from graphformers.settings import SettingValue, usage
 from graphformers.splits.split import LinkSplit, loaded_split
 from graphformers.table import Result, Table
 from graphformers.training.checkpoint import LogEntry, RunFolder, TrainState
@@ -258,7 +258,7 @@ class Trainer:
         if is_written:
             kept += f", which are written to {self.output}"
         elif self.output is not None:
-            kept += "; nothing is written (--keep-start or keep_start=True writes them)"
+            kept += f"; nothing is written ({usage('keep_start', True)} writes them)"
         warmup = "" if self.config.warmup else "warmup=0.1, "
         logger.warning(
             f"training did not improve the model: best valid P@1 {state.trained_best:.4f}, before "
@@ -297,8 +297,8 @@ def make_trainer(
         model = GraphFormers.from_pretrained(source, device=device)
         if method not in (None, model.config.method):
             raise GraphFormersError(
-                f"{source}: a {model.config.method} model, --method {method} given; start from a "
-                f"backbone instead"
+                f"{source}: a {model.config.method} model, {usage('method', method)} given; start "
+                f"from a backbone instead"
             )
         config, changes = divide_settings(settings_for(model.config.method, settings or {}))
         # It matters only for the initial weights.

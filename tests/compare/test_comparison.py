@@ -255,7 +255,7 @@ def test_a_dry_run_of_a_comparison_writes_nothing(
     assert found["runs"][0]["steps"] == 40
     assert found["seconds"] == pytest.approx(2 * found["runs"][0]["seconds"])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(GraphFormersError, match="--dry-run given with --table datasets"):
+    with pytest.raises(GraphFormersError, match="table='datasets' given, which trains nothing"):
         app([*words[:5], "--table", "datasets"], standalone_mode=False)
 
 
@@ -463,7 +463,7 @@ def test_other_settings_are_refused_unless_forced(folder: Path, tmp_path: Path) 
     other = {**SETTINGS, "learning_rate": 1e-3}
     with pytest.raises(
         GraphFormersError,
-        match=r"made with learning_rate=0.003, now learning_rate=0.001 is given.*--force",
+        match=r"made with learning_rate=0.003, now learning_rate=0.001 is given.*force=True",
     ):
         compare(
             ComparisonSettings(
@@ -549,7 +549,7 @@ def test_a_model_of_other_settings_is_not_taken_for_the_wanted_one(
     other = ComparisonSettings(
         settings.split, settings.folder, settings.source, {**SETTINGS, **change}, device="cpu"
     )
-    with pytest.raises(GraphFormersError, match="or --force to train again"):
+    with pytest.raises(GraphFormersError, match="or force=True to train again"):
         compare(other, methods=["max"])
     forced = ComparisonSettings(
         settings.split,
@@ -710,7 +710,7 @@ def test_tables_without_training_and_the_command(
         app(
             [*words, "--table", "neighbours", "--set", "max.num_neighbors=2"], standalone_mode=False
         )
-    with pytest.raises(GraphFormersError, match="--retrain given without --table neighbours"):
+    with pytest.raises(GraphFormersError, match="retrain=True given without table='neighbours'"):
         app([*words, "--retrain"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match="a table and methods given"):
         app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)

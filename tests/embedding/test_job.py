@@ -206,7 +206,7 @@ def test_memory_for_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Phases, "_new_rows", refuse)
-    with pytest.raises(GraphFormersError, match="--force with a smaller --shard-size"):
+    with pytest.raises(GraphFormersError, match="smaller ones: force=True, shard_size="):
         embed(model, graph, tmp_path / "some.vectors", states="disk")
 
 
@@ -835,7 +835,7 @@ def test_finished_shards_are_not_thrown_away_for_a_plan_that_cannot_be_read(
     work = tmp_path / "some.vectors.embedding"
     kept = bytes_of(work / "folder" / "states")
     (work / "plan.json").write_text("{")
-    with pytest.raises(GraphFormersError, match=r"plan\.json: cannot be read .*; --force"):
+    with pytest.raises(GraphFormersError, match=r"plan\.json: cannot be read .*; force=True"):
         embed(make_model(), some_graph(), tmp_path / "some.vectors")
     assert bytes_of(work / "folder" / "states") == kept
     embed(make_model(), some_graph(), tmp_path / "some.vectors", force=True)

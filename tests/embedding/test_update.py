@@ -290,7 +290,7 @@ def test_the_model_is_found_and_a_foreign_one_refused(tmp_path: Path) -> None:
         update(store, nodes={"newer": "graph"})
     shutil.rmtree(tmp_path / "some.model")
     with pytest.raises(
-        GraphFormersError, match="put it or a link to it there, or say where it is with --model"
+        GraphFormersError, match="put it or a link to it there, or say where it is with model="
     ):
         update(store, nodes={"newer": "graph"})
     assert bytes_of(store.path) == before
@@ -302,7 +302,7 @@ def test_copied_vectors_do_not_name_a_model_that_never_was(tmp_path: Path) -> No
     store = make_base(tmp_path, model)
     shutil.copytree(store.path, tmp_path / "elsewhere" / "some.vectors")
     with pytest.raises(
-        GraphFormersError, match=r"looked for .*elsewhere/some\.model.* --model"
+        GraphFormersError, match=r"looked for .*elsewhere/some\.model.* model='FOLDER'"
     ) as refused:
         update(tmp_path / "elsewhere" / "some.vectors", nodes={"new": "graph"})
     assert "made from the model /" not in str(refused.value)
@@ -414,7 +414,7 @@ def test_a_list_of_ids_is_taken_to_the_letter(tmp_path: Path) -> None:
         GraphFormersError, match=r"gone.txt:1: byte 0xe9 at position 4 is not UTF-8"
     ) as refused:
         update(store, remove=tmp_path / "gone.txt", model=model)
-    assert "--skip-bad leaves such rows out" in str(refused.value)
+    assert "skip_bad=True leaves such rows out" in str(refused.value)
 
 
 def test_a_link_to_nobody_is_said_with_its_line(tmp_path: Path) -> None:
@@ -1343,7 +1343,7 @@ def test_columns_that_the_import_left_out_stay_out(tmp_path: Path) -> None:
     assert update(store, nodes=tmp_path / "nodes.csv", model=model).changed_nodes == 2
     with pytest.raises(
         GraphFormersError,
-        match=r"--keep colour: .*new.csv has no column of that name; there are: id, note",
+        match=r"keep=\['colour'\]: .*new.csv has no column of that name; there are: id, note",
     ):
         update(store, nodes=tmp_path / "new.csv", model=model, keep=("colour",))
     with pytest.raises(
@@ -1453,7 +1453,7 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("id,text\nc,\nd,words\n")
     with pytest.raises(
         GraphFormersError,
-        match=r"new.csv:2: the text of node 'c' is empty.*--skip-bad leaves such rows out",
+        match=r"new.csv:2: the text of node 'c' is empty.*skip_bad=True leaves such rows out",
     ):
         update(store, nodes=tmp_path / "new.csv", model=model)
     (tmp_path / "links.csv").write_text("src,dst\na,a\nd,a\nnobody,a\n")
@@ -1488,7 +1488,7 @@ def test_a_column_that_may_be_the_type_of_links_to_remove_is_not_passed_over(
     (tmp_path / "gone.csv").write_text("source,target,kind\na,b,likes\n")
     with pytest.raises(
         GraphFormersError,
-        match=r"gone.csv: the column 'kind' means nothing here.*--column type=kind",
+        match=r"gone.csv: the column 'kind' means nothing here.*columns={'type': 'kind'}",
     ):
         update(store, remove_edges=tmp_path / "gone.csv", model=model)
     assert (

@@ -250,7 +250,7 @@ def test_the_best_try_counts() -> None:
 def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
     with pytest.raises(
         GraphFormersError,
-        match="the links of this graph have no times; import them with --column time=NAME",
+        match=r"no times; import them with columns=\{'time': 'NAME'\}",
     ):
         split_links(graph, held_out="latest-links")
     whole = timed()

@@ -437,7 +437,7 @@ def test_possible_negatives_are_those_that_are_listed() -> None:
 
 
 def test_few_questions_are_told(graph: TextGraph) -> None:
-    rough = "their scores are imprecise; --valid and --test ask for more"
+    rough = "their scores are imprecise; valid=30, test=30 asks for more"
     assert split_links(graph, valid=29, test=1, candidates=20).notes == (
         f"few questions, 29 valid and 1 test: {rough}",
     )
