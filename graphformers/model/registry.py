@@ -89,6 +89,11 @@ class Network(nn.Module):
         """
         return self(batch), None
 
+    @classmethod
+    def is_plain_without_neighbors(cls, config: "ModelConfig") -> bool:
+        """Whether the vector of a text without neighbours is that of its backbone alone."""
+        return False
+
     def activations(self, size: BatchSize) -> int:
         """Numbers that a batch of this size keeps for the backward pass, estimated."""
         return transformer_numbers(self.config, self.inputs(self.config), size)
