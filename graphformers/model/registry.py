@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from graphformers.arrays import Array
@@ -48,6 +49,10 @@ class Network(nn.Module):
     def __init__(self, config: "ModelConfig") -> None:
         super().__init__()
         self.config = config
+        self.log_temperature: nn.Parameter | None = None
+        if config.learn_temperature:
+            # the log of a factor of the temperature that training starts with
+            self.log_temperature = nn.Parameter(torch.zeros(()))
 
     @classmethod
     def variant(cls, config: "ModelConfig") -> type["Network"]:
