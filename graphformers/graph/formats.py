@@ -75,7 +75,8 @@ class Format:
     reads_files: bool = True
 
 
-TABLES = ("columns", "keep", "header", "quotes")
+TEXT = ("encoding",)
+TABLES = ("columns", "keep", "header", "quotes", *TEXT)
 VIEWS = ("window", "min_count", "max_views")
 _IMPORTERS = "graphformers.graph.importers"
 FORMATS = {
@@ -99,6 +100,7 @@ citations.csv:  source,target
 ,{"id":2,"title":"Texts of graphs","year":2018}""",
         suffixes=(".json",),
         outside=True,
+        settings=TEXT,
     ),
     "wikidata5m": Format(
         "id<TAB>text and head<TAB>relation<TAB>tail files; the first sentence is the text",
@@ -107,6 +109,7 @@ citations.csv:  source,target
 wikidata5m_text.txt:   Q1<TAB>The universe is all of space and time. It is large.
 wikidata5m_train.txt:  Q1<TAB>P31<TAB>Q2""",
         suffixes=(".txt",),
+        settings=TEXT,
     ),
     "amazon": Format(
         "titles and similar items of SNAP's amazon-meta.txt",
@@ -118,6 +121,7 @@ ASIN: 0827229534
   similar: 2  0804215715  156101074X""",
         suffixes=(".txt",),
         outside=True,
+        settings=TEXT,
     ),
     "debian": Format(
         "descriptions and dependencies of Debian's Packages files",
@@ -127,6 +131,7 @@ Package: less
 Depends: libc6 (>= 2.34), libtinfo6
 Description: pager program similar to more""",
         outside=True,
+        settings=TEXT,
     ),
     "sessions": Format(
         "an item table and a log of user, time, item, linking items viewed together",
@@ -144,6 +149,7 @@ views.csv:  user,time,item
         f"{_IMPORTERS}.pairs:read",
         "a text|'|a neighbour|'|another<TAB>its partner|'|a neighbour",
         suffixes=(".tsv", ".txt"),
+        settings=TEXT,
     ),
     "python": Format(
         "docstrings of installed packages, given by name, or of the standard library, with the "

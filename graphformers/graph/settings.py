@@ -3,7 +3,11 @@
 This module imports nothing heavy, so that the command line can show the help texts at once.
 """
 
+import codecs
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from graphformers.errors import GraphFormersError, InputError
@@ -45,10 +49,22 @@ class ImportSettings(Settings):
     quotes: bool = setting(
         True, "Whether quotes in .csv and .tsv files enclose fields.", option="--quotes/--no-quotes"
     )
+    encoding: str = setting(
+        "utf-8",
+        "Encoding of text files, such as cp1252, latin-1 or utf-16; UTF-8 with or without a byte "
+        "order mark is the default.",
+        option="--encoding NAME",
+    )
     skip_bad: bool = setting(
         False,
         "Leave out, count and list bad rows instead of stopping at the first.",
         option="--skip-bad",
+    )
+    bad_rows: str | Path | None = setting(
+        None,
+        "Write all rows that skip_bad leaves out to this .jsonl file, with file, line, reason and "
+        "detail.",
+        option="--bad-rows FILE",
     )
     keep_empty: bool = setting(
         False,
@@ -76,6 +92,19 @@ class ImportSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        known = "an encoding that Python knows, such as cp1252, latin-1, utf-16 or gb18030"
+        require(self, _is_encoding(self.encoding), "encoding", known)
+        # Python has several names for each encoding. A byte order mark is left out in any case.
+        if codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig"):
+            object.__setattr__(self, "encoding", "utf-8")
+        if self.bad_rows is not None:
+            is_jsonl = str(self.bad_rows).endswith(".jsonl")
+            require(self, is_jsonl, "bad_rows", "a name that ends in .jsonl")
+            if not self.skip_bad:
+                raise GraphFormersError(
+                    f"{self.usage(bad_rows=self.bad_rows)} given without "
+                    f"{self.usage(skip_bad=True)}, which leaves out rows"
+                )
         used = find_format(self.format).settings
         for name in (*TABLES, *VIEWS):
             value = getattr(self, name)
@@ -101,6 +130,16 @@ class ImportSettings(Settings):
         found["columns"] = {role: self.columns[role] for role in self.columns if role in roles}
         usual = ImportSettings()
         return {name: value for name, value in found.items() if value != getattr(usual, name)}
+
+
+def _is_encoding(name: str) -> bool:
+    """Whether text of an encoding can be converted piece by piece."""
+    try:
+        # Codecs that are no encodings of text do not know how to go on after errors.
+        decoder = codecs.getincrementaldecoder(name)("backslashreplace")
+        return isinstance(decoder.decode(b"a", final=True), str)
+    except (LookupError, UnicodeError, AssertionError, ValueError, TypeError):
+        return False
 
 
 # column names by which each role is recognised, the preferred one first
@@ -161,17 +200,54 @@ def columns_for(role: str, names: list[str], settings: ImportSettings) -> list[s
     return list(dict.fromkeys(lower[word] for word in words if word in lower))
 
 
-def require_column(role: str, names: list[str], settings: ImportSettings, path: Path) -> str:
-    """The column of a role.
+def require_columns(
+    roles: Sequence[str], names: list[str], settings: ImportSettings, path: Path
+) -> list[str]:
+    """The column of each role.
 
     Raises:
-        InputError: There is no such column.
+        InputError: Some are missing; the message names all of them.
     """
-    found = guess_column(role, names, settings)
-    if found is None:
-        wanted = settings.columns.get(role) or " or ".join(ROLES[role][:3])
-        raise InputError(
-            f"{path}:1: no column for {role} (looked for {wanted}) among: {', '.join(names)}; name "
-            f"it with {ImportSettings.usage(columns={role: 'NAME'})}"
-        )
-    return found
+    found = [guess_column(role, names, settings) for role in roles]
+    missing = [role for role, name in zip(roles, found, strict=True) if name is None]
+    if missing:
+        raise missing_columns({role: settings.columns.get(role) for role in missing}, names, path)
+    return [name for name in found if name is not None]
+
+
+def missing_columns(
+    missing: Mapping[str, str | None], names: list[str], path: Path
+) -> InputError:
+    """An error that names all columns that are missing, and how the user can name them.
+
+    Args:
+        missing: The roles, each with the name that the user gave, if any.
+        names: The columns that there are.
+        path: The file.
+    """
+    looked_for = [
+        f"{role} (looked for {given or ' or '.join(ROLES[role][:3])})"
+        for role, given in missing.items()
+    ]
+    proposed: dict[str, str] = {}
+    for role, given in missing.items():
+        free = [name for name in names if name not in proposed.values()]
+        proposed[role] = _nearest_column(role, given, free) or "NAME"
+    return InputError(
+        f"{path}:1: no column for {' and '.join(looked_for)} among: {', '.join(names)}; name "
+        f"{'it' if len(missing) == 1 else 'them'} with {ImportSettings.usage(columns=proposed)}"
+    )
+
+
+def _nearest_column(role: str, given: str | None, names: list[str]) -> str | None:
+    """The column that is probably meant for a role."""
+    if given is not None:
+        return next(iter(get_close_matches(given, names, 1)), None)
+    words = set(ROLES[role])
+    for name in names:
+        # such as paper_id, paperId and "Paper id"
+        parts = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
+        if words & set(re.split(r"[^a-z0-9]+", parts)):
+            return name
+    near = [get_close_matches(word, names, 1, cutoff=0.75) for word in ROLES[role]]
+    return next((found[0] for found in near if found), None)
