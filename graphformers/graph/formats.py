@@ -8,10 +8,10 @@ This module imports nothing heavy, so that the command line can show the help te
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphformers.errors import GraphFormersError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from graphformers.graph.builder import GraphBuilder
+    from graphformers.graph.importers.sources import Source
     from graphformers.graph.settings import ImportSettings
 
 # the entry points by which other packages offer importers
@@ -31,11 +32,7 @@ class Importer(Protocol):
     """A function that reads the files of one format."""
 
     def __call__(
-        self,
-        nodes: list[Path],
-        edges: list[Path],
-        builder: "GraphBuilder",
-        settings: "ImportSettings",
+        self, files: Sequence["Source"], builder: "GraphBuilder", settings: "ImportSettings"
     ) -> None:
         """Reads files into a builder.
 
@@ -43,8 +40,7 @@ class Importer(Protocol):
         found one at a time; the builder checks ids, texts and the ends of links.
 
         Args:
-            nodes: The files. Formats whose files hold both nodes and links read these alone.
-            edges: Files that the user named as files of links.
+            files: The inputs, each with its path.
             builder: Takes nodes and links, in any order.
             settings: The options that the user gave.
         """

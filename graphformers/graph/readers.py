@@ -11,7 +11,7 @@ from typing import Any
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.formats import find_format, load_importer
-from graphformers.graph.importers.sources import check_files
+from graphformers.graph.importers.sources import Source, check_files
 from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -20,14 +20,19 @@ Paths = str | Path | Sequence[str | Path]
 
 
 def read_graph(
-    nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any
+    *files: Paths,
+    nodes: Paths = (),
+    edges: Paths = (),
+    settings: ImportSettings | None = None,
+    **changes: Any,
 ) -> TextGraph:
-    """Reads a graph from node files and edge files.
+    """Reads a graph from files.
 
     Args:
-        nodes: Files of nodes. Formats whose files hold both nodes and edges (dblp, amazon, …) take
-            all files here; "python" takes names of packages.
-        edges: Files of edges.
+        files: The files, in any order, one by one or in lists. Tables of nodes and of edges are
+            distinguished by their columns. The format "python" takes names of packages.
+        nodes: Tables of nodes, if their columns are ambiguous.
+        edges: Tables of edges, if their columns are ambiguous.
         settings: The format and its options.
         changes: Settings of `ImportSettings` by name, instead of `settings`.
 
@@ -43,11 +48,15 @@ def read_graph(
         TextGraph(80 nodes, 156 linked pairs)
     """
     settings = settings or ImportSettings(**changes)
-    node_files, edge_files = _listed(nodes), _listed(edges)
+    sources = [
+        *(Source(path, "nodes") for path in _listed(nodes)),
+        *(Source(path, "edges") for path in _listed(edges)),
+        *(Source(path) for given in files for path in _listed(given)),
+    ]
     format = find_format(settings.format)
     if format.reads_files:
-        check_files(node_files + edge_files)
-        if not node_files:
+        check_files([source.path for source in sources])
+        if not sources:
             raise InputError(
                 f"no files given for the format {settings.format}, expected at least one"
             )
@@ -57,7 +66,7 @@ def read_graph(
         keep_empty=settings.keep_empty,
     )
     with advise_skipping():
-        load_importer(settings.format)(node_files, edge_files, builder, settings)
+        load_importer(settings.format)(sources, builder, settings)
         graph = builder.build()
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph

@@ -215,9 +215,7 @@ def require_columns(
     return [name for name in found if name is not None]
 
 
-def missing_columns(
-    missing: Mapping[str, str | None], names: list[str], path: Path
-) -> InputError:
+def missing_columns(missing: Mapping[str, str | None], names: list[str], path: Path) -> InputError:
     """An error that names all columns that are missing, and how the user can name them.
 
     Args:

@@ -17,9 +17,9 @@ from graphformers.graph.importers.records import Records
 FORMAT = Format("papers with references", "bars:read", settings=("columns",), outside=True)
 
 
-def read(nodes, edges, builder, settings):
-    for path in nodes + edges:
-        with Records(builder, path) as records:
+def read(files, builder, settings):
+    for source in files:
+        with Records(builder, source.path) as records:
             for line, text in records.lines():
                 id, title, references = text.split("|")
                 records.add_node(line, id, title)

@@ -4,11 +4,11 @@ Several versions of a package are normal: the first one is read. Dependencies ou
 on virtual packages are normal as well.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 
 RELATIONS = {
@@ -19,12 +19,10 @@ RELATIONS = {
 }
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
     seen: set[str] = set()
-    for path in nodes + edges:
-        with Records(builder, path, ["section"]) as records:
+    for source in files:
+        with Records(builder, source.path, ["section"]) as records:
             for line, stanza in _stanzas(records):
                 package = stanza.get("package", "")
                 if not package:

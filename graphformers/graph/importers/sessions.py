@@ -4,6 +4,7 @@ Two items are linked if at least `min_count` users viewed both within the window
 default). Each user counts once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from graphformers.arrays import Array, one_chunk, pair_keys
 from graphformers.errors import InputError
 from graphformers.graph.batches import TableBatch
 from graphformers.graph.builder import RESOLVE_ROWS, GraphBuilder
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.importers.table_files import read_table, table_columns
 from graphformers.graph.importers.tables import read_nodes
 from graphformers.graph.problems import Locate
@@ -26,12 +28,10 @@ from graphformers.progress import progress
 MAX_CO_VIEWS = 50_000_000
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
     logs: list[Path] = []
     items: list[Path] = []
-    for path in nodes + edges:
+    for path in (source.path for source in files):
         names = table_columns(path, settings)
         is_log = all(guess_column(role, names, settings) for role in ("user", "time", "item"))
         (logs if is_log else items).append(path)
@@ -39,8 +39,9 @@ def read(
         missing = "an item table with the columns id, text"
         if not logs:
             missing = "a log with the columns user, time, item"
+        given = ", ".join(str(source.path) for source in files)
         raise InputError(
-            f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with "
+            f"{missing} is missing among: {given}; name columns with "
             f"{ImportSettings.usage(columns={'user': 'NAME'})} and so on"
         )
     read_nodes(items, builder, settings)

@@ -7,6 +7,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from graphformers.errors import InputError
@@ -32,6 +33,19 @@ COMPRESSED: dict[str, tuple[str, Callable[[io.BufferedReader], Decompressor]]] =
     ".bz2": ("bzip2", bz2.BZ2File),
 }
 LINES_PER_UPDATE = 4096
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input of an import.
+
+    Attributes:
+        path: The file; for the format "python" the name of a package.
+        holds: "nodes" or "edges" if the user said which; None otherwise.
+    """
+
+    path: Path
+    holds: str | None = None
 
 
 class BrokenStreamError(Exception):

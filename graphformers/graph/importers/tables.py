@@ -1,6 +1,6 @@
 """Node and edge tables (.csv .tsv .jsonl .parquet); the roles of columns are guessed or named."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,13 +13,14 @@ from graphformers.errors import InputError
 from graphformers.graph.batches import EdgeBatch, TableBatch
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.columns import ColumnNames
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.importers.table_files import (
     is_plain,
     names_all_columns,
     read_table,
     table_columns,
 )
-from graphformers.graph.problems import Problems, advise_skipping, format_place
+from graphformers.graph.problems import Problems, format_place
 from graphformers.graph.settings import ImportSettings, columns_for, guess_column, require_column
 from graphformers.graph.times import TimeColumn
 from graphformers.settings import usage
@@ -38,10 +39,9 @@ class Known:
     columns: Collection[str]
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
-    """Reads the node files, then the edge files."""
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
+    """Reads the files of nodes, then those of edges; their columns tell which is which."""
+    nodes, edges = _sort(files, settings)
     unused = [role for role in ("src", "dst", "type", "time") if role in settings.columns]
     if unused and not edges:
         named = ImportSettings.usage(columns={unused[0]: settings.columns[unused[0]]})
@@ -56,13 +56,16 @@ def read(
             builder.add_edges(batch)
 
 
-def sort_inputs(paths: list[Path], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
+def _sort(files: Sequence[Source], settings: ImportSettings) -> tuple[list[Path], list[Path]]:
     """Divides files into node files and edge files; an edge file has a source and a target."""
     nodes: list[Path] = []
     edges: list[Path] = []
-    for path in paths:
-        with advise_skipping():
-            names = table_columns(path, settings)
+    for source in files:
+        path = source.path
+        if source.holds is not None:
+            (edges if source.holds == "edges" else nodes).append(path)
+            continue
+        names = table_columns(path, settings)
         is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
         if is_edges and "id" in names and {"text", "title"} & set(names):
             raise InputError(

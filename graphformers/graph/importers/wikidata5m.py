@@ -5,12 +5,13 @@ their first line distinguishes them. The first sentence of a text is the node's 
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
-from graphformers.graph.importers.sources import read_lines
+from graphformers.graph.importers.sources import Source, read_lines
 from graphformers.graph.problems import Problems
 from graphformers.graph.settings import ImportSettings
 
@@ -32,10 +33,8 @@ def first_sentence(text: str) -> str:
     return text
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
-    widths = {path: _num_fields(path, settings) for path in nodes + edges}
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
+    widths = {source.path: _num_fields(source.path, settings) for source in files}
     for wanted in (2, 3):
         for path in (path for path, width in widths.items() if width == wanted):
             with Records(builder, path) as records:
