@@ -12,7 +12,7 @@ from typing import Any
 
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
-from graphformers.graph.importers.sources import Source, check_files
+from graphformers.graph.importers.sources import Source, check_files, input_path
 from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.settings import FORMATS, ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -64,7 +64,7 @@ def read_graph(
     builder = GraphBuilder(
         Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
     )
-    with advise_skipping():
+    with advise_skipping(), builder:
         import_module(f"graphformers.graph.importers.{settings.format}").read(
             sources, builder, settings
         )
@@ -82,4 +82,4 @@ def _listed(paths: Paths) -> list[Path]:
         raise InputError(
             f"a {given} given, expected the names of files; build_graph takes data in memory"
         )
-    return [Path(path) for path in listed]
+    return [input_path(path) for path in listed]
