@@ -73,6 +73,7 @@ class Format:
 
 TEXT = ("encoding",)
 TABLES = ("columns", "keep", "header", "quotes", *TEXT)
+LIMITS = ("max_row", "max_columns", "max_nesting", "max_expansion")
 VIEWS = ("window", "min_count", "max_views")
 _IMPORTERS = "graphformers.graph.importers"
 FORMATS = {

@@ -11,7 +11,7 @@ from typing import Any
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.formats import find_format, load_importer
-from graphformers.graph.importers.sources import Source, check_files
+from graphformers.graph.importers.sources import Source, check_files, input_path
 from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -65,7 +65,7 @@ def read_graph(
         outside=format.outside,
         keep_empty=settings.keep_empty,
     )
-    with advise_skipping():
+    with advise_skipping(), builder:
         load_importer(settings.format)(sources, builder, settings)
         graph = builder.build()
     read_as = settings.remembered() if settings.format == "tables" else {}
@@ -81,4 +81,4 @@ def _listed(paths: Paths) -> list[Path]:
         raise InputError(
             f"a {given} given, expected the names of files; build_graph takes data in memory"
         )
-    return [Path(path) for path in listed]
+    return [input_path(path) for path in listed]

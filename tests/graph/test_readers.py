@@ -2,11 +2,9 @@
 expected.
 """
 
-import bz2
 import csv
 import gzip
 import json
-import lzma
 import random
 import re
 from pathlib import Path
@@ -259,14 +257,6 @@ BAD_NODES = {
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        # The time in the header is a carriage return here, which a reader of CSV stumbles over
-        # first.
-        (
-            gzip.compress(b'{"id": "a", "text": "First"}\n', mtime=13),
-            "(gzip), expected UTF-8 text; .* name it ….gz",
-        ),
-        (bz2.compress(b'{"id": "a"}'), "(bzip2), expected UTF-8 text; .* name it ….bz2"),
-        (lzma.compress(b'{"id": "a"}'), "(xz), expected UTF-8 text; .* name it ….xz"),
         (
             b"PK\x03\x04\x14\x00\x06\x00",
             "(zip, as Excel's workbooks are), expected UTF-8 text; .* save it as CSV",
@@ -465,17 +455,12 @@ def test_many_bad_rows_are_counted_and_some_listed(tmp_path: Path) -> None:
     assert len(graph.summary["skipped_examples"]) == 5
 
 
-def test_every_reason_has_its_examples_and_one_reading_finds_their_lines(
+def test_every_reason_has_its_examples_with_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delimited, "BLOCK_BYTES", 256)
     rows = [f"n{i},{'' if i % 3 == 1 else 'word'}" if i % 3 else f"x,word {i}" for i in range(300)]
     path = write_csv(tmp_path / "n.csv", "id,text\n" + "\n".join(rows))
-    opened: list[Path] = []
-    real = delimited.open_stream
-    monkeypatch.setattr(
-        delimited, "open_stream", lambda path, *task: (opened.append(path), real(path, *task))[1]
-    )
     summary = read_graph(path, settings=SKIP).summary
     assert summary["skipped"] == {"empty text": 100, "duplicate id": 99}
     expected = [
@@ -487,7 +472,6 @@ def test_every_reason_has_its_examples_and_one_reading_finds_their_lines(
         for i in range(5)
     ]
     assert summary["skipped_examples"] == expected
-    assert len(opened) == 5  # the header three times, the rows, the lines
 
 
 def write_records(path: Path, *records: object) -> Path:

@@ -18,7 +18,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
         with Records(builder, source.path, ["group", "salesrank"]) as records:
             product: dict[str, str] = {}
             start = 0
-            for line, text in records.lines():
+            for line, text in records.lines(settings):
                 key, colon, value = text.strip().partition(":")
                 is_comment = text.startswith("#") or key == "Total items"
                 if key == "Id" and colon:

@@ -26,7 +26,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
     decoder = msgspec.json.Decoder(Paper)
     for source in files:
         with Records(builder, source.path, ["year"]) as records:
-            for line, text in records.lines():
+            for line, text in records.lines(settings):
                 record = text.strip().strip(",")
                 if record in ("", "[", "]"):
                     continue

@@ -23,7 +23,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
     seen: set[str] = set()
     for source in files:
         with Records(builder, source.path, ["section"]) as records:
-            for line, stanza in _stanzas(records):
+            for line, stanza in _stanzas(records, settings):
                 package = stanza.get("package", "")
                 if not package:
                     records.reject(
@@ -51,11 +51,11 @@ def dependencies(field: str) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _stanzas(records: Records) -> Iterator[tuple[int, dict[str, str]]]:
+def _stanzas(records: Records, settings: ImportSettings) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (first line, fields by lower-case name); continuation lines are joined with spaces."""
     stanza: dict[str, str] = {}
     start, field = 1, ""
-    for line, text in records.lines():
+    for line, text in records.lines(settings):
         if not text.strip():
             if stanza:
                 yield start, stanza

@@ -25,7 +25,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
     ids: dict[str, str] = {}
     for source in files:
         with Records(builder, source.path) as records:
-            for line, row in records.lines():
+            for line, row in records.lines(settings):
                 if not row.strip():
                     continue
                 sides = [
