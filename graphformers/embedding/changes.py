@@ -42,7 +42,7 @@ from graphformers.graph.settings import (
     ImportSettings,
     columns_for,
     guess_column,
-    require_column,
+    require_columns,
 )
 from graphformers.graph.textgraph import plain_ids
 
@@ -443,7 +443,7 @@ def _add_file(path: Path, builder: GraphBuilder, how: _Reading) -> list[str]:
         strange = how.no_texts() if "text" not in settings.columns else set()
         possible = [name for name in found if name not in strange]
         if "text" not in settings.columns and not guess_column("text", possible, settings):
-            columns = NodeColumns(require_column("id", found, settings, path), ())
+            columns = NodeColumns(require_columns(["id"], found, settings, path)[0], ())
         else:
             columns = node_columns(found, settings, path, possible)
         names = ColumnNames(found)
@@ -465,7 +465,7 @@ def _with_known_texts(batch: TableBatch, found: list[str], live: LiveGraph) -> T
         raise InputError(
             f"{format_place(batch.locate(row))}: the node {ids[row].as_py()!r} is new and "
             f"needs a text, but there is no column for it among: {', '.join(found)}; name one "
-            f"with --column text=NAME"
+            f"with {ImportSettings.usage(columns={'text': 'NAME'})}"
         )
     return replace(batch, columns=batch.columns | {"text": texts})
 
@@ -624,7 +624,7 @@ def _ids_in(path: Path, how: _Reading) -> list[str]:
         if is_only and not is_named and isinstance(table, DelimitedTable):
             table.drop_header()
         names = table.names
-        name = names[0] if is_only else require_column("id", names, settings, path)
+        name = names[0] if is_only else require_columns(["id"], names, settings, path)[0]
         return [
             id
             for batch in table.batches([name], [name], [name])

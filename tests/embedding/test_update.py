@@ -1328,7 +1328,7 @@ def test_columns_that_the_import_left_out_stay_out(tmp_path: Path) -> None:
     report = update(store, nodes=tmp_path / "new.csv", model=model)
     assert (report.changed_nodes, report.new_columns, report.columns_not_kept) == (1, (), ("note",))
     assert (
-        "not kept of the nodes: note, as when the graph was imported; --keep note keeps them"
+        "not kept of the nodes: note, as when the graph was imported; keep=['note'] keeps them"
         in str(report.as_table())
     )
     (tmp_path / "few.csv").write_text("id,title\nc,words\n")  # none of those that are kept
@@ -1380,7 +1380,7 @@ def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Pa
     (tmp_path / "new.csv").write_text("id,text,year\nc,words,3\nd,more,soon\n")
     expected = (
         r"new.csv:3: the node 'd': 'soon' is no int64, which the "
-        r"column 'year' holds \(--skip-bad leaves"
+        r"column 'year' holds \(skip_bad=True leaves"
     )
     with pytest.raises(GraphFormersError, match=expected):
         update(store, nodes=tmp_path / "new.csv", model=model)

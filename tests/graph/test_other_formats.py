@@ -20,7 +20,7 @@ FORMAT = Format("papers with references", "bars:read", settings=("columns",), ou
 def read(files, builder, settings):
     for source in files:
         with Records(builder, source.path) as records:
-            for line, text in records.lines():
+            for line, text in records.lines(settings):
                 id, title, references = text.split("|")
                 records.add_node(line, id, title)
                 for reference in references.split():

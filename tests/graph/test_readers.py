@@ -22,6 +22,7 @@ from graphformers.graph.importers import table_files as tables
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
+from graphformers.settings import naming_options
 
 NODES = [
     ("p1", "Attention, is all", 2017),
@@ -308,8 +309,9 @@ def test_a_missing_column_lists_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
         match=(
-            r"no column for text \(looked for text or title or name\) among: "
-            r"number, words; name it with columns=\{'text': 'NAME'\}"
+            r"no column for id \(looked for id or node or node_id\) and text \(looked for text or "
+            r"title or name\) among: number, words; name them with "
+            r"columns=\{'id': 'NAME', 'text': 'NAME'\}"
         ),
     ):
         read_graph(path)
@@ -317,6 +319,15 @@ def test_a_missing_column_lists_what_is_there(tmp_path: Path) -> None:
         InputError, match=r"no column for id \(looked for nr\) among: number, words; name it"
     ):
         read_graph(path, settings=ImportSettings(columns={"text": "words", "id": "nr"}))
+    path = write_csv(tmp_path / "m.csv", "Paper id,headline,Titel\n1,a,b\n")
+    expected = r"name them with --column 'id=Paper id' --column text=Titel"
+    with naming_options(), pytest.raises(InputError, match=expected):
+        read_graph(path, columns={"id": "paper id", "text": "titel"})
+    edges = write_csv(tmp_path / "e.csv", "quelle,ziel\n1,2\n")
+    with pytest.raises(
+        InputError, match=r"no column for src \(.*\) and dst \(.*\) and time \(looked for when\)"
+    ):
+        read_graph(nodes=path, edges=edges, columns={"time": "when", "id": "Paper id"})
 
 
 def test_an_unclosed_quote_is_found_where_it_opens(tmp_path: Path) -> None:

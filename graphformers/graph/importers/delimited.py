@@ -19,10 +19,10 @@ import pyarrow.csv as arrow_csv
 from graphformers.arrays import Array
 from graphformers.errors import InputError
 from graphformers.graph.batches import Table, TableBatch, check_columns, line_locator
+from graphformers.graph.importers.encodings import bad_bytes
 from graphformers.graph.importers.sources import (
     BrokenStreamError,
     Stream,
-    bad_bytes,
     report_broken,
     skip_line,
     too_long,
@@ -62,7 +62,7 @@ class DelimitedTable(Table):
     ) -> None:
         self.path = stream.path
         self._stream, self._settings, self._problems = stream, settings, problems
-        self._quotes = settings.quotes
+        self._quotes, self.encoding = settings.quotes, settings.encoding
         self._limit = settings.row_bytes
         self._buffer = Buffer(stream)
         first_line = self._first_line()
@@ -82,7 +82,7 @@ class DelimitedTable(Table):
         self.names = [str(i + 1) for i in range(len(first))]
         if settings.header:
             names = [name.strip() for name in first]
-            wrong = bad_bytes(_encoded(delimiter.join(first)))
+            wrong = bad_bytes(_encoded(delimiter.join(first)), settings.encoding)
             if wrong is not None:
                 raise InputError(f"{place}: the header: {wrong}")
             check_columns(names, place, settings)
@@ -490,7 +490,7 @@ class RowReader:
             detail = f"{len(fields)} fields{lines} ({row[:60]!r}), expected {expected}"
             self._report(start, detail)
             return False
-        wrong = bad_bytes(_encoded(row))
+        wrong = bad_bytes(_encoded(row), self._table.encoding)
         if wrong is not None:
             self._report(start, wrong, "wrong encoding")
         return wrong is None

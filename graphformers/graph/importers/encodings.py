@@ -57,12 +57,12 @@ def guess_encoding(head: bytes) -> str | None:
     return None
 
 
-def bad_bytes(data: bytes, encoding: str = "utf-8") -> str | None:
+def bad_bytes(data: bytes, encoding: str | None = None) -> str | None:
     """A message about the first byte that is not valid; None if all are.
 
     Args:
-        data: Bytes of a text file, converted to UTF-8.
-        encoding: The encoding from which they were converted.
+        data: Bytes that should be UTF-8.
+        encoding: The encoding from which they were converted, for text files.
     """
     try:
         data.decode()
@@ -70,12 +70,14 @@ def bad_bytes(data: bytes, encoding: str = "utf-8") -> str | None:
         start = error.start
     else:
         return None
-    if encoding != "utf-8":
+    if encoding not in (None, "utf-8"):
         return (
             f"bytes at position {start + 1} are not {encoding}, expected text in {encoding}; "
             f"{ImportSettings.usage(encoding='NAME')} names another encoding"
         )
     found = f"byte 0x{data[start]:02x} at position {start + 1} is not UTF-8, expected UTF-8 text"
+    if encoding is None:
+        return found
     try:
         shown = data[max(0, start - SHOWN_BYTES) : start + SHOWN_BYTES].decode(USUAL).strip()
     except UnicodeDecodeError:

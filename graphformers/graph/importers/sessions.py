@@ -20,7 +20,7 @@ from graphformers.graph.importers.sources import Source
 from graphformers.graph.importers.table_files import open_tables
 from graphformers.graph.importers.tables import read_nodes
 from graphformers.graph.problems import Locate
-from graphformers.graph.settings import ImportSettings, guess_column, require_column
+from graphformers.graph.settings import ImportSettings, guess_column, require_columns
 from graphformers.graph.times import TimeColumn
 from graphformers.progress import progress
 
@@ -88,10 +88,8 @@ class ViewReader:
 
     def read(self, table: Table) -> None:
         """Reads one log."""
-        user, time, item = only = [
-            require_column(role, table.names, self._settings, table.path)
-            for role in ("user", "time", "item")
-        ]
+        only = require_columns(("user", "time", "item"), table.names, self._settings, table.path)
+        user, time, item = only
         problems = self._builder.problems
         for batch in table.batches(only, [user, item], only):
             self._users.append(_encode_users(batch, user, self._builder))

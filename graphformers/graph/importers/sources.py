@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from graphformers.errors import InputError
+from graphformers.graph.importers.encodings import Converter, bad_bytes, guess_encoding
 from graphformers.graph.problems import Problems
 from graphformers.graph.settings import ImportSettings
 from graphformers.progress import Progress, amount, progress
@@ -201,6 +202,28 @@ class _Decompressed(_Bytes):
         return len(data)
 
 
+class _Converted(_Bytes):
+    """Text of another encoding, converted to UTF-8."""
+
+    def __init__(self, text: _Bytes, encoding: str) -> None:
+        self._text, self._converter = text, Converter(encoding)
+        self._done, self._is_last = b"", False
+
+    def close(self) -> None:
+        self._text.close()
+        super().close()
+
+    def _read_more(self, buffer: memoryview) -> int:
+        while not self._done and not self._is_last:
+            piece = bytearray(BUFFER_BYTES)
+            count = self._text.readinto(memoryview(piece))
+            self._is_last = count == 0
+            self._done = self._converter.convert(bytes(piece[:count]), final=self._is_last)
+        part, self._done = self._done[: len(buffer)], self._done[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
 class Stream(io.BufferedReader):
     """The decompressed bytes of an input, without a byte order mark. Made by `open_stream`.
 
@@ -231,7 +254,7 @@ def open_stream(path: Path, settings: ImportSettings, *, parquet: bool = False) 
         parquet: Whether a Parquet file may be read as bytes; otherwise only text.
 
     Raises:
-        InputError: The input is a folder, or holds something else than UTF-8 text.
+        InputError: The input is a folder, or holds something else than text.
     """
     file = _File(path)
     try:
@@ -247,10 +270,14 @@ def open_stream(path: Path, settings: ImportSettings, *, parquet: bool = False) 
         for mark, (kind, advice) in SIGNATURES.items():
             if head.startswith(mark) and not (parquet and mark == PARQUET):
                 raise InputError(f"{path}:1: not text ({kind}), expected UTF-8 text; {advice}")
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        is_parquet = parquet and head.startswith(PARQUET)
+        if settings.encoding != "utf-8" and not is_parquet:
+            text = _Converted(text, settings.encoding)
+            head = text.head(HEAD_BYTES)
+        elif not is_parquet and (found := guess_encoding(head)):
             raise InputError(
-                f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
-                f"{path.name}"
+                f"{path}:1: {found.upper()} text, expected UTF-8; "
+                f"{ImportSettings.usage(encoding=found)} reads it"
             )
         stream = Stream(path, file, text, head)
         if head[:3] == b"\xef\xbb\xbf":
@@ -290,7 +317,8 @@ def stream_lines(
                 try:
                     text = line.rstrip(b"\r\n").decode()
                 except UnicodeDecodeError:
-                    problems.add("wrong encoding", (path, number), bad_bytes(line) or "")
+                    wrong = bad_bytes(line, settings.encoding) or ""
+                    problems.add("wrong encoding", (path, number), wrong)
                 else:
                     yield number, text
         except BrokenStreamError as error:
@@ -318,16 +346,3 @@ def too_long(settings: ImportSettings) -> str:
 def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:
     """Reports a compressed file that is broken after line `number`."""
     problems.add("broken compression", (path, f"after line {number}"), str(error))
-
-
-def bad_bytes(data: bytes) -> str | None:
-    """A message about the first byte that is not UTF-8; None if all are."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        advice = "convert the file, for example: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
-        return (
-            f"byte 0x{data[error.start]:02x} at position {error.start + 1} "
-            f"is not UTF-8, expected UTF-8 text; {advice}"
-        )
-    return None

@@ -21,11 +21,11 @@ from graphformers.graph.batches import Table, TableBatch, check_columns, line_lo
 from graphformers.graph.columns import as_strings, is_text, make_column, text_column
 from graphformers.graph.formats import FORMATS, other_formats
 from graphformers.graph.importers.delimited import BATCH_ROWS, DELIMITERS, DelimitedTable
+from graphformers.graph.importers.encodings import bad_bytes
 from graphformers.graph.importers.sources import (
     PARQUET,
     Source,
     Stream,
-    bad_bytes,
     file_kind,
     is_stream,
     open_stream,

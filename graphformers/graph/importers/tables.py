@@ -1,7 +1,7 @@
 """Node and edge tables (.csv .tsv .jsonl .parquet); the roles of columns are guessed or named."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -16,7 +16,13 @@ from graphformers.graph.columns import ColumnNames
 from graphformers.graph.importers.sources import Source
 from graphformers.graph.importers.table_files import open_tables
 from graphformers.graph.problems import Problems
-from graphformers.graph.settings import ImportSettings, columns_for, guess_column, require_column
+from graphformers.graph.settings import (
+    ImportSettings,
+    columns_for,
+    guess_column,
+    missing_columns,
+    require_columns,
+)
 from graphformers.graph.times import TimeColumn
 from graphformers.settings import usage
 
@@ -169,22 +175,33 @@ def node_columns(
         possible: The columns that may be the text, where the user named none; by default all.
     """
     possible = found if possible is None else possible
-    parts = settings.columns.get("text", "").split(",")
+    given = settings.columns
+    parts = [part.strip() for part in given.get("text", "").split(",")]
+    missing: dict[str, str | None] = {}
     if len(parts) > 1:
-        texts = [require_column("text", found, _with_text(settings, part), path) for part in parts]
+        texts = [part for part in parts if part in found]
+        if absent := [part for part in parts if part not in found]:
+            missing["text"] = " and ".join(absent)
     else:
-        others = [name for name in possible if name != settings.columns.get("id")]
-        texts = [
-            guess_column("text", others, settings) or require_column("text", found, settings, path)
-        ]
-    if settings.columns.get("id") in texts:
-        return NodeColumns(require_column("id", found, settings, path), texts)
-    id_name = guess_column("id", [name for name in found if name not in texts] or found, settings)
-    if id_name is None and "text" not in settings.columns:
-        id_name = require_column("id", found, settings, path)
-        others = [name for name in possible if name != id_name]
-        texts = [guess_column("text", others, settings) or texts[0]]
-    return NodeColumns(id_name or require_column("id", found, settings, path), texts)
+        others = [name for name in possible if name != given.get("id")]
+        text = guess_column("text", others, settings) or guess_column("text", found, settings)
+        texts = [text] if text else []
+        if text is None:
+            missing["text"] = given.get("text")
+    if given.get("id") in texts:
+        id_name: str | None = given["id"]
+    else:
+        rest = [name for name in found if name not in texts]
+        id_name = guess_column("id", rest or found, settings)
+        if id_name is None and "text" not in given:
+            id_name = guess_column("id", found, settings)
+            others = [name for name in possible if name != id_name]
+            texts = [guess_column("text", others, settings) or name for name in texts]
+    if id_name is None:
+        missing = {"id": given.get("id"), **missing}
+    if id_name is None or missing:
+        raise missing_columns(missing, found, path)
+    return NodeColumns(id_name, texts)
 
 
 def check_kept(names: Collection[str], settings: ImportSettings) -> None:
@@ -201,11 +218,14 @@ def check_kept(names: Collection[str], settings: ImportSettings) -> None:
 def edge_columns(
     names: list[str], settings: ImportSettings, path: Path
 ) -> tuple[str, str, str | None]:
-    """The columns of the sources, the targets and the types of edges; None without types."""
-    source, target = (require_column(role, names, settings, path) for role in ("src", "dst"))
-    if "type" in settings.columns:
-        return source, target, require_column("type", names, settings, path)
-    return source, target, guess_column("type", names, settings)
+    """The columns of the sources, the targets and the types of edges; None without types.
+
+    Raises:
+        InputError: One of them, or the column of times that the user named, is missing.
+    """
+    roles = ["src", "dst", *(role for role in ("type", "time") if role in settings.columns)]
+    found = dict(zip(roles, require_columns(roles, names, settings, path), strict=True))
+    return found["src"], found["dst"], found.get("type") or guess_column("type", names, settings)
 
 
 def edge_batches(
@@ -214,7 +234,7 @@ def edge_batches(
     """Reads the edges of a table, with their times if `times` is given."""
     names, path = table.names, table.path
     source, target, type_name = edge_columns(names, settings, path)
-    time_name = require_column("time", names, settings, path) if times else None
+    time_name = settings.columns["time"] if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])
     problems.unread |= dict.fromkeys(name for name in names if name not in only)
@@ -229,10 +249,6 @@ def edge_batches(
         types = batch.columns[type_name] if type_name else None
         sources, targets = batch.columns[source], batch.columns[target]
         yield EdgeBatch(sources, targets, batch.locate, types, moments)
-
-
-def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
-    return replace(settings, columns=settings.columns | {"text": name.strip()})
 
 
 def _join(texts: list[pa.Array]) -> pa.Array:
