@@ -78,7 +78,9 @@ def texts_of(file: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-@pytest.mark.parametrize("package", ["graph", "splits", "embedding", "artifact.py"])
+@pytest.mark.parametrize(
+    "package", ["graph", "splits", "embedding", "model/language_model.py", "artifact.py"]
+)
 def test_messages_of_the_library_name_no_options(package: str) -> None:
     """They are called from Python, too: `Settings.usage` spells settings for either."""
     place = LIBRARY / package

@@ -16,6 +16,7 @@ from graphformers.model.backbones import save_tensors
 from graphformers.model.checkpoints import write_settings, write_weights
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.registry import network_class
+from graphformers.settings import usage
 
 MODULES = "modules.json"
 
@@ -101,4 +102,4 @@ def check_replaceable(path: Path, *, force: bool) -> None:
             f"choose another name"
         )
     elif not force:
-        raise ArtifactError(f"{path}: exists already; --force (force=True) replaces it")
+        raise ArtifactError(f"{path}: exists already; {usage('force', True)} replaces it")

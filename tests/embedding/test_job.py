@@ -612,7 +612,7 @@ def test_too_little_space_is_said_before(tmp_path: Path, monkeypatch: pytest.Mon
     model, graph, out = make_model(), some_graph(), tmp_path / "some.vectors"
     with pytest.raises(
         GraphFormersError,
-        match=r"14.4 kB are needed, 1.0 kB are free; --no-keep-states needs less$",
+        match=r"14.4 kB are needed, 1.0 kB are free; keep_states=False needs less$",
     ):
         embed(model, graph, out, states="memory")
     # nothing was begun that differs

@@ -137,7 +137,7 @@ def test_a_new_metric_is_in_every_table(folder: Path, metric: str) -> None:
 
 def test_nothing_to_evaluate_is_an_error(folder: Path) -> None:
     split = LinkSplit.load(folder / "g.split")
-    with pytest.raises(GraphFormersError, match="expected a model folder or --vectors FILE"):
+    with pytest.raises(GraphFormersError, match="expected a model or a file of vectors"):
         evaluate_with_baselines(None, split, split.test)
     with pytest.raises(Exception, match=r"g\.split given, expected MODEL SPLIT"):
         app(["evaluate", str(folder / "g.split")], standalone_mode=False)

@@ -78,7 +78,7 @@ def test_only_such_folders_are_replaced(tmp_path: Path, capsys: pytest.CaptureFi
     app(["export", str(tmp_path / "a.model"), "-o", str(place)], standalone_mode=False)
     assert "a language model for sentence-transformers" in capsys.readouterr().out
     before = sorted(file.name for file in place.rglob("*"))
-    with pytest.raises(ArtifactError, match="--force"):
+    with pytest.raises(ArtifactError, match="force=True"):
         model.save_language_model(place)
     model.save_language_model(place, force=True)
     assert sorted(file.name for file in place.rglob("*")) == before

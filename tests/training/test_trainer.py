@@ -150,8 +150,8 @@ def test_training_that_makes_a_model_worse_says_so(
     assert f"before training: valid P@1 {good:.4f}" in told
     assert (
         f"training did not improve the model: best valid P@1 {result.trained:.4f}, before training "
-        f"{good:.4f}. The model holds the starting weights; nothing is written (--keep-start or "
-        f"keep_start=True writes them). What may help: a learning_rate below 0.5, warmup=0.1, a "
+        f"{good:.4f}. The model holds the starting weights; nothing is written "
+        f"(keep_start=True writes them). What may help: a learning_rate below 0.5, warmup=0.1, a "
         f"batch_size above 32, more steps" in told
     )
     assert not output.exists()
