@@ -223,7 +223,7 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
         store, nodes=new, edges=[pair for pair in edges if set(pair) & late], model=model
     )
     again = type(store).load(store.path)
-    grown = again.graph()
+    grown = again.graph.freeze()
     some = grown.nodes_of(sorted(late))
     some = np.unique(np.concatenate([some, *[grown.neighbors_of(int(node)) for node in some]]))
     cosines = _cosines(again.vectors(grown.ids_of(some)), model.encode_nodes(grown, some))
@@ -258,7 +258,7 @@ def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, An
         kept = np.random.default_rng(0).choice(graph.num_nodes, most, replace=False)
         inside = np.isin(graph.edges, kept).all(0)
         ends = [graph.ids_of(side[inside]) for side in graph.edges]
-        graph = build_graph(graph.nodes.take(pa.array(np.sort(kept))), *ends)
+        graph = build_graph(graph.table.take(pa.array(np.sort(kept))), *ends)
     texts = graph.texts.to_pylist()
     theirs = SentenceTransformer(str(find_backbone("minilm")), device="cpu")
     theirs.max_seq_length = 32

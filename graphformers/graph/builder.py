@@ -308,7 +308,7 @@ class GraphBuilder:
         summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
         summary |= {"empty_texts": self._num_empty} if self._num_empty else {}
         return TextGraph(
-            nodes=self._table,
+            table=self._table,
             id_hashes=self._hashes,
             indptr=indptr,
             indices=indices,

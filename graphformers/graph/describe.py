@@ -11,7 +11,7 @@ from graphformers.arrays import Array, mix
 from graphformers.graph.textgraph import TextGraph
 from graphformers.graph.times import format_time
 from graphformers.places import JsonObject
-from graphformers.table import Result, Table, printable
+from graphformers.table import Result, Table, shorten
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 # Sample nodes, neighbours of each, and edge types that are listed.
@@ -137,7 +137,7 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
         mean_degree=round(float(degrees.mean()), 2),
         degree_percentiles=_percentiles(degrees),
         words_percentiles=_percentiles(words),
-        columns={name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
+        columns={name: str(graph.table.schema.field(name).type) for name in graph.column_names},
         edge_types=types,
         edge_times=_span(graph.edge_times),
         self_loops=summary.get("self_loops", 0),
@@ -202,12 +202,6 @@ class ImportReport(Result):
 def describe_import(graph: TextGraph) -> ImportReport:
     """Reports the rows that an import read into a graph and those that it left out."""
     return ImportReport(graph.num_nodes, graph.num_pairs, graph.edges.shape[1], graph.summary)
-
-
-def shorten(text: str, width: int = 100) -> str:
-    """A text of at most `width` characters, without control characters."""
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _shown(node: Neighbor) -> str:

@@ -53,7 +53,7 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     """
     graph = loaded_graph(graph)
     result = _import("networkx", "a networkx graph").MultiDiGraph()
-    result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
+    result.add_nodes_from((row.pop("id"), row) for row in graph.table.to_pylist())
     ids = graph.ids.to_pylist()
     for e, (source, target) in enumerate(graph.edges.T.tolist()):
         known: dict[str, object] = {}

@@ -282,7 +282,7 @@ def test_a_graph_without_nodes_has_no_vectors(tmp_path: Path) -> None:
     graph = build_graph(pa.table({"id": ["a"], "text": ["graph"]}), [], [])
     none = np.zeros(0, dtype=np.int32)
     empty = type(graph)(
-        graph.nodes.slice(0, 0),
+        graph.table.slice(0, 0),
         graph.id_hashes[:0],
         np.zeros(1, dtype=np.int64),
         none,
@@ -858,4 +858,4 @@ def test_a_continued_embedding_has_the_columns_it_is_given(
         with pytest.raises(RuntimeError):
             embed(make_model(), graph(1990), tmp_path / "some.vectors")
     store = embed(make_model(), graph(2000), tmp_path / "some.vectors")
-    assert store.graph().column("year").to_pylist() == [2000, 2000]
+    assert store.graph.freeze().column("year").to_pylist() == [2000, 2000]

@@ -116,7 +116,7 @@ def test_vectors_computed_from_held_out_links_are_reported(
     split = split_links(graph, valid=0.1, test=0.1, candidates=20)
     model, nodes = make_model(similarity="cosine"), np.arange(graph.num_nodes)
     embed(model, graph, tmp_path / "whole.vectors")
-    left = build_graph(graph.nodes, *(graph.ids_of(side) for side in split.train.T))
+    left = build_graph(graph.table, *(graph.ids_of(side) for side in split.train.T))
     embed(model, left, tmp_path / "left.vectors")
     caplog.clear()
     scores = external_scores(tmp_path / "whole.vectors", graph, nodes, split.test.pairs)

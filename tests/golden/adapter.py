@@ -564,13 +564,13 @@ def compact(place: Path) -> None:
 def store_facts(place: Path) -> Facts:
     """Ids, vectors, states where they are kept, and the graph."""
     store = VectorStore.load(place)
-    nodes = store.live.nodes()
+    nodes = store.graph.nodes
     return {
         "ids": store.ids.to_pylist(),
         "vectors": store.vectors(store.ids.to_pylist()),
         "states": None if store.states is None else store.states_of(nodes),
         "texts": [store.text(id) for id in store.ids.to_pylist()],
-        "graph": graph_facts(store.graph()),
+        "graph": graph_facts(store.graph.freeze()),
         "about": {
             name: store.settings[name]
             for name in ("method", "similarity", "hidden_size", "num_neighbors", "precision")

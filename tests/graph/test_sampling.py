@@ -115,7 +115,7 @@ def test_nodes_inserted_elsewhere_do_not_matter(graph: TextGraph) -> None:
     """New nodes before, between and after change every row number, and no draw of a node they do
     not touch.
     """
-    rows = graph.nodes.to_pylist()
+    rows = graph.table.to_pylist()
     new = [{"id": f"new{i}", "text": "new", "year": 2000} for i in range(3)]
     grown_rows = [new[0], *rows[:77], new[1], *rows[77:], new[2]]
     ids = graph.ids.to_pylist()

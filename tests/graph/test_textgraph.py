@@ -44,12 +44,12 @@ def test_neighbours_are_those_of_a_naive_graph(
 
 def test_a_saved_graph_is_the_same(graph: TextGraph, tmp_path: Path) -> None:
     saved = graph.save(tmp_path / "a.graph")
-    assert saved.nodes.equals(graph.nodes)
+    assert saved.table.equals(graph.table)
     for name in ("id_hashes", "indptr", "indices", "edges", "edge_types"):
         assert np.array_equal(getattr(saved, name), getattr(graph, name))
     assert saved.type_names == graph.type_names
     assert saved.texts.type == pa.large_string()
-    assert saved.nodes["text"].num_chunks == 1
+    assert saved.table["text"].num_chunks == 1
     with pytest.raises(ValueError, match="read-only"):
         saved.indices[0] = 1
     assert graph.artifact is None
@@ -91,7 +91,7 @@ def test_networkx_there_and_back(graph: TextGraph) -> None:
         "year": graph.column("year")[3].as_py(),
     }
     back = from_networkx(other)
-    assert back.nodes.equals(graph.nodes)
+    assert back.table.equals(graph.table)
     assert np.array_equal(back.indices, graph.indices)
     assert sorted(back.type_names) == sorted(graph.type_names)
 
@@ -280,7 +280,7 @@ def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
     assert id in graph
     assert pa.scalar("nobody") not in graph
     assert pa.scalar(7) not in graph
-    assert build_graph(graph.nodes, [id], [graph.ids[8]]).neighbors(id) == [graph.ids[8].as_py()]
+    assert build_graph(graph.table, [id], [graph.ids[8]]).neighbors(id) == [graph.ids[8].as_py()]
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody' in"):
         graph.text(pa.scalar("nobody"))
     for wrong, message in (
@@ -333,7 +333,7 @@ def test_the_order_of_nodes_changes_no_neighbours(graph: TextGraph) -> None:
     order = random.Random(1).sample(range(graph.num_nodes), graph.num_nodes)
     ids = graph.ids.to_pylist()
     sources, targets = ([ids[node] for node in ends] for ends in graph.edges.tolist())
-    other = build_graph(graph.nodes.take(pa.array(order)), sources, targets)
+    other = build_graph(graph.table.take(pa.array(order)), sources, targets)
     assert other.ids.to_pylist() != ids
     for name in ids:
         assert sorted(other.neighbors(name)) == sorted(graph.neighbors(name))

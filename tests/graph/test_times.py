@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphformers.embedding.changes import gather_changes
-from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.builder import build_graph
+from graphformers.graph.edited import EditedGraph
 from graphformers.graph.interop import from_networkx, from_pyg, to_networkx, to_pyg
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
@@ -28,7 +28,7 @@ def timed(seed: int = 0, num_nodes: int = 120, **changes: Any) -> TextGraph:
     graph = make_graph(num_nodes, 4 * num_nodes, seed)
     sources, targets = (graph.ids_of(side) for side in graph.edges)
     times = np.random.default_rng(seed).integers(0, 40, len(sources))
-    return build_graph(graph.nodes, sources, targets, times=times.tolist(), **changes)
+    return build_graph(graph.table, sources, targets, times=times.tolist(), **changes)
 
 
 def times_of_pairs(graph: TextGraph) -> dict[frozenset[int], float]:
@@ -88,7 +88,7 @@ def test_late_links_between_new_nodes_are_left_out() -> None:
 def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
     """As `--held-out year` tells it of nodes."""
     ends = [graph.ids_of(nodes) for nodes in graph.edges]
-    years = build_graph(graph.nodes, *ends, times=[1990 + i % 5 for i in range(len(ends[0]))])
+    years = build_graph(graph.table, *ends, times=[1990 + i % 5 for i in range(len(ends[0]))])
     split = split_links(years, valid=30, test=40, held_out="latest-links", candidates=10)
     times = times_of_pairs(years)
     earliest = min(times[frozenset(pair)] for pair in split.valid.pairs.tolist())
@@ -99,7 +99,7 @@ def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
         f"earliest held-out link ({earliest:.0f})"
     )
     assert split.notes[0] == said
-    distinct = build_graph(graph.nodes, *ends, times=list(range(len(ends[0]))))
+    distinct = build_graph(graph.table, *ends, times=list(range(len(ends[0]))))
     notes = split_links(distinct, valid=30, test=40, held_out="latest-links", candidates=10).notes
     assert not any("have the same time" in note for note in notes)
 
@@ -224,8 +224,8 @@ def test_attributes_that_are_no_times_are_noted() -> None:
 
 def test_an_update_refuses_times() -> None:
     with pytest.raises(GraphFormersError, match="an update does not keep the times of links"):
-        live = LiveGraph(make_graph(10, 20))
-        gather_changes(live, settings=ImportSettings(columns={"time": "when"}))
+        graph = EditedGraph(make_graph(10, 20))
+        gather_changes(graph, settings=ImportSettings(columns={"time": "when"}))
 
 
 def test_the_best_try_counts() -> None:
@@ -254,10 +254,10 @@ def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
     ):
         split_links(graph, held_out="latest-links")
     whole = timed()
-    live = LiveGraph(whole)
-    new = next((a, b) for a in range(9) for b in range(a) if not live.is_linked(a, b))
-    live.link(*new, (*map(live.id, new), None))
-    grown = live.freeze()
+    graph = EditedGraph(whole)
+    new = next((a, b) for a in range(9) for b in range(a) if not graph.is_linked(a, b))
+    graph.add_link(*new, (*graph.ids_of(np.array(new)), None))
+    grown = graph.freeze()
     assert grown.edge_times is not None
     assert np.isnan(grown.edge_times).sum() == 1
     assert grown.edge_times[:-1].tolist() == whole.edge_times.tolist()  # type: ignore[union-attr]

@@ -63,7 +63,7 @@ class Crowd(VectorStore):
 
 
 def brute_force(store: VectorStore, query: Any, k: int, allowed: Any = None) -> list[int]:
-    nodes = store.live.nodes()
+    nodes = store.graph.nodes
     vectors = store.raw(nodes).floats().astype(float)
     if store.is_cosine:
         vectors, query = (
@@ -234,7 +234,7 @@ def test_changes_are_found_at_once_and_what_is_gone_never(
         for id in ("new one", "new two", *([changed] if changed != gone else [])):
             query = store[id]
             found = index.search(query[None], 61)
-            names = store.live.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
+            names = store.graph.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
             assert id in names
             assert gone not in names
             assert len(names) == len(set(names)) == 61

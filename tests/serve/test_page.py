@@ -20,7 +20,7 @@ EVIL = "<img src=x onerror=\"document.title='obeyed'\"><b>bold</b> graph"
 def server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """A graph of 300 nodes; one text tries to be more than a text, and one id has a slash."""
     graph = make_graph(300, 1200)
-    rows = graph.nodes.to_pylist()
+    rows = graph.table.to_pylist()
     rows.append({"id": "evil/<i>", "text": EVIL, "year": 1999})
     ids = [row["id"] for row in rows]
     pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist()] + [

@@ -71,7 +71,9 @@ def test_answers_are_those_of_the_searcher(shared: Running) -> None:
             m.id for m in searcher.text("graph layer", 4, neighbors=[id])
         ]
         assert found[0]["num_neighbors"] == len(
-            searcher.store.live.row(int(searcher.store.live.find([found[0]["id"]])[0]))
+            searcher.store.graph.neighbors_of(
+                int(searcher.store.graph.find_nodes([found[0]["id"]])[0])
+            )
         )
         assert len(found[0]["neighbors"]) == min(2, found[0]["num_neighbors"])
         vector = searcher.store[id].tolist()
@@ -220,7 +222,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
             for m in client.get(path(ids[1], "/similar"), params={"k": 100}).json()["matches"]
         ]
         assert server.stop() == (0, "")
-    rows = [row for row in graph.nodes.to_pylist() if row["id"] != ids[20]]
+    rows = [row for row in graph.table.to_pylist() if row["id"] != ids[20]]
     rows = [
         row | {"text": "another text", "year": 1990} if row["id"] == ids[9] else row for row in rows
     ]

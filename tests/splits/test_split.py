@@ -150,7 +150,7 @@ def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
 def test_columns_that_are_no_time_are_refused(
     graph: TextGraph, values: list[Any], message: str
 ) -> None:
-    table = graph.nodes.append_column("when", pa.array(values * 100))
+    table = graph.table.append_column("when", pa.array(values * 100))
     ids = graph.ids.to_pylist()
     other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
     with pytest.raises(GraphFormersError, match=message):
@@ -160,7 +160,7 @@ def test_columns_that_are_no_time_are_refused(
 def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> None:
     years = [1990 + i % 3 for i in range(graph.num_nodes)]
     tied = build_graph(
-        graph.nodes.drop(["year"]).append_column("year", pa.array(years)),
+        graph.table.drop(["year"]).append_column("year", pa.array(years)),
         *map(graph.ids_of, graph.edges),
     )
     split = split_links(tied, valid=5, test=5, held_out="year", candidates=10)
@@ -178,7 +178,7 @@ def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> Non
 def test_dates_as_text_are_a_time(graph: TextGraph) -> None:
     dates = [f"20{i % 20:02d}-03-01" for i in range(graph.num_nodes)]
     ids = graph.ids.to_pylist()
-    table = graph.nodes.append_column("when", pa.array(dates))
+    table = graph.table.append_column("when", pa.array(dates))
     other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
     split = split_links(other, valid=5, test=5, held_out="when", candidates=20)
     assert all(dates[anchor] >= "2018" for anchor in split.test.pairs[:, 0])
@@ -219,7 +219,7 @@ def test_the_split_does_not_depend_on_the_order_of_the_rows(graph: TextGraph) ->
     ids = graph.ids.to_pylist()
     order = np.random.default_rng(0).permutation(graph.num_nodes)
     shuffled = build_graph(
-        graph.nodes.take(pa.array(order)),
+        graph.table.take(pa.array(order)),
         [ids[a] for a in graph.edges[0]],
         [ids[b] for b in graph.edges[1]],
     )
