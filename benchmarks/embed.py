@@ -210,9 +210,7 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
     ]
     early = [(a, b) for a, b in edges if not {a, b} & late]
     chosen = np.array([i for i in sorted(order) if ids[i] not in late])
-    graph = build_graph(
-        nodes.take(pa.array(chosen)), [a for a, _ in early], [b for _, b in early]
-    ).save(folder / "early.graph")
+    graph = build_graph(nodes.take(pa.array(chosen)), early).save(folder / "early.graph")
     model = GraphFormers.from_backbone("minilm")
     graph_tokens(graph, model.tokenizer)
     started = time.perf_counter()
@@ -257,8 +255,10 @@ def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, An
     if most is not None and most < graph.num_nodes:
         kept = np.random.default_rng(0).choice(graph.num_nodes, most, replace=False)
         inside = np.isin(graph.edges, kept).all(0)
-        ends = [graph.ids_of(side[inside]) for side in graph.edges]
-        graph = build_graph(graph.table.take(pa.array(np.sort(kept))), *ends)
+        sources, targets = (graph.ids_of(side[inside]) for side in graph.edges)
+        graph = build_graph(
+            graph.table.take(pa.array(np.sort(kept))), {"source": sources, "target": targets}
+        )
     texts = graph.texts.to_pylist()
     theirs = SentenceTransformer(str(find_backbone("minilm")), device="cpu")
     theirs.max_seq_length = 32

@@ -54,6 +54,17 @@ class EdgeBatch:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def take(self, rows: Array) -> "EdgeBatch":
+        """A batch of the given edges."""
+        taken = pa.array(rows)
+        return EdgeBatch(
+            self.sources.take(taken),
+            self.targets.take(taken),
+            lambda i: self.locate(int(rows[i])),
+            None if self.types is None else self.types.take(taken),
+            None if self.times is None else self.times[rows],
+        )
+
 
 def line_locator(path: Path, lines: Sequence[int]) -> Locate:
     """Returns a function that locates rows by the lines on which they start."""

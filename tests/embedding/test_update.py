@@ -24,8 +24,8 @@ from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
 from graphformers.graph.edited import EditedGraph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -58,7 +58,9 @@ class Plain:
         ids = sorted(self.texts)
         ends = sorted(sorted(pair) for pair in self.pairs)
         table = pa.table({"id": ids, "text": [self.texts[id] for id in ids]})
-        return build_graph(table, [pair[0] for pair in ends], [pair[1] for pair in ends])
+        return build_graph(
+            table, {"source": [pair[0] for pair in ends], "target": [pair[1] for pair in ends]}
+        )
 
 
 def compact_now(store: VectorStore) -> VectorStore:
@@ -737,7 +739,7 @@ def typed_base(folder: Path, model: GraphFormers, **columns: list[Any]) -> Vecto
     nodes = pa.table({"id": ["a", "b", "c"], "text": ["graph", "text", "node"], **columns})
     return embed(
         model,
-        build_graph(nodes, ["a", "b"], ["b", "c"], ["cites", "cites"]),
+        build_graph(nodes, [("a", "b", "cites"), ("b", "c", "cites")]),
         folder / "typed.vectors",
         **EXACT,
     )
@@ -999,8 +1001,8 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
     )
     table = pa.table({"id": ids, "text": ids})
     some = data.draw(st.lists(link, max_size=6, unique=True))
-    columns = [list(column) for column in zip(*some, strict=True)] if some else [[], [], []]
-    graph = EditedGraph(build_graph(table, *columns[:2], columns[2] if any(columns[2]) else None))
+    typed = any(kind for *_, kind in some)
+    graph = EditedGraph(build_graph(table, some if typed else [pair[:2] for pair in some]))
     plain = {(one, other, kind or "") for one, other, kind in some}
     pair = st.tuples(st.sampled_from(ids), st.sampled_from(ids)).filter(
         lambda pair: pair[0] != pair[1]
@@ -1035,7 +1037,9 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
             else [frozen.type_names[kind] for kind in frozen.edge_types]
         )
         assert (
-            set(zip(*(frozen.ids_of(side) for side in np.asarray(frozen.edges)), names, strict=True))
+            set(
+                zip(*(frozen.ids_of(side) for side in np.asarray(frozen.edges)), names, strict=True)
+            )
             == plain
         )
         assert {frozenset(frozen.ids_of(pair)) for pair in frozen.pairs()} == {
@@ -1054,7 +1058,11 @@ def test_links_that_stay_keep_their_times(tmp_path: Path) -> None:
         ("b", "c", "cites", 2004),
     ]
     sources, targets, kinds, years = (list(column) for column in zip(*ends, strict=True))
-    graph = build_graph(table, sources, targets, kinds, years)
+    graph = build_graph(
+        table,
+        {"source": sources, "target": targets, "type": kinds, "time": years},
+        columns={"time": "time"},
+    )
     store = embed(model, graph, tmp_path / "some.vectors")
     assert update(store, remove_edges=[("b", "a", "cites")], model=model).removed_links == 1
 
@@ -1083,7 +1091,7 @@ def test_a_link_without_a_type_is_none_of_a_type(tmp_path: Path) -> None:
     """
     model = make_model()
     table = pa.table({"id": ["a", "b", "c"], "text": ["graph", "node", "text"]})
-    store = embed(model, build_graph(table, ["a", "b"], ["b", "c"]), tmp_path / "some.vectors")
+    store = embed(model, build_graph(table, [("a", "b"), ("b", "c")]), tmp_path / "some.vectors")
     (tmp_path / "gone.csv").write_text("source,target,type\na,b,cites\nc,b,\n")
     report = update(store, edges=[("a", "b", "likes")], model=model)
     report = update(store, remove_edges=tmp_path / "gone.csv", model=model)

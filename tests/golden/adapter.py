@@ -19,7 +19,7 @@ import pyarrow as pa
 import tokenizers
 import torch
 
-import graphformers.graph.builder
+import graphformers.graph.interop
 import graphformers.graph.readers
 from graphformers.batching.packing import to_device
 from graphformers.batching.tokens import Tokenizer, graph_tokens
@@ -85,9 +85,8 @@ def make_tokenizer(text: str) -> Any:
 
 def build_graph(nodes: dict[str, list[Any]], links: dict[str, list[Any]]) -> Any:
     """`nodes` has id, text and other columns; `links` has source, target, type and time."""
-    ends = links["source"], links["target"]
-    return graphformers.graph.builder.build_graph(
-        pa.table(nodes), *ends, links["type"], links["time"], keep_empty=True
+    return graphformers.graph.interop.build_graph(
+        pa.table(nodes), links, columns={"time": "time"}, keep_empty=True
     )
 
 

@@ -17,10 +17,10 @@ import pytest
 
 from graphformers.cli import app
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.builder import build_graph
 from graphformers.graph.describe import describe_graph, describe_import
 from graphformers.graph.importers import delimited
 from graphformers.graph.importers import table_files as tables
+from graphformers.graph.interop import build_graph
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -213,7 +213,7 @@ def test_nodes_without_a_text_can_be_kept(
         {"id": "c", "text": " "},
         {"id": "d", "text": "Fourth"},
     ]
-    built = build_graph(rows, ["a", "b", "c"], ["b", "c", "d"], keep_empty=True)
+    built = build_graph(rows, [("a", "b"), ("b", "c"), ("c", "d")], keep_empty=True)
     assert built.texts.to_pylist() == graph.texts.to_pylist()
     words = ["import", str(nodes), str(edges), "--keep-empty", "-o", str(tmp_path / "g.graph")]
     app(words, standalone_mode=False)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.builder import build_graph
 from graphformers.graph.describe import describe_graph
-from graphformers.graph.interop import from_networkx, from_pyg, to_networkx, to_pyg
+from graphformers.graph.interop import build_graph, from_networkx, from_pyg, to_networkx, to_pyg
 from graphformers.graph.textgraph import TextGraph
 
 
@@ -24,8 +23,7 @@ def test_neighbours_are_those_of_a_naive_graph(
     edges = [(a % num_nodes, b % num_nodes) for a, b in drawn]
     graph = build_graph(
         pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": ["words"] * num_nodes}),
-        [f"n{a}" for a, _ in edges],
-        [f"n{b}" for _, b in edges],
+        [(f"n{a}", f"n{b}") for a, b in edges],
     )
     linked: dict[int, set[int]] = {i: set() for i in range(num_nodes)}
     for a, b in edges:
@@ -76,7 +74,7 @@ def test_ids_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
             lambda strings: np.array([len(s) for s in strings], dtype=np.uint64),
         )
     graph = build_graph(
-        pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), ["aa"], ["dd"]
+        pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), [("aa", "dd")]
     )
     assert graph.nodes_of(["dd", "cc", "b", "aa"]).tolist() == [3, 2, 1, 0]
     with pytest.raises(GraphFormersError, match="'ee'"):
@@ -155,7 +153,7 @@ def test_pyg_keeps_columns_directions_and_types() -> None:
     nodes = nodes.append_column("known", pa.array([True, False, True])).append_column(
         "part", pa.array([0.5, None, 1.0])
     )
-    typed = build_graph(nodes, ["a", "a", "c"], ["b", "c", "a"], ["cites", "likes", "cites"])
+    typed = build_graph(nodes, [("a", "b", "cites"), ("a", "c", "likes"), ("c", "a", "cites")])
     data = to_pyg(typed, directed=True)
     assert data.validate()
     assert data.year.tolist() == [1, 2, 3]
@@ -233,24 +231,65 @@ ROWS = [{"id": 1, "text": "one", "year": 1990}, {"id": 2, "text": "two", "year":
     ids=["list of dicts", "dict of lists", "table", "stream"],
 )
 def test_graphs_from_memory_come_in_many_forms(nodes: object) -> None:
-    for sources, targets in (
+    columns = [
         ([1], [2]),
         (np.array([1]), np.array([2])),
         (["1"], ["2"]),
         (pa.array([1]), pa.array([2])),
+    ]
+    tables = [{"source": one, "target": other, "type": [3]} for one, other in columns]
+    records = [{"from": 1, "to": 2, "relation": 3}]
+    for edges in (
+        *tables,
+        records,
+        pa.Table.from_pylist(records),
+        [(1, 2, 3)],
+        np.array([[1, 2, 3]]),
     ):
-        found = build_graph(nodes, sources, targets, [3])
+        found = build_graph(nodes, edges)
         assert (found.ids.to_pylist(), found.num_pairs, found.type_names) == (["1", "2"], 1, ("3",))
         assert found.column("year").to_pylist() == [1990, None]
+    assert build_graph(nodes, [(1, 2), (2, 1, "cites")]).type_names == ("", "cites")
     assert build_graph(nodes).num_pairs == 0
+    assert build_graph(nodes, []).num_pairs == 0
+
+
+def test_columns_in_memory_are_recognised_as_in_files() -> None:
+    nodes = {"key": ["a", "b"], "title": ["One", "Two"], "abstract": ["x", ""], "id_": [1, 2]}
+    edges = {"citing": ["a"], "cited": ["b"], "year": [1999], "weight": [0.5]}
+    graph = build_graph(nodes, edges)
+    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (["a", "b"], ["One", "Two"])
+    assert graph.column_names == ["abstract", "id_"]
+    assert graph.edge_times is None
+    assert graph.summary["edge_columns_not_kept"] == ["year", "weight"]
+    assert graph.summary["other_texts"] == {"title": ["abstract"]}
+    columns = {"text": "title,abstract", "time": "year", "type": "weight"}
+    graph = build_graph(nodes, edges, columns=columns)
+    assert graph.texts.to_pylist() == ["One. x", "Two"]
+    assert (graph.edge_times.tolist(), graph.type_names) == ([1999.0], ("0.5",))
+    assert graph.summary["read_as"] == {"columns": {"text": "title,abstract", "type": "weight"}}
+    with pytest.raises(
+        InputError, match=r"columns=\{'src': 'from'\} given, but there are no edges"
+    ):
+        build_graph(nodes, columns={"src": "from"})
+    with pytest.raises(InputError, match=r"columns=\{'user': 'who'\} given, expected the roles"):
+        build_graph(nodes, columns={"user": "who"})
+    with pytest.raises(GraphFormersError, match="no column role 'txt'"):
+        build_graph(nodes, columns={"txt": "title"})
 
 
 def test_graphs_from_memory_that_are_wrong() -> None:
     wrong: list[tuple[tuple[object, ...], str]] = [
-        (([{"id": 1}],), "nodes with the columns id given, 'text' is missing"),
-        ((ROWS, [1], []), "edges with 1 sources, 0 targets given, expected as many of each"),
-        ((ROWS, [1], [2], []), "edges with 1 sources, 1 targets, 0 types given"),
-        ((ROWS, [1, float("nan")], [2, 1]), "an edge with an empty end"),
+        (([{"id": 1}],), r"nodes.*no column for text .* among: id"),
+        ((ROWS, {"source": [1], "target": []}), r"edges given that are not a table .*length 1"),
+        ((ROWS, {"source": [1], "target": [2], "type": []}), "edges given that are not a table"),
+        ((ROWS, {"source": [1]}), r"edges.*no column for dst .* among: source"),
+        ((ROWS, {"source": [[1]], "target": [2]}), "edges: the column 'source' holds values of"),
+        ((ROWS, [(1, 2), (float("nan"), 1)]), "edges, row 2: an edge with an empty end"),
+        ((ROWS, [(1, 2, "cites", 3)]), r"the edge \(1, 2, 'cites', 3\) given, expected \(source"),
+        ((ROWS, ["12"]), "the edge '12' given, expected"),
+        ((ROWS, "citations.csv"), r"'citations.csv' given, expected .*read_graph reads files"),
+        (("papers.csv",), r"'papers.csv' given, expected .*read_graph reads files"),
         (
             ([{"id": 1, "text": "x"}, {"id": 2, "text": float("nan")}],),
             "the text of node '2' is empty",
@@ -267,7 +306,8 @@ def test_graphs_from_memory_that_are_wrong() -> None:
         with pytest.raises(InputError, match=message):
             build_graph(*arguments)  # type: ignore[arg-type]
     assert (
-        build_graph([*ROWS, {"id": 3, "text": None}], [1, 1], [2, 9], skip_bad=True).num_nodes == 2
+        build_graph([*ROWS, {"id": 3, "text": None}], [(1, 2), (1, 9)], skip_bad=True).num_nodes
+        == 2
     )
 
 
@@ -280,7 +320,7 @@ def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
     assert id in graph
     assert pa.scalar("nobody") not in graph
     assert pa.scalar(7) not in graph
-    assert build_graph(graph.table, [id], [graph.ids[8]]).neighbors(id) == [graph.ids[8].as_py()]
+    assert build_graph(graph.table, [(id, graph.ids[8])]).neighbors(id) == [graph.ids[8].as_py()]
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody' in"):
         graph.text(pa.scalar("nobody"))
     for wrong, message in (
@@ -316,7 +356,7 @@ def test_a_description_renders_itself(graph: TextGraph) -> None:
 
 
 def test_a_graph_of_one_node() -> None:
-    graph = build_graph(pa.table({"id": ["a"], "text": ["alone"]}), [], [])
+    graph = build_graph(pa.table({"id": ["a"], "text": ["alone"]}))
     assert graph.num_pairs == 0
     assert describe_graph(graph).isolated == 1
     assert graph.neighbors("a") == []
@@ -333,7 +373,7 @@ def test_the_order_of_nodes_changes_no_neighbours(graph: TextGraph) -> None:
     order = random.Random(1).sample(range(graph.num_nodes), graph.num_nodes)
     ids = graph.ids.to_pylist()
     sources, targets = ([ids[node] for node in ends] for ends in graph.edges.tolist())
-    other = build_graph(graph.table.take(pa.array(order)), sources, targets)
+    other = build_graph(graph.table.take(pa.array(order)), {"source": sources, "target": targets})
     assert other.ids.to_pylist() != ids
     for name in ids:
         assert sorted(other.neighbors(name)) == sorted(graph.neighbors(name))
@@ -346,11 +386,14 @@ def test_whether_there_is_a_node(graph: TextGraph) -> None:
     assert "half \ud83d" not in build_graph([{"id": "half ?", "text": "a"}])
     assert 3 not in graph
     with pytest.raises(InputError, match="half of a character"):
-        build_graph(ROWS, ["half \ud83d"], ["1"])
+        build_graph(ROWS, [("half \ud83d", "1")])
 
 
 def test_edges_may_be_tensors() -> None:
     import torch
 
-    found = build_graph(ROWS, torch.tensor([1]), torch.tensor([2]))
-    assert found.num_pairs == 1
+    for edges in (
+        {"source": torch.tensor([1]), "target": torch.tensor([2])},
+        torch.tensor([[1, 2]]),
+    ):
+        assert build_graph(ROWS, edges).neighbors("1") == ["2"]

@@ -12,7 +12,7 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.coding import asked, coding_of
 from graphformers.retrieval.index import (
@@ -42,9 +42,7 @@ class Crowd(VectorStore):
 
     def __init__(self, place: Path, vectors: Any, similarity: str) -> None:
         graph = build_graph(
-            pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)}),
-            [],
-            [],
+            pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)})
         )
         model = make_model(method="plm", hidden_size=24)
         super().__init__(embed(model, graph, place).artifact)

@@ -11,7 +11,7 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.retrieval.filters import allowed_nodes
 from graphformers.retrieval.searcher import Searcher, search
 from tests.embedding.conftest import make_model, some_graph
@@ -132,7 +132,7 @@ def test_values_that_python_does_not_have(tmp_path: Path) -> None:
         }
     )
     model = make_model()
-    store = embed(model, build_graph(table, ["a"], ["b"]), tmp_path / "v.vectors")
+    store = embed(model, build_graph(table, [("a", "b")]), tmp_path / "v.vectors")
     searcher = Searcher(store, model, columns=["day", "far", "span", "x"])
     (found,) = searcher.text("graph", where=["day in 2020-01-01T00:00:00.123456789"])
     assert found.id == "a"

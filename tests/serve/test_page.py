@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from tests.browser import Visit, visit
 from tests.conftest import make_graph
 from tests.serve.conftest import TOKEN, Running, make_vectors, running
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
     pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist()] + [
         ("evil/<i>", id) for id in ids[:4]
     ]
-    grown = build_graph(pa.Table.from_pylist(rows), [a for a, _ in pairs], [b for _, b in pairs])
+    grown = build_graph(pa.Table.from_pylist(rows), pairs)
     with running(make_vectors(tmp_path_factory.mktemp("page"), grown)) as found:
         yield found
 

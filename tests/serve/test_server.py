@@ -22,7 +22,7 @@ import pytest
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Searcher
 from tests import forked
@@ -232,7 +232,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     pairs += [("new/1", other) for other in (*ids[:3], ids[5])]
     import pyarrow as pa
 
-    grown = build_graph(pa.Table.from_pylist(rows), [a for a, _ in pairs], [b for _, b in pairs])
+    grown = build_graph(pa.Table.from_pylist(rows), pairs)
     expected = embed(model, grown, tmp_path / "grown.vectors", **EXACT)
     everyone = [row["id"] for row in rows]
     np.testing.assert_allclose(

@@ -104,7 +104,7 @@ def _read_node_file(
     known: Known | None,
 ) -> None:
     """Reads one file of nodes. Several text columns are joined with full stops."""
-    id_name, texts = _id_and_texts(found, settings, path, known)
+    id_name, texts = node_columns(found, settings, path, known)
     if texts and "text" not in settings.columns:
         possible = columns_for("text", found, settings)
         if others := [name for name in possible if name not in (id_name, *texts)]:
@@ -129,7 +129,7 @@ def _read_node_file(
             if name in found or batch.columns[name].type != pa.null()
         }
         ids, given = batch.columns[id_name], [batch.columns[name] for name in texts]
-        text = known.texts(ids) if known is not None and not given else _join(given)
+        text = known.texts(ids) if known is not None and not given else join_texts(given)
         if not given and text.null_count:
             row = next(row for row in range(len(ids)) if not text[row].is_valid)
             raise InputError(
@@ -141,8 +141,8 @@ def _read_node_file(
         builder.add_nodes(nodes, plain=is_plain(path))
 
 
-def _id_and_texts(
-    found: list[str], settings: ImportSettings, path: Path, known: Known | None
+def node_columns(
+    found: list[str], settings: ImportSettings, path: Path, known: Known | None = None
 ) -> tuple[str, list[str]]:
     """The columns of the id and of the texts; no text if there is no column and texts are `known`.
 
@@ -219,7 +219,7 @@ def _with_text(settings: ImportSettings, name: str) -> ImportSettings:
     return replace(settings, columns=settings.columns | {"text": name.strip()})
 
 
-def _join(texts: list[pa.Array]) -> pa.Array:
+def join_texts(texts: list[pa.Array]) -> pa.Array:
     """Joins the texts of each row with full stops, skipping missing ones.
 
     Arrow's own null handling would lose rows.
