@@ -126,6 +126,11 @@ def shorten(text: str, width: int = 100) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def count_of(number: int, one: str, many: str) -> str:
+    """A number and what it counts, such as "1 node" and "2,000 nodes"."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def _markdown_row(cells: Sequence[str], bold: Iterable[int] = ()) -> str:
     escaped = [cell.replace("|", "\\|") for cell in cells]
     marked = [f"**{cell}**" if k in bold else cell for k, cell in enumerate(escaped)]

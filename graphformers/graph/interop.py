@@ -82,7 +82,7 @@ def build_graph(
     Example:
         >>> papers = [{"id": "p1", "title": "graphs"}, {"id": "p2", "title": "texts", "year": 1999}]
         >>> build_graph(papers, [("p1", "p2")])
-        TextGraph(2 nodes, 1 linked pairs)
+        TextGraph(2 nodes, 1 linked pair)
         >>> cites = {"from": ["p1"], "to": ["p2"], "year": [1999]}
         >>> build_graph(papers, cites, columns={"time": "year"}).edge_times.tolist()
         [1999.0]
@@ -252,7 +252,7 @@ def from_networkx(
         >>> papers.add_node("p2", title="a study of texts", year=1999)
         >>> papers.add_edge("p1", "p2", type="cites")
         >>> from_networkx(papers, text="title")
-        TextGraph(2 nodes, 1 linked pairs)
+        TextGraph(2 nodes, 1 linked pair)
     """
     if not graph.number_of_nodes():
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
@@ -360,7 +360,7 @@ def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "tex
         >>> from torch_geometric.data import Data
         >>> data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
         >>> from_pyg(data, text=["a study of graphs", "a study of texts"])
-        TextGraph(2 nodes, 1 linked pairs)
+        TextGraph(2 nodes, 1 linked pair)
     """
     if hasattr(data, "node_types"):
         raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")

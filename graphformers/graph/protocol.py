@@ -15,7 +15,7 @@ import pyarrow as pa
 from graphformers.arrays import Array
 from graphformers.errors import GraphFormersError, UnknownIdError
 from graphformers.graph.sampling import Neighborhood
-from graphformers.table import Result, Table, shorten
+from graphformers.table import Result, Table, count_of, shorten
 
 if TYPE_CHECKING:
     from graphformers.graph.textgraph import TextGraph
@@ -242,7 +242,9 @@ class Graph(Protocol):
         ...
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.num_nodes:,} nodes, {self.num_pairs:,} linked pairs)"
+        nodes = count_of(self.num_nodes, "node", "nodes")
+        pairs = count_of(self.num_pairs, "linked pair", "linked pairs")
+        return f"{type(self).__name__}({nodes}, {pairs})"
 
     def _repr_html_(self) -> str:
         """Counts, columns and the first nodes, as a table for notebooks."""

@@ -192,7 +192,7 @@ def check_content(graph: Graph, content: Content) -> None:
     assert nodes.tolist() == sorted(nodes.tolist()) == graph.nodes.tolist()
     assert graph.num_rows > max(nodes.tolist())
     assert all(id in graph for id in ids)
-    assert repr(graph).endswith(f"({len(ids):,} nodes, {built.num_pairs:,} linked pairs)")
+    assert repr(graph).endswith(repr(built).removeprefix("TextGraph"))
     # Texts and columns.
     assert graph.texts_of(nodes) == [row["text"] for row in content.nodes.values()]
     assert (graph.column_names, graph.column_type("id")) == (["year"], pa.large_string())

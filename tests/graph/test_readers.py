@@ -121,12 +121,17 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
     graph = read_graph(nodes, edges)
     assert str(describe_import(graph).as_table()).splitlines() == [
         "3 nodes, 2 linked pairs",
-        "  of 5 edges repeated or reversed: 2, from a node to itself: 1",
-        "  not kept of the edges: weight; links have a type and a time (--column time=NAME) at "
-        "most",
+        "  of 5 edges, 2 repeat or reverse others and 1 leads from a node to itself",
+        "  edge columns that were not kept: weight "
+        "(--column time=weight keeps weight as their time)",
     ]
     shown = str(describe_graph(graph.save(tmp_path / "a.graph")).as_table())
-    assert "not kept of the edges  weight" in shown
+    assert "edge columns not kept  weight (--column time=weight keeps weight as their" in shown
+    untyped = build_graph([{"id": "a", "text": "one"}], {"u": [], "v": [], "year": [], "kind": []})
+    assert (
+        "year, kind (--column type=kind keeps kind as the type of links, --column time=year keeps "
+        "year as their time)"
+    ) in str(describe_graph(untyped).as_table())
 
 
 def test_an_import_tells_which_column_it_took_for_the_text(
@@ -139,14 +144,14 @@ def test_an_import_tells_which_column_it_took_for_the_text(
     words = ["import", str(nodes), str(edges), "--force", "-o", str(tmp_path / "a.graph")]
     app(words, standalone_mode=False)
     told = (
-        "the text is Title, not abstract; --column text=NAME chooses, "
-        "--column text=Title,abstract takes all"
+        "the text of a node is its Title, not its abstract; --column text=abstract takes another "
+        "column, --column text=Title,abstract all"
     )
     assert told in capsys.readouterr().out
     assert TextGraph.load(tmp_path / "a.graph").summary["other_texts"] == {"Title": ["abstract"]}
     for name in ("Title", "abstract", "Title,abstract"):
         app([*words, "--column", f"text={name}"], standalone_mode=False)
-        assert "the text is" not in capsys.readouterr().out
+        assert "the text of a node" not in capsys.readouterr().out
     named = write_csv(tmp_path / "named.csv", "name,description\na,first\nb,second\n")
     assert "other_texts" not in read_graph(named).summary  # the name is the id
 
@@ -217,7 +222,7 @@ def test_nodes_without_a_text_can_be_kept(
     assert built.texts.to_pylist() == graph.texts.to_pylist()
     words = ["import", str(nodes), str(edges), "--keep-empty", "-o", str(tmp_path / "g.graph")]
     app(words, standalone_mode=False)
-    assert "kept without a text: 2 nodes" in capsys.readouterr().out
+    assert "kept 2 nodes without a text" in capsys.readouterr().out
     assert TextGraph.load(tmp_path / "g.graph").text("c") == ""
 
 
