@@ -360,6 +360,11 @@ class GraphFormers(nn.Module):
         Example:
             >>> vectors = model.encode_nodes("papers.graph")
         """
+        if not isinstance(graph, TextGraph | str | Path):
+            raise GraphFormersError(
+                f"a {type(graph).__name__} given, expected a TextGraph or its folder; "
+                f"graph.freeze() makes one, with row numbers of its own"
+            )
         graph = loaded_graph(graph)
         nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
         if sampler is None:

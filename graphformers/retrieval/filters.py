@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from graphformers.arrays import Array
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.graph.columns import is_text
-from graphformers.graph.edited import EditedGraph
+from graphformers.graph.protocol import Graph
 
 SIGN = re.compile(r"\s*(<=|>=|!=|==|=~|~=|=|<|>|~)(.*)|\s+(in)\s(.*)", re.DOTALL)  # behind a column
 UNKNOWN = re.compile(r"(.*?)(?:[<>=!~]|\sin\s)", re.DOTALL)  # what seems to be meant as one
@@ -34,7 +34,7 @@ COMPARE = {
 }
 
 
-def allowed_nodes(graph: EditedGraph, filters: Sequence[str]) -> Array | None:
+def allowed_nodes(graph: Graph, filters: Sequence[str]) -> Array | None:
     """Marks by node number who passes all filters; None where there are none. A node without a
     value passes none.
     """
@@ -51,7 +51,7 @@ def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
             raise GraphFormersError(f"no node column {name!r}; {nearest(name, known)}")
 
 
-def _one(graph: EditedGraph, filter: str) -> Array:
+def _one(graph: Graph, filter: str) -> Array:
     where = f"the filter {filter!r}"
     name, sign, text = _parts(filter, graph.column_names)
     column = graph.column(name)

@@ -22,6 +22,7 @@ from graphformers.artifact import (
     write_artifact,
 )
 from graphformers.errors import GraphFormersError
+from graphformers.graph.protocol import Graph
 from graphformers.graph.sampling import NeighborSampler
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.graph.times import format_time
@@ -287,7 +288,7 @@ def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
 
 
 def split_links(
-    graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any
+    graph: Graph | str | Path, settings: SplitSettings | None = None, **changes: Any
 ) -> LinkSplit:
     """Divides the links of a graph into train, valid and test.
 

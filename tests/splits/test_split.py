@@ -382,6 +382,20 @@ def test_the_questions_of_a_hub_are_left_out(num_nodes: int, held_out: str) -> N
         assert 0 in split.held_out_nodes
 
 
+def test_a_split_and_its_questions_are_shown(graph: TextGraph) -> None:
+    split = split_links(graph, valid=10, test=20, candidates=30)
+    assert repr(split) == f"LinkSplit({len(split.train)} train, 10 valid, 20 test pairs)"
+    assert "#Train" in split._repr_html_()
+    assert repr(split.test) == "LinkQuestions(20 pairs, 30 candidates each)"
+    table = split.test.as_table()
+    assert len(table.rows) == 5
+    anchor, positive, negatives = table.rows[0]
+    assert [int(anchor), int(positive)] == split.test.pairs[0].tolist()
+    listed = ", ".join(map(str, split.test.candidates[0, 1:6].tolist()))
+    assert negatives == f"{listed} …"
+    assert "20 pairs, 30 candidates each" in split.test._repr_html_()
+
+
 def test_a_small_graph_with_a_hub_is_shortened_to_what_the_others_leave() -> None:
     split = split_links(with_hub(250, 14, 5, "links"))
     check_common(split)
