@@ -57,7 +57,6 @@ from graphformers.batching.packing import to_device
 from graphformers.batching.tokens import TokenCache, Tokenizer, graph_tokens
 from graphformers.compare.efficiency import synchronize
 from graphformers.embedding.plan import GPU_ROWS, GPU_TOKENS
-from graphformers.graph.sampling import NeighborSampler
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "memory": {"states": "memory", "keep_states": False},
@@ -107,9 +106,7 @@ def time_without_states(
     on_gpu = model.device.type == "cuda"
     packer = model.packer(GPU_ROWS if on_gpu else 1)
     nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:count]
-    drawn = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors).sample(
-        nodes
-    )
+    drawn = graph.sample(nodes, num_neighbors)
     lengths = tokens.lengths(nodes, model.config.max_tokens).mean() * (
         1 + np.diff(drawn.indptr).mean()
     )

@@ -115,7 +115,8 @@ class Rows:
 class VectorStore:
     """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`, `numpy.asarray(store)`.
 
-    Made by `embed` or `VectorStore.load`.
+    Made by `embed` or `VectorStore.load`. `store.graph` is the graph of these vectors, an
+    `EditedGraph` with all updates.
 
     Args:
         artifact: The folder, opened.
@@ -217,7 +218,7 @@ class VectorStore:
         return self.vectors(self.ids.to_pylist()).astype(dtype or np.float32, copy=False)
 
     def __contains__(self, id: str) -> bool:
-        return bool(self.graph.find_nodes([id])[0] >= 0)
+        return id in self.graph
 
     def __getitem__(self, id: str) -> Array:
         """(D,) float32."""

@@ -100,6 +100,10 @@ def test_networkx_without_text_is_refused() -> None:
     with pytest.raises(InputError, match="no attribute 'text'"):
         from_networkx(other)
     assert from_networkx(other, text="title").text("a") == "A title"
+    named = from_networkx(other, text=["Another title"])
+    assert (named.text("a"), named.column("title").to_pylist()) == ("Another title", ["A title"])
+    with pytest.raises(InputError, match="text=list of 2 texts for the 1 nodes of this networkx"):
+        from_networkx(other, text=["one", "two"])
 
 
 def test_networkx_attributes_of_any_kind() -> None:
@@ -194,6 +198,12 @@ def test_pyg_that_is_not_as_expected() -> None:
         2,
     )
     assert from_pyg(Data(num_nodes=3, text=texts)).num_pairs == 0
+    titled = from_pyg(Data(num_nodes=3, title=texts, text=["x", "y", "z"]), text="title")
+    assert (titled.texts.to_pylist(), titled.column_names) == (texts, ["text_"])
+    listed = from_pyg(Data(num_nodes=3, title=texts, text=["x", "y", "z"]), text=texts)
+    assert (listed.texts.to_pylist(), listed.column_names) == (texts, ["title"])
+    with pytest.raises(InputError, match="no attribute 'title'; pass text=… with the name"):
+        from_pyg(Data(num_nodes=3, text=texts), text="title")
     for wrong in (-1, 3):
         with pytest.raises(
             InputError, match=f"an edge of node {wrong} in edge_index, expected 0 to 2"
