@@ -5,7 +5,7 @@ The libraries are imported only when they are needed.
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,10 @@ def _edge_table(edges: Any) -> pa.Table:
     if hasattr(edges, "__arrow_c_stream__") or isinstance(edges, Mapping):
         return table_in_memory(edges, "edges", EDGE)
     # Arrays of numpy and torch have `tolist`.
-    rows = list(edges.tolist() if hasattr(edges, "tolist") else edges)
+    found = edges.tolist() if hasattr(edges, "tolist") else edges
+    if not isinstance(found, Iterable):
+        raise InputError(f"edges={edges!r} given, expected a table, or pairs (source, target)")
+    rows = list(found)
     if any(isinstance(row, Mapping) for row in rows):
         return table_in_memory(rows, "edges", EDGE)
     for row in rows:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 # A directed link: the ids of its source and target, and its type, None if it has none.
 Link = tuple[str, str, str | None]
-# Characters of a text and neighbours in the repr of a node, and nodes in the table of a graph.
+# Characters of a text and neighbours in the repr of a node; nodes and columns in a graph's table.
 SHOWN_TEXT = 80
 SHOWN_NEIGHBORS = 5
 SHOWN_NODES = 5
+SHOWN_COLUMNS = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -247,17 +248,21 @@ class Graph(Protocol):
         return f"{type(self).__name__}({nodes}, {pairs})"
 
     def _repr_html_(self) -> str:
-        """Counts, columns and the first nodes, as a table for notebooks."""
-        columns = [f"{name} ({self.column_type(name) or 'empty'})" for name in self.column_names]
+        """The first nodes with their columns, as a table for notebooks."""
+        first, columns = self.nodes[:SHOWN_NODES], self.column_names[:SHOWN_COLUMNS]
+        found = zip(
+            self.ids_of(first),
+            self.texts_of(first),
+            self.values_of(first, columns),
+            strict=True,
+        )
         rows = [
-            ("nodes", f"{self.num_nodes:,}"),
-            ("linked pairs", f"{self.num_pairs:,}"),
-            ("columns", ", ".join(columns) or "none"),
+            [shorten(_shown(cell)) for cell in (id, text, *values.values())]
+            for id, text, values in found
         ]
-        first = self.nodes[:SHOWN_NODES]
-        named = zip(self.ids_of(first), self.texts_of(first), strict=True)
-        rows += [(shorten(id), shorten(text)) for id, text in named]
-        return Table((), rows, title=repr(self))._repr_html_()
+        more = self.column_names[SHOWN_COLUMNS:]
+        notes = [f"and the columns {', '.join(more)}"] if more else []
+        return Table(("id", "text", *columns), rows, title=repr(self), notes=notes)._repr_html_()
 
     def __len__(self) -> int:
         return self.num_nodes
@@ -358,6 +363,10 @@ class Graph(Protocol):
         row = self.neighbors_of(one)
         place = int(np.searchsorted(row, other))
         return place < len(row) and bool(row[place] == other)
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def plain_ids(ids: Iterable[object]) -> list[Any]:

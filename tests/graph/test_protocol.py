@@ -344,7 +344,8 @@ def test_a_graph_and_its_nodes_are_shown(make: Callable[[Content, Random], Graph
     assert len(shown) < 200
     table = graph._repr_html_()
     assert f"{kind}(10 nodes, 9 linked pairs)" in table
-    assert "year (int64)" in table
+    assert "<th>id</th><th>text</th><th>year</th>" in table
+    assert "<td>1999</td>" in table
     assert "one <b>" not in table
     assert html.escape("one <b>") in table
     assert "<td>9: a, n0, n1, n2, n3 …</td>" in graph["b"]._repr_html_()

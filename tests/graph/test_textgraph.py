@@ -298,6 +298,7 @@ def test_graphs_from_memory_that_are_wrong() -> None:
         ((ROWS, [(1, 2), (float("nan"), 1)]), "edges, row 2: an edge with an empty end"),
         ((ROWS, [(1, 2, "cites", 3)]), r"the edge \(1, 2, 'cites', 3\) given, expected \(source"),
         ((ROWS, ["12"]), "the edge '12' given, expected"),
+        ((ROWS, 12), "edges=12 given, expected a table, or pairs"),
         ((ROWS, "citations.csv"), r"'citations.csv' given, expected .*read_graph reads files"),
         (("papers.csv",), r"'papers.csv' given, expected .*read_graph reads files"),
         (
