@@ -36,17 +36,12 @@ def import_command(
     """
     from graphformers.artifact import check_writable
     from graphformers.graph.describe import describe_import
-    from graphformers.graph.importers.sources import check_files
-    from graphformers.graph.importers.tables import sort_inputs
     from graphformers.graph.readers import read_graph
 
     check_writable(output, "graph", force=force)
-    more_nodes, more_edges = [Path(name) for name in inputs or []], list[Path]()
-    if settings.format == "tables":
-        check_files(more_nodes)
-        more_nodes, more_edges = sort_inputs(more_nodes, settings)
-    node_files, edge_files = [*(nodes or []), *more_nodes], [*(edges or []), *more_edges]
-    graph = read_graph(node_files, edge_files, settings).save(output, force=force)
+    graph = read_graph(inputs or [], nodes=nodes or [], edges=edges or [], settings=settings).save(
+        output, force=force
+    )
     show_result(describe_import(graph), as_json, output)
     if not graph.num_pairs:
         print(

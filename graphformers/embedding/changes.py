@@ -3,7 +3,7 @@ from files or from Python.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,22 +15,43 @@ import pyarrow.compute as pc
 
 from graphformers.arrays import Array, is_unicode, one_chunk
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.batches import EdgeBatch
+from graphformers.graph.batches import EdgeBatch, MemoryTable, Table, TableBatch
 from graphformers.graph.builder import MAX_TYPES, NODE, GraphBuilder, node_table
-from graphformers.graph.columns import as_strings, python_values, table_in_memory
+from graphformers.graph.columns import (
+    ColumnNames,
+    as_strings,
+    is_text,
+    python_values,
+    table_in_memory,
+)
 from graphformers.graph.edited import UNTYPED, EditedGraph
-from graphformers.graph.importers.sources import check_files, file_kind, read_lines
-from graphformers.graph.importers.table_files import KINDS, is_plain, read_table, table_columns
-from graphformers.graph.importers.tables import Known, edge_columns, read_edges, read_nodes
+from graphformers.graph.importers.delimited import DelimitedTable
+from graphformers.graph.importers.sources import check_files, file_kind, input_path, read_lines
+from graphformers.graph.importers.table_files import KINDS, open_table
+from graphformers.graph.importers.tables import (
+    NodeColumns,
+    check_kept,
+    edge_batches,
+    edge_columns,
+    node_batches,
+    node_columns,
+)
 from graphformers.graph.problems import SKIPPING, Place, Problems, format_place
 from graphformers.graph.protocol import Link, plain_ids
-from graphformers.graph.settings import ImportSettings, columns_for, guess_column, require_column
+from graphformers.graph.settings import (
+    LIMITS,
+    TABLES,
+    ImportSettings,
+    columns_for,
+    guess_column,
+    require_column,
+)
 
 NO_NODES = pa.table(
     {"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())}
 )
 # what can be said of how files are read
-READING = ("columns", "keep", "header", "quotes", "skip_bad", "keep_empty")
+READING = (*TABLES, "skip_bad", "keep_empty", *LIMITS)
 Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
 # or an Arrow table
 Links = str | Path | Sequence[Sequence[str | None]] | Sequence[Mapping[str, Any]] | Any
@@ -249,9 +270,9 @@ class _Reading:
             settings = replace(settings, keep=None)
         return _Reading(graph, Problems(strict=not settings.skip_bad), settings, remembered, taken)
 
-    def for_file(self, path: Path) -> ImportSettings:
+    def for_columns(self, found: Iterable[str]) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
-        names, asked = set(table_columns(path, self.settings)), self.settings.columns
+        names, asked = set(found), self.settings.columns
         own = {
             role: name
             for role, name in self.remembered.items()
@@ -270,13 +291,11 @@ class _Reading:
             *({"text"} if "text_" in columns else ()),
         }
 
-    def not_taken(self, nodes: pa.Table, path: Path) -> list[str]:
+    def not_taken(self, nodes: pa.Table, found: Collection[str], path: Path) -> list[str]:
         """The columns of a file of nodes that the graph does not have and that are not to be new
-        ones of it.
+        ones of it. `found` are all its columns, also those without a value.
         """
-        taken, there = self.taken or (), set(nodes.column_names)
-        if not there.issuperset(taken):  # perhaps one without a value
-            there |= set(table_columns(path, self.settings))
+        taken, there = self.taken or (), {*nodes.column_names, *found}
         if missing := [name for name in taken if name not in there]:
             raise InputError(
                 f"--keep {missing[0]}: {path} has no column of that name; there are: "
@@ -355,14 +374,14 @@ def gather_changes(
     how.check(
         nodes=is_file[0],
         edges=_has_columns(edges) or _has_columns(remove_edges),
-        ids=is_file[2] and _is_table(Path(str(remove))),
+        ids=is_file[2] and _is_table(input_path(str(remove))),
     )
     links, where, unread, _ = _links(edges, how)
     unlinked = _links_to_remove(remove_edges, how)
     removed = tuple(dict.fromkeys(_ids(remove, how)))
-    table, dropped = _nodes(nodes, how), list[str]()
-    if is_file[0] and how.taken is not None:
-        dropped = how.not_taken(table, Path(str(nodes)))
+    (table, found), dropped = _nodes(nodes, how), list[str]()
+    if isinstance(nodes, str | Path) and how.taken is not None:
+        dropped = how.not_taken(table, found, input_path(nodes))
         table = table.drop_columns(dropped)
     if how.settings.skip_bad and where:
         lost = {i for i, _ in lost_ends(links, graph, {*table["id"].to_pylist()}, set(removed))}
@@ -382,18 +401,15 @@ def gather_changes(
     )
 
 
-def _nodes(given: Nodes | None, how: _Reading) -> pa.Table:
+def _nodes(given: Nodes | None, how: _Reading) -> tuple[pa.Table, list[str]]:
+    """Nodes with their columns as the graph has them, and the columns of the file."""
     if given is None:
-        return NO_NODES
-    graph = how.graph
-    builder = GraphBuilder(
-        how.problems, keep_empty=how.settings.keep_empty, column_type=graph.column_type
-    )
-    known = Known(partial(_known_texts, graph), how.no_texts())
+        return NO_NODES, []
+    builder = GraphBuilder(how.problems, keep_empty=how.settings.keep_empty)
     if isinstance(given, str | Path):
-        check_files([Path(given)])
-        read_nodes([Path(given)], builder, how.for_file(Path(given)), known)
+        names = _add_file(input_path(given), builder, how)
     else:
+        names = list[str]()
         if isinstance(given, Mapping):
             if set(given) == {"id", "text"} and all(
                 isinstance(value, str) for value in given.values()
@@ -404,15 +420,66 @@ def _nodes(given: Nodes | None, how: _Reading) -> pa.Table:
                 )
             given = [{"id": id, "text": text} for id, text in given.items()]
         table = table_in_memory(given, "nodes", NODE)
-        names = table.column_names
-        table = node_table(table, known.texts)
-        if "id" in names and "text" not in names:
-            how.refuse_other_texts(names)
+        given_names = table.column_names
+        without_texts = "id" in given_names and "text" not in given_names
+        if without_texts:
+            texts = _known_texts(how.graph, one_chunk(table["id"]))
+            if not texts.null_count:
+                table = table.append_column("text", texts)
+        table = node_table(table)
+        if without_texts:
+            how.refuse_other_texts(given_names)
         if not len(table):
-            return NO_NODES
+            return NO_NODES, []
         builder.add_table(table)
-        builder.seal_nodes()
-    return _typed(builder, graph)
+    builder.seal_nodes()
+    return _typed(builder, how.graph), names
+
+
+def _add_file(path: Path, builder: GraphBuilder, how: _Reading) -> list[str]:
+    """Adds the nodes of a file, and returns its columns. Without texts, nodes keep theirs."""
+    check_files([path])
+    with open_table(path, how.settings, how.problems) as table:
+        found, settings = table.names, how.for_columns(table.names)
+        strange = how.no_texts() if "text" not in settings.columns else set()
+        possible = [name for name in found if name not in strange]
+        if "text" not in settings.columns and not guess_column("text", possible, settings):
+            columns = NodeColumns(require_column("id", found, settings, path), ())
+        else:
+            columns = node_columns(found, settings, path, possible)
+        names = ColumnNames(found)
+        if table.is_complete:
+            check_kept(names, settings)
+        for batch in node_batches(table, columns, names, settings):
+            if not columns.texts:
+                batch = _with_known_texts(batch, found, how.graph)
+            builder.add_nodes(_as_in_graph(batch, how.graph))
+        check_kept(names, settings)
+    return found
+
+
+def _with_known_texts(batch: TableBatch, found: list[str], graph: EditedGraph) -> TableBatch:
+    ids = batch.columns["id"]
+    texts = _known_texts(graph, ids)
+    if texts.null_count:
+        row = next(row for row in range(len(ids)) if not texts[row].is_valid)
+        raise InputError(
+            f"{format_place(batch.locate(row))}: the node {ids[row].as_py()!r} is new and "
+            f"needs a text, but there is no column for it among: {', '.join(found)}; name one "
+            f"with --column text=NAME"
+        )
+    return replace(batch, columns=batch.columns | {"text": texts})
+
+
+def _as_in_graph(batch: TableBatch, graph: EditedGraph) -> TableBatch:
+    """Columns that are texts in the graph are texts here, even if they look like numbers."""
+    kinds = {name: graph.column_type(name) for name in batch.untyped}
+    texts = {name for name, kind in kinds.items() if kind is not None and is_text(kind)}
+    columns = {
+        name: pc.if_else(pc.equal(column, ""), None, column) if name in texts else column
+        for name, column in batch.columns.items()
+    }
+    return replace(batch, columns=columns, untyped=batch.untyped - texts)
 
 
 def _known_texts(graph: EditedGraph, ids: pa.Array) -> pa.Array:
@@ -454,32 +521,26 @@ def _links(given: Links | None, how: _Reading, untyped: str | None = None) -> _L
     if given is None:
         return _Links([], [], [], False)
     if isinstance(given, str | Path):
-        path = Path(given)
+        path = input_path(given)
         check_files([path])
-        how.problems.unread.clear()
-        collector, settings = _Collector(how.problems, untyped), how.for_file(path)
-        has_types = edge_columns(table_columns(path, settings), settings, path)[2] is not None
-        for batch in read_edges(path, how.problems, settings):
-            collector.add_edges(batch)
-        return _Links(collector.links, collector.where, list(how.problems.unread), has_types)
+        with open_table(path, how.settings, how.problems) as table:
+            return _links_of_table(table, how.for_columns(table.names), how.problems, untyped)
     if _has_columns(given):
-        table = table_in_memory(given, "links", "{'source': 'p1', 'target': 'p2'}")
-        return _links_of_table(table, how, untyped)
+        rows = table_in_memory(given, "links", "{'source': 'p1', 'target': 'p2'}")
+        table = MemoryTable(Path("links"), rows)
+        return _links_of_table(table, how.settings, how.problems, untyped)
     return _Links([_link(entry, untyped) for entry in given], [], [], False)
 
 
-def _links_of_table(table: pa.Table, how: _Reading, untyped: str | None) -> _Links:
-    """Links in memory, with their columns guessed as those of files."""
-    names, place = table.column_names, Path("links")
-    source, target, kind = edge_columns(names, how.settings, place)
-    found = [
-        as_strings(one_chunk(table[name])) for name in (source, target, kind) if name is not None
-    ]
-    collector = _Collector(how.problems, untyped)
-    types = found[2] if kind else None
-    collector.add_edges(EdgeBatch(found[0], found[1], lambda row: (place, f"row {row + 1}"), types))
-    unread = [name for name in names if name not in (source, target, kind)]
-    return _Links(collector.links, collector.where, unread, kind is not None)
+def _links_of_table(
+    table: Table, settings: ImportSettings, problems: Problems, untyped: str | None
+) -> _Links:
+    problems.unread.clear()
+    collector = _Collector(problems, untyped)
+    has_types = edge_columns(table.names, settings, table.path)[2] is not None
+    for batch in edge_batches(table, problems, settings):
+        collector.add_edges(batch)
+    return _Links(collector.links, collector.where, list(problems.unread), has_types)
 
 
 def _link(entry: object, untyped: str | None) -> Link:
@@ -533,8 +594,8 @@ def _ids(given: str | Path | Iterable[str] | None, how: _Reading) -> list[str]:
     if given is None:
         return []
     if isinstance(given, str | Path):
-        check_files([Path(given)])
-        return _ids_in(Path(given), how)
+        check_files([input_path(given)])
+        return _ids_in(input_path(given), how)
     ids = plain_ids(given)
     strange = next((id for id in ids if not isinstance(id, str)), None)
     if strange is not None:
@@ -545,7 +606,7 @@ def _ids(given: str | Path | Iterable[str] | None, how: _Reading) -> list[str]:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether ids come from a column; a .txt is a list."""
+    """Whether ids come from a column; a .txt is a list, and so is a pipe."""
     return file_kind(path) in set(KINDS) - {"txt"}
 
 
@@ -554,18 +615,23 @@ def _ids_in(path: Path, how: _Reading) -> list[str]:
     other file, such as .txt.
     """
     if not _is_table(path):
-        return [line for _, line in read_lines(path, how.problems) if line]
-    if not path.stat().st_size:
+        return [line for _, line in read_lines(path, how.settings, how.problems) if line]
+    if path.is_file() and not path.stat().st_size:
         return []
-    settings = how.for_file(path)
-    names = table_columns(path, settings)
-    is_only = len(names) == 1 and "id" not in settings.columns
-    if is_only and guess_column("id", names, settings) is None and is_plain(path):
-        settings = replace(settings, header=False)
-        names = table_columns(path, settings)
-    name = names[0] if is_only else require_column("id", names, settings, path)
-    batches = read_table(path, how.problems, settings, only=[name], texts=[name], required=[name])
-    return [id for batch in batches for id in as_strings(batch.columns[name]).to_pylist() if id]
+    with open_table(path, how.settings, how.problems) as table:
+        settings = how.for_columns(table.names)
+        is_only = len(table.names) == 1 and "id" not in settings.columns
+        is_named = guess_column("id", table.names, settings) is not None
+        if is_only and not is_named and isinstance(table, DelimitedTable):
+            table.drop_header()
+        names = table.names
+        name = names[0] if is_only else require_column("id", names, settings, path)
+        return [
+            id
+            for batch in table.batches([name], [name], [name])
+            for id in as_strings(batch.columns[name]).to_pylist()
+            if id
+        ]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,11 @@ formats share: ids are unique and not empty, texts are not empty, and edges join
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +17,22 @@ import pyarrow.compute as pc
 
 from graphformers.arrays import Array, compressed_rows, edge_keys, hash_strings, one_chunk
 from graphformers.errors import InputError
-from graphformers.graph.batches import EdgeBatch, TableBatch
+from graphformers.graph.batches import EdgeBatch, MemoryTable, TableBatch
 from graphformers.graph.columns import (
     OURS,
     as_strings,
-    is_text,
     join_column,
     table_in_memory,
     text_column,
 )
-from graphformers.graph.problems import ELSEWHERE, Locate, Place, Problems
+from graphformers.graph.problems import Locate, Place, Problems, format_place
+from graphformers.graph.spool import EdgeSpool
 from graphformers.graph.textgraph import TextGraph
 
 # Edges looked up at a time: a hash table over all ids is made for each such block.
 RESOLVE_ROWS = 8_000_000
+# Edges that come before the nodes are kept in memory up to so many bytes.
+SPOOL_BYTES = 1 << 28
 HASH_ROWS = 1_000_000
 # an example for messages
 NODE = "{'id': 'p1', 'text': 'a title'}"
@@ -51,15 +55,15 @@ class _Edges:
 class GraphBuilder:
     """Collects nodes and edges.
 
-    Edges added before `seal_nodes` are kept as strings, about 40 bytes each. Formats with separate
-    node files therefore seal the nodes first.
+    Edges added before `seal_nodes` are kept as strings, about 40 bytes each, and on disk if they
+    are many. Formats with separate node files therefore seal the nodes first.
 
     Args:
         problems: Collects bad rows.
         outside: Whether edges to unknown nodes are normal in this format (citations of papers that
             are not in the data) and are counted and left out; otherwise they are bad rows.
         keep_empty: Whether to keep nodes without a text, as empty texts.
-        column_type: Returns the type of a column of untyped text, or None if it is not known.
+        spool_bytes: The bytes of edges that may wait for nodes in memory.
     """
 
     def __init__(
@@ -68,15 +72,12 @@ class GraphBuilder:
         *,
         outside: bool = False,
         keep_empty: bool = False,
-        column_type: Callable[[str], pa.DataType | None] | None = None,
+        spool_bytes: int = SPOOL_BYTES,
     ) -> None:
         self.problems = problems
         self._outside = outside
         self._keep_empty = keep_empty
-        self._column_type = column_type or (lambda name: None)
         self._nodes: list[TableBatch] = []
-        # whether the columns of each batch are untyped text, whose types are guessed at the end
-        self._plain: list[bool] = []
         # the first row of each batch, and the places of its rows
         self._starts: list[int] = []
         self._locates: list[Locate] = []
@@ -87,17 +88,25 @@ class GraphBuilder:
         self._known: pa.Array | None = None
         # the nodes that are kept, if some ids are repeated
         self._kept: Array | None = None
+        # edges before the nodes are sealed, and after it
+        self._spool = EdgeSpool(spool_bytes)
         self._waiting: list[EdgeBatch] = []
         self._num_waiting = 0
         nothing = np.zeros(0, dtype=np.int32)
         self._edges = [_Edges(nothing, nothing, nothing.astype(np.int16))]
         self._types: dict[str, int] = {}
 
-    def add_nodes(self, batch: TableBatch, *, plain: bool = False) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._spool.close()
+
+    def add_nodes(self, batch: TableBatch) -> None:
         """Adds a batch of nodes with the columns id, text and any others.
 
-        Ids and texts become strings, the other columns keep their types. `plain` columns are
-        untyped text: their types are guessed from all batches together.
+        Ids and texts become strings, the other columns keep their types. The types of untyped
+        columns are guessed from all batches together.
         """
         assert self._known is None, "all nodes come before `seal_nodes`"
         ids = as_strings(batch.columns["id"])
@@ -117,20 +126,19 @@ class GraphBuilder:
             lambda i: f"the text of node {ids[i].as_py()!r} is empty, expected some words",
             advice="--keep-empty keeps them",
         )
-        batch = TableBatch(batch.columns | {"id": ids, "text": texts}, batch.locate)
+        batch = replace(batch, columns=batch.columns | {"id": ids, "text": texts})
         bad = no_id | no_text
         if bad.any():
             batch = batch.take(np.flatnonzero(~bad))
         self._nodes.append(batch)
-        self._plain.append(plain)
         self._starts.append(self._num_nodes)
         self._locates.append(batch.locate)
         self._num_nodes += len(batch)
 
     def add_table(self, table: pa.Table) -> None:
         """Adds nodes from memory, in a table as `node_table` returns it."""
-        columns = {name: one_chunk(table[name]) for name in table.column_names}
-        self.add_nodes(TableBatch(columns, lambda i: (Path("nodes"), f"row {i + 1}")))
+        for batch in MemoryTable(Path("nodes"), table).batches(None):
+            self.add_nodes(batch)
 
     def seal_nodes(self) -> None:
         """Ends the nodes: edges added later are resolved to row numbers in blocks."""
@@ -139,12 +147,10 @@ class GraphBuilder:
         for name in dict.fromkeys(
             [*OURS, *(name for batch in self._nodes for name in batch.columns)]
         ):
-            known = self._column_type(name)
             columns[name] = join_column(
                 [batch.columns.get(name) for batch in self._nodes],
                 lengths,
-                [plain and name not in OURS for plain in self._plain],
-                stays_text=known is not None and is_text(known),
+                [name in batch.untyped and name not in OURS for batch in self._nodes],
             )
         self._nodes = []
         table, ids = pa.table(columns), columns["id"]
@@ -186,9 +192,9 @@ class GraphBuilder:
                 self.problems.counts["duplicate id"] += len(repeats) - done
                 break
             name = ids[node].as_py()
-            detail = f"the id {name!r} is used already at {ELSEWHERE}, expected unique ids"
-            first_place = self._where(first_with[name])
-            self.problems.add("duplicate id", self._where(node), detail, other=first_place)
+            first_place = format_place(self._where(first_with[name]))
+            detail = f"the id {name!r} is used already at {first_place}, expected unique ids"
+            self.problems.add("duplicate id", self._where(node), detail)
         return np.array(repeats, dtype=np.int64)
 
     def _where(self, node: int) -> Place:
@@ -197,9 +203,12 @@ class GraphBuilder:
 
     def add_edges(self, batch: EdgeBatch) -> None:
         """Adds a batch of directed edges between ids."""
+        if self._known is None:
+            self._spool.add(batch)
+            return
         self._waiting.append(batch)
         self._num_waiting += len(batch)
-        if self._known is not None and self._num_waiting >= RESOLVE_ROWS:
+        if self._num_waiting >= RESOLVE_ROWS:
             self._resolve()
 
     def add_resolved_edges(self, sources: Array, targets: Array) -> None:
@@ -231,21 +240,27 @@ class GraphBuilder:
 
     def _resolve(self) -> None:
         """Looks up the row numbers of the waiting edges."""
-        batches, self._waiting, self._num_waiting = self._waiting, [], 0
-        while batches:
-            block, rows = [], 0
-            while batches and rows < RESOLVE_ROWS:
-                block.append(batches.pop(0))
-                rows += len(block[-1])
-            all_sources = self._lookup([batch.sources for batch in block])
-            all_targets = self._lookup([batch.targets for batch in block])
-            for batch, sources, targets in zip(block, all_sources, all_targets, strict=True):
-                kept = (sources >= 0) & (targets >= 0)
-                if not kept.all():
-                    self._report_outside(batch, sources, targets)
-                types = self._encode_types(batch)[kept]
-                times = None if batch.times is None else batch.times[kept]
-                self._edges.append(_Edges(sources[kept], targets[kept], types, times))
+        waiting, self._waiting, self._num_waiting = self._waiting, [], 0
+        block, rows = list[EdgeBatch](), 0
+        for batch in chain(self._spool.take(), waiting):
+            block.append(batch)
+            rows += len(batch)
+            if rows >= RESOLVE_ROWS:
+                self._resolve_block(block)
+                block, rows = [], 0
+        if block:
+            self._resolve_block(block)
+
+    def _resolve_block(self, block: list[EdgeBatch]) -> None:
+        all_sources = self._lookup([batch.sources for batch in block])
+        all_targets = self._lookup([batch.targets for batch in block])
+        for batch, sources, targets in zip(block, all_sources, all_targets, strict=True):
+            kept = (sources >= 0) & (targets >= 0)
+            if not kept.all():
+                self._report_outside(batch, sources, targets)
+            types = self._encode_types(batch)[kept]
+            times = None if batch.times is None else batch.times[kept]
+            self._edges.append(_Edges(sources[kept], targets[kept], types, times))
 
     def _encode_types(self, batch: EdgeBatch) -> Array:
         if batch.types is None or not len(batch):
@@ -328,19 +343,10 @@ def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array
     )
 
 
-def node_table(
-    nodes: Iterable[object], known_texts: Callable[[pa.Array], pa.Array] | None = None
-) -> pa.Table:
-    """Converts nodes in any kind of table to an Arrow table with the columns id and text.
-
-    Without a column of texts, `known_texts` returns the texts of ids.
-    """
+def node_table(nodes: Iterable[object]) -> pa.Table:
+    """Converts nodes in any kind of table to an Arrow table with the columns id and text."""
     table = table_in_memory(nodes, "nodes", NODE)
     names = table.column_names
-    if known_texts is not None and "id" in names and "text" not in names:
-        texts = known_texts(one_chunk(table["id"]))
-        if not texts.null_count:
-            table, names = table.append_column("text", texts), [*names, "text"]
     missing = [name for name in OURS if name not in names]
     if missing and len(table):
         raise InputError(

@@ -3,6 +3,7 @@
 import json
 import math
 import numbers
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -28,8 +29,14 @@ class ColumnNames(dict[str, str]):
     def __init__(self, names: Iterable[str] = (), ours: Sequence[str] = OURS) -> None:
         super().__init__()
         self.ours = ours
-        # Names other than ours come first, so that a column named id_ keeps its name.
-        for name in sorted(dict.fromkeys(names), key=lambda name: name in ours):
+        self.add(names)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Adds names.
+
+        Those other than ours come first, so that a column named id_ keeps its name.
+        """
+        for name in sorted(dict.fromkeys(names), key=lambda name: name in self.ours):
             self[name]
 
     def __missing__(self, name: str) -> str:
@@ -149,9 +156,9 @@ def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table
     )
 
 
-def repeated(names: list[str]) -> str | None:
+def repeated(names: Sequence[str]) -> str | None:
     """The first name that occurs more than once."""
-    return next((name for name in names if names.count(name) > 1), None)
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def as_strings(column: pa.Array) -> pa.Array:
@@ -164,9 +171,7 @@ def as_strings(column: pa.Array) -> pa.Array:
 def join_column(
     chunks: list[pa.Array | None],
     lengths: list[int],
-    plain: list[bool],
-    *,
-    stays_text: bool = False,
+    untyped: list[bool],
 ) -> pa.Array:
     """Joins the chunks of a column.
 
@@ -177,21 +182,20 @@ def join_column(
     Args:
         chunks: The values of each batch; None where a batch has no such column.
         lengths: The number of rows of each batch.
-        plain: Whether each chunk is untyped text, such as that of a CSV file.
-        stays_text: Whether untyped text is text, even if it looks like numbers.
+        untyped: Whether each chunk is text that may stand for another type, such as that of a CSV
+            file.
     """
     # Empty fields of untyped text are null.
     chunks = [
         pc.if_else(pc.equal(chunk, ""), None, chunk) if flag and chunk is not None else chunk
-        for chunk, flag in zip(chunks, plain, strict=True)
+        for chunk, flag in zip(chunks, untyped, strict=True)
     ]
-    untyped = [
-        chunk for chunk, flag in zip(chunks, plain, strict=True) if flag and chunk is not None
-    ]
-    guessed = pa.large_string() if stays_text else _guess_type(untyped)
+    guessed = _guess_type(
+        [chunk for chunk, flag in zip(chunks, untyped, strict=True) if flag and chunk is not None]
+    )
     typed = [
         _cast(chunk, guessed) if flag and chunk is not None else chunk
-        for chunk, flag in zip(chunks, plain, strict=True)
+        for chunk, flag in zip(chunks, untyped, strict=True)
     ]
     kind = _common_type([chunk.type for chunk in typed if chunk is not None])
     if kind is not None:

@@ -7,7 +7,6 @@ import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from graphformers.arrays import one_chunk
 from graphformers.errors import InputError, MissingExtraError
-from graphformers.graph.batches import EdgeBatch, TableBatch
+from graphformers.graph.batches import MemoryTable, Table
 from graphformers.graph.builder import NODE, GraphBuilder, text_array
 from graphformers.graph.columns import ColumnNames, as_text, make_column, table_in_memory
-from graphformers.graph.importers.tables import edge_columns, join_texts, node_columns
-from graphformers.graph.problems import Place, Problems
+from graphformers.graph.importers.tables import edge_batches, read_nodes
+from graphformers.graph.problems import Problems
 from graphformers.graph.protocol import Graph
-from graphformers.graph.settings import ImportSettings, columns_for, require_column
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.graph.times import TimeColumn, are_times
 
@@ -100,36 +98,22 @@ def build_graph(
     for given in (nodes, edges):
         if isinstance(given, str | Path):
             raise InputError(f"{str(given)!r} given, expected a table; read_graph reads files")
-    problems = Problems(strict=not skip_bad)
-    builder = GraphBuilder(problems, keep_empty=keep_empty)
-    _add_nodes(builder, table_in_memory(nodes, "nodes", NODE), settings)
-    if edges is not None:
-        _add_edges(builder, _edge_table(edges), settings)
-    graph = builder.build()
+    with GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty) as builder:
+        # An empty list is a table without columns.
+        table = table_in_memory(nodes, "nodes", NODE)
+        tables: list[Table] = [MemoryTable(Path("nodes"), table)] if table.column_names else []
+        read_nodes(tables, ColumnNames(), builder, settings, is_last=True)
+        table = _edge_table(() if edges is None else edges)
+        if table.column_names:
+            times = TimeColumn() if "time" in named else None
+            links = MemoryTable(Path("edges"), table)
+            for batch in edge_batches(links, builder.problems, settings, times):
+                builder.add_edges(batch)
+        graph = builder.build()
     read_as = settings.remembered().get("columns")
     if not read_as:
         return graph
     return replace(graph, summary=graph.summary | {"read_as": {"columns": read_as}})
-
-
-def _add_nodes(builder: GraphBuilder, table: pa.Table, settings: ImportSettings) -> None:
-    """Adds a table of nodes to a builder, and seals them."""
-    found, path = table.column_names, Path("nodes")
-    if len(table):
-        id_name, texts = node_columns(found, settings, path)
-        if "text" not in settings.columns:
-            possible = columns_for("text", found, settings)
-            if others := [name for name in possible if name not in (id_name, *texts)]:
-                builder.problems.other_texts[texts[0]] = dict.fromkeys(others)
-        names = ColumnNames(found)
-        others = [name for name in found if name not in (id_name, *texts)]
-        columns = {
-            "id": _strings(table, id_name, path),
-            "text": join_texts([_strings(table, name, path) for name in texts]),
-            **{names[name]: one_chunk(table[name]) for name in others},
-        }
-        builder.add_nodes(TableBatch(columns, partial(_row, path)))
-    builder.seal_nodes()
 
 
 def _edge_table(edges: Any) -> pa.Table:
@@ -153,48 +137,6 @@ def _edge_table(edges: Any) -> pa.Table:
     if any(len(row) == 3 for row in rows):
         columns["type"] = [row[2] if len(row) == 3 else None for row in rows]
     return pa.table({name: text_array(values) for name, values in columns.items()})
-
-
-def _add_edges(builder: GraphBuilder, table: pa.Table, settings: ImportSettings) -> None:
-    """Adds a table of edges to a builder."""
-    names, path = table.column_names, Path("edges")
-    if not names:
-        return
-    source, target, type_name = edge_columns(names, settings, path)
-    time_name = (
-        require_column("time", names, settings, path) if "time" in settings.columns else None
-    )
-    read = (source, target, type_name, time_name)
-    builder.problems.unread |= dict.fromkeys(name for name in names if name not in read)
-    locate = partial(_row, path)
-    batch = EdgeBatch(
-        _strings(table, source, path),
-        _strings(table, target, path),
-        locate,
-        None if type_name is None else _strings(table, type_name, path),
-    )
-    if time_name is not None:
-        column = one_chunk(table[time_name])
-        times, bad = TimeColumn().read(column, time_name, path, locate, builder.problems)
-        batch = replace(batch, times=times)
-        if bad.any():
-            batch = batch.take(np.flatnonzero(~bad))
-    builder.add_edges(batch)
-
-
-def _strings(table: pa.Table, name: str, path: Path) -> pa.Array:
-    """A column of ids, texts or types, as strings."""
-    try:
-        return text_array(one_chunk(table[name]))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"{path}: the column {name!r} holds values of type {table[name].type}, expected text "
-            f"or numbers"
-        ) from error
-
-
-def _row(path: Path, i: int) -> Place:
-    return path, f"row {i + 1}"
 
 
 def to_networkx(graph: Graph | str | Path) -> "networkx.MultiDiGraph":

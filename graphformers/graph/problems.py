@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,33 +14,12 @@ from graphformers.places import JsonObject
 SKIPPING = "--skip-bad leaves such rows out and counts them"
 # number of examples listed for each reason
 EXAMPLES = 5
-# placeholder for a second place in a detail
-ELSEWHERE = "\0"
 
-# offset and first line of a block of a file, and the row within that block
-RowKey = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class DeferredLine:
-    """A row whose line is not known yet; `find` reads the file again for the lines of many rows."""
-
-    find: Callable[[list[RowKey]], dict[RowKey, int]]
-    row: RowKey
-
-
-# a line number, a description such as "row 3", or a line yet to be found
-Spot = int | str | DeferredLine
+# a line number, or a description such as "row 3"
+Spot = int | str
 Place = tuple[Path, Spot]
 # from the row of a batch to its file and line
 Locate = Callable[[int], Place]
-
-
-@dataclass(frozen=True)
-class _Example:
-    place: Place
-    detail: str
-    other: Place | None = None
 
 
 class Problems:
@@ -65,14 +43,13 @@ class Problems:
         self.normal: Counter[str] = Counter()
         self.unread: dict[str, None] = {}
         self.other_texts: dict[str, dict[str, None]] = {}
-        self._examples: dict[str, list[_Example]] = {}
+        self._examples: dict[str, list[str]] = {}
 
     def add(
         self,
         reason: str,
         place: Place,
         detail: str,
-        other: Place | None = None,
         advice: str = "",
     ) -> None:
         """Adds one problem.
@@ -81,15 +58,14 @@ class Problems:
             reason: The kind of problem, by which problems are counted.
             place: The file and line.
             detail: The value given and the one expected.
-            other: The place that replaces ELSEWHERE in `detail`.
             advice: The setting that accepts such rows, if there is one.
         """
-        example = _Example(place, detail, other)
+        message = f"{format_place(place)}: {detail}"
         if self.strict:
-            raise BadRowError(_messages([example])[0], advice)
+            raise BadRowError(message, advice)
         self.counts[reason] += 1
         if self.wants_examples(reason):
-            self._examples.setdefault(reason, []).append(example)
+            self._examples.setdefault(reason, []).append(message)
 
     def wants_examples(self, reason: str) -> bool:
         """Whether more examples of a reason are listed; otherwise it is enough to count them."""
@@ -112,8 +88,8 @@ class Problems:
             self.add(reason, locate(row), detail(row), advice=advice)
 
     def examples(self) -> list[str]:
-        """The messages of the listed problems. Their lines are found by reading each file once."""
-        return _messages([example for group in self._examples.values() for example in group])
+        """The messages of the listed problems."""
+        return [message for group in self._examples.values() for message in group]
 
     def summary(self) -> JsonObject:
         """The counts and examples of rows that were left out, for the manifest."""
@@ -140,29 +116,5 @@ def advise_skipping() -> Iterator[None]:
 
 def format_place(place: Place) -> str:
     """A place as text: file:line."""
-    return _format_places([place])[place]
-
-
-def _messages(examples: list[_Example]) -> list[str]:
-    """The messages of some problems."""
-    places = [place for each in examples for place in (each.place, each.other) if place]
-    texts = _format_places(places)
-    return [
-        f"{texts[each.place]}: "
-        + (each.detail.replace(ELSEWHERE, texts[each.other]) if each.other else each.detail)
-        for each in examples
-    ]
-
-
-def _format_places(places: list[Place]) -> dict[Place, str]:
-    """Places as text. All lines of a file are found by reading it once."""
-    wanted: dict[Callable[[list[RowKey]], dict[RowKey, int]], list[RowKey]] = {}
-    for _, spot in places:
-        if isinstance(spot, DeferredLine):
-            wanted.setdefault(spot.find, []).append(spot.row)
-    lines = {find: find(rows) for find, rows in wanted.items()}
-    texts = {}
-    for path, spot in places:
-        found = lines[spot.find][spot.row] if isinstance(spot, DeferredLine) else spot
-        texts[path, spot] = f"{path}:{found}" if isinstance(found, int) else f"{path}, {found}"
-    return texts
+    path, spot = place
+    return f"{path}:{spot}" if isinstance(spot, int) else f"{path}, {spot}"

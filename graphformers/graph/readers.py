@@ -1,6 +1,6 @@
 """read_graph: makes a TextGraph from files of any supported format.
 
-A format is a module of `formats/` with a function `read(nodes, edges, builder, settings)`;
+A format is a module of `importers/` with a function `read(files, builder, settings)`;
 `settings.FORMATS` lists them.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
-from graphformers.graph.importers.sources import check_files
+from graphformers.graph.importers.sources import Source, check_files, input_path
 from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.settings import FORMATS, ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -21,14 +21,19 @@ Paths = str | Path | Sequence[str | Path]
 
 
 def read_graph(
-    nodes: Paths, edges: Paths = (), settings: ImportSettings | None = None, **changes: Any
+    *files: Paths,
+    nodes: Paths = (),
+    edges: Paths = (),
+    settings: ImportSettings | None = None,
+    **changes: Any,
 ) -> TextGraph:
-    """Reads a graph from node files and edge files.
+    """Reads a graph from files.
 
     Args:
-        nodes: Files of nodes. Formats whose files hold both nodes and edges (dblp, amazon, …) take
-            all files here; "python" takes names of packages.
-        edges: Files of edges.
+        files: The files, in any order, one by one or in lists. Tables of nodes and of edges are
+            distinguished by their columns. The format "python" takes names of packages.
+        nodes: Tables of nodes, if their columns are ambiguous.
+        edges: Tables of edges, if their columns are ambiguous.
         settings: The format and its options.
         changes: Settings of `ImportSettings` by name, instead of `settings`.
 
@@ -44,10 +49,14 @@ def read_graph(
         TextGraph(80 nodes, 156 linked pairs)
     """
     settings = settings or ImportSettings(**changes)
-    node_files, edge_files = _listed(nodes), _listed(edges)
+    sources = [
+        *(Source(path, "nodes") for path in _listed(nodes)),
+        *(Source(path, "edges") for path in _listed(edges)),
+        *(Source(path) for given in files for path in _listed(given)),
+    ]
     if settings.format != "python":
-        check_files(node_files + edge_files)
-        if not node_files:
+        check_files([source.path for source in sources])
+        if not sources:
             raise InputError(
                 f"no files given for the format {settings.format}, expected at least one"
             )
@@ -55,9 +64,9 @@ def read_graph(
     builder = GraphBuilder(
         Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
     )
-    with advise_skipping():
+    with advise_skipping(), builder:
         import_module(f"graphformers.graph.importers.{settings.format}").read(
-            node_files, edge_files, builder, settings
+            sources, builder, settings
         )
         graph = builder.build()
     read_as = settings.remembered() if settings.format == "tables" else {}
@@ -73,4 +82,4 @@ def _listed(paths: Paths) -> list[Path]:
         raise InputError(
             f"a {given} given, expected the names of files; build_graph takes data in memory"
         )
-    return [Path(path) for path in listed]
+    return [input_path(path) for path in listed]

@@ -27,6 +27,7 @@ class Format:
 
 
 TABLES = ("columns", "keep", "header", "quotes")
+LIMITS = ("max_row", "max_columns", "max_nesting", "max_expansion")
 VIEWS = ("window", "min_count", "max_views")
 FORMATS = {
     "tables": Format(
@@ -119,6 +120,28 @@ class ImportSettings(Settings):
         option="--max-views NUMBER",
     )
 
+    max_row: float = setting(
+        16.0,
+        "Megabytes that one row, line or record may hold.",
+        above=0,
+        option="--max-row MB",
+    )
+    max_columns: int = setting(
+        2000, "Number of columns that a table may have.", at_least=1, option="--max-columns NUMBER"
+    )
+    max_nesting: int = setting(
+        32,
+        "Levels of lists and objects within each other that a JSON record may have.",
+        at_least=1,
+        option="--max-nesting NUMBER",
+    )
+    max_expansion: int = setting(
+        200,
+        "How many times its own size a compressed file may hold, if that is more than 32 MB.",
+        at_least=1,
+        option="--max-expansion NUMBER",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in (*TABLES, *VIEWS):
@@ -133,6 +156,11 @@ class ImportSettings(Settings):
             raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
         is_list = not isinstance(self.keep, str)
         require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
+
+    @property
+    def row_bytes(self) -> int:
+        """The number of bytes that one row may hold."""
+        return int(self.max_row * 1e6)
 
     def remembered(self) -> dict[str, object]:
         """The settings that a graph saves, so that updates read tables in the same way.

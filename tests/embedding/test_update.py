@@ -1299,7 +1299,9 @@ def imported_base(folder: Path, table: str, **settings: Any) -> tuple[GraphForme
     model, columns = make_model(), settings.pop("columns", {})
     if not settings.get("header", True):
         columns |= {"src": "1", "dst": "2"}
-    graph = read_graph(folder / "nodes.csv", folder / "links.csv", columns=columns, **settings)
+    graph = read_graph(
+        nodes=folder / "nodes.csv", edges=folder / "links.csv", columns=columns, **settings
+    )
     return model, embed(model, graph.save(folder / "some.graph"), folder / "some.vectors", **EXACT)
 
 

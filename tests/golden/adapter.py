@@ -93,7 +93,9 @@ def build_graph(nodes: dict[str, list[Any]], links: dict[str, list[Any]]) -> Any
 def read_graph(
     format: str, nodes: list[Path] | list[str], edges: list[Path], settings: Facts
 ) -> Any:
-    return graphformers.graph.readers.read_graph(nodes, edges, format=format, **settings)
+    return graphformers.graph.readers.read_graph(
+        nodes=nodes, edges=edges, format=format, **settings
+    )
 
 
 def save_graph(graph: Any, place: Path) -> Any:

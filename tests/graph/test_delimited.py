@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from graphformers.errors import InputError
 from graphformers.graph.importers import delimited
-from graphformers.graph.importers.table_files import read_table
-from graphformers.graph.problems import DeferredLine, Problems
+from graphformers.graph.importers.delimited import DelimitedTable
+from graphformers.graph.importers.table_files import open_table
+from graphformers.graph.problems import Problems
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -22,22 +23,16 @@ from tests.graph.test_readers import SKIP, write_csv
 
 
 def columns_of(path: Path, problems: Problems) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for batch in read_table(path, problems, ImportSettings()):
-        rows += zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
-    return rows
+    return [row for _, row in rows_with_lines(path, problems)]
 
 
 def rows_with_lines(path: Path, problems: Problems) -> list[tuple[int, tuple[str, ...]]]:
     """Every row and the line it is said to start on."""
     found = []
-    for batch in read_table(path, problems, ImportSettings()):
-        for i, row in enumerate(
-            zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
-        ):
-            spot = batch.locate(i)[1]
-            line = spot.find([spot.row])[spot.row] if isinstance(spot, DeferredLine) else spot
-            found.append((int(line), row))
+    with open_table(path, ImportSettings(), problems) as table:
+        for batch in table.batches(None):
+            rows = zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
+            found += [(int(batch.locate(i)[1]), row) for i, row in enumerate(rows)]
     return found
 
 
@@ -55,7 +50,7 @@ def test_the_fast_and_the_careful_reader_agree(
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("id", "text"), *rows])
     fast = columns_of(path, Problems(strict=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delimited, "_whole_rows", lambda *given, **options: (0, True))
+        patch.setattr(DelimitedTable, "_whole_rows", lambda *given, **options: (0, True))
         careful = columns_of(path, Problems(strict=True))
     assert fast == careful == rows
 
@@ -92,7 +87,7 @@ def test_how_a_file_is_cut_changes_nothing(
     path = write_csv(tmp_path_factory.mktemp("cut") / "t.csv", "id,text\n" + "".join(pieces))
     whole, cut = Problems(strict=False), Problems(strict=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delimited, "_whole_rows", lambda *given, **options: (0, True))
+        patch.setattr(DelimitedTable, "_whole_rows", lambda *given, **options: (0, True))
         expected = rows_with_lines(path, whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delimited, "BLOCK_BYTES", block)
@@ -129,11 +124,10 @@ def test_an_unclosed_quote_longer_than_any_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delimited, "BLOCK_BYTES", 1024)
-    monkeypatch.setattr(delimited, "MAX_FIELD", 3000)
     path = write_csv(
         tmp_path / "n.tsv", "id\ttext\n" + "\n".join(numbered(3000, n5='n5\t"a', n900='n900\t"b'))
     )
-    graph = read_graph(path, settings=SKIP)
+    graph = read_graph(path, skip_bad=True, max_row=0.003)
     assert graph.ids.to_pylist() == [f"n{i}" for i in range(3000) if i not in (5, 900)]
 
 

@@ -3,23 +3,22 @@
 Discontinued products have no title and are left out. Similar products outside the file are normal.
 """
 
-from pathlib import Path
+from collections.abc import Sequence
 
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 
 WANTED = ("ASIN", "title", "group", "salesrank", "similar")
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
-    for path in nodes + edges:
-        with Records(builder, path, ["group", "salesrank"]) as records:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
+    for source in files:
+        with Records(builder, source.path, ["group", "salesrank"]) as records:
             product: dict[str, str] = {}
             start = 0
-            for line, text in records.lines():
+            for line, text in records.lines(settings):
                 key, colon, value = text.strip().partition(":")
                 is_comment = text.startswith("#") or key == "Total items"
                 if key == "Id" and colon:

@@ -4,16 +4,15 @@ The file has 12 GB and is read line by line. The text is the title; an edge runs
 each paper that it cites. Citations of papers outside the file are normal.
 """
 
-from pathlib import Path
+from collections.abc import Sequence
 
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
     import msgspec
 
     class Paper(msgspec.Struct):
@@ -25,9 +24,9 @@ def read(
         references: list[int | str] | None = None
 
     decoder = msgspec.json.Decoder(Paper)
-    for path in nodes + edges:
-        with Records(builder, path, ["year"]) as records:
-            for line, text in records.lines():
+    for source in files:
+        with Records(builder, source.path, ["year"]) as records:
+            for line, text in records.lines(settings):
                 record = text.strip().strip(",")
                 if record in ("", "[", "]"):
                     continue

@@ -4,11 +4,11 @@ Several versions of a package are normal: the first one is read. Dependencies ou
 on virtual packages are normal as well.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 
 RELATIONS = {
@@ -19,13 +19,11 @@ RELATIONS = {
 }
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
     seen: set[str] = set()
-    for path in nodes + edges:
-        with Records(builder, path, ["section"]) as records:
-            for line, stanza in _stanzas(records):
+    for source in files:
+        with Records(builder, source.path, ["section"]) as records:
+            for line, stanza in _stanzas(records, settings):
                 package = stanza.get("package", "")
                 if not package:
                     records.reject(
@@ -53,11 +51,11 @@ def dependencies(field: str) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _stanzas(records: Records) -> Iterator[tuple[int, dict[str, str]]]:
+def _stanzas(records: Records, settings: ImportSettings) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (first line, fields by lower-case name); continuation lines are joined with spaces."""
     stanza: dict[str, str] = {}
     start, field = 1, ""
-    for line, text in records.lines():
+    for line, text in records.lines(settings):
         if not text.strip():
             if stanza:
                 yield start, stanza

@@ -8,10 +8,8 @@ which is slower and reports the line of every malformed row.
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, groupby, islice
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,29 +18,28 @@ import pyarrow.csv as arrow_csv
 
 from graphformers.arrays import Array
 from graphformers.errors import InputError
-from graphformers.graph.batches import TableBatch, line_locator
-from graphformers.graph.columns import repeated
+from graphformers.graph.batches import Table, TableBatch, check_columns, line_locator
 from graphformers.graph.importers.sources import (
     BrokenStreamError,
+    Stream,
     bad_bytes,
-    file_kind,
-    open_stream,
     report_broken,
+    skip_line,
+    too_long,
 )
-from graphformers.graph.problems import DeferredLine, Place, Problems, RowKey
+from graphformers.graph.problems import Locate, Problems
 from graphformers.graph.settings import ImportSettings
-from graphformers.progress import progress
+from graphformers.progress import Progress
 
 if TYPE_CHECKING:
     from _csv import Reader
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
-BLOCK_BYTES = 16 << 20
-# Arrow parses parts of this size on all cores.
-ARROW_BYTES = 4 << 20
+# Blocks are this large after a malformed row, so that few rows are parsed by Python. They double
+# while Arrow parses them.
+BLOCK_BYTES = 1 << 18
+CLEAN_BYTES = 1 << 22
 BATCH_ROWS = 65_536
-# in characters; a longer field is taken for an unclosed quote
-MAX_FIELD = 1 << 24
 # A quoted field with at least this many whole lines that all have as many fields as a row is taken
 # for one opened by a stray quote. Lines of prose may have that many commas, but rarely tabs.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
@@ -50,106 +47,115 @@ LIKE_ROWS = (
     "rows, expected a closing quote (--no-quotes reads quotes as "
     "plain characters; .jsonl takes any text)"
 )
+NO_QUOTES = "(--no-quotes reads quotes as plain characters)"
+NEVER_CLOSED = f"a quote that is never closed {NO_QUOTES}"
 DECLARED = re.compile(rb'"?sep=([,;|\t])"?')
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """The dialect and the columns of a delimited text file. Made by `TextTable.open`.
+class DelimitedTable(Table):
+    """A delimited text file. Its beginning is read when it is made.
 
-    Attributes:
-        path: The file.
-        delimiter: Separates fields.
-        quotes: Whether quotes enclose fields.
-        names: The names of the columns.
-        header_lines: Number of lines before the rows.
+    The delimiter is that of the suffix. If the first line does not contain it, another one that it
+    contains is used, such as the semicolon of European Excel. A first line such as "sep=;", as
+    Excel writes it, declares the delimiter. Columns without a header are named "1", "2", ….
     """
 
-    path: Path
-    delimiter: str
-    quotes: bool
-    names: list[str]
-    header_lines: int
+    is_text = True
 
-    @staticmethod
-    def open(path: Path, settings: ImportSettings) -> "TextTable":
-        """Reads the beginning of a file.
+    def __init__(
+        self, stream: Stream, delimiter: str, settings: ImportSettings, problems: Problems
+    ) -> None:
+        self.path = stream.path
+        self._stream, self._settings, self._problems = stream, settings, problems
+        self._quotes = settings.quotes
+        self._limit = settings.row_bytes
+        self._buffer = Buffer(stream)
+        first_line = self._first_line()
+        declared = DECLARED.fullmatch(first_line.rstrip(b"\r\n"))
+        found = [other for other in (",", "\t", ";", "|") if other.encode() in first_line]
+        if declared:
+            delimiter = declared[1].decode()
+        elif found and delimiter not in found:
+            delimiter = found[0]
+        self.delimiter = delimiter
+        # bytes before the rows: of the line that declares the delimiter, and of the header
+        self._declared = len(first_line) if declared else 0
+        self._header = 0
+        place = f"{self.path}:{2 if declared else 1}"
+        first, header = self._first_row(place)
+        check_columns(first, place, settings)
+        self.names = [str(i + 1) for i in range(len(first))]
+        if settings.header:
+            names = [name.strip() for name in first]
+            wrong = bad_bytes(_encoded(delimiter.join(first)))
+            if wrong is not None:
+                raise InputError(f"{place}: the header: {wrong}")
+            check_columns(names, place, settings)
+            self.names, self._header = names, header
 
-        The delimiter is that of the suffix. If the first line does not contain it, another one that
-        it contains is used, such as the semicolon of European Excel. A first line such as "sep=;",
-        as Excel writes it, declares the delimiter.
-        Columns without a header are named "1", "2", ….
-        """
-        with open_stream(path) as stream:
-            first_line = stream.readline()
-            declared = DECLARED.fullmatch(first_line.rstrip(b"\r\n"))
-            if declared:
-                delimiter, lines = declared[1].decode(), iter(stream)
-            else:
-                usual = DELIMITERS[file_kind(path)]
-                found = [other for other in (",", "\t", ";", "|") if other.encode() in first_line]
-                delimiter = usual if usual in found or not found else found[0]
-                lines = chain([first_line], stream)
-            header = f"{path}:{2 if declared else 1}"
-            reader = _parse_rows(lines, delimiter, settings.quotes)
+    def close(self) -> None:
+        """Closes the file."""
+        self._stream.close()
+
+    def drop_header(self) -> None:
+        """Takes the header for a row, as with `header=False`. Called before rows are read."""
+        self.names, self._header = [str(i + 1) for i in range(len(self.names))], 0
+
+    def _first_line(self) -> bytes:
+        size = BLOCK_BYTES
+        while True:
+            block, ended = self._buffer.block(min(size, self._limit + 1))
+            end = block.find(b"\n") + 1
+            if self._buffer.broken is not None and not end:
+                raise InputError(f"{self.path}:1: {self._buffer.broken}")
+            if end or ended:
+                return block[: end or len(block)]
+            if size > self._limit:
+                raise InputError(f"{self.path}:1: {too_long(self._settings)}")
+            size *= 2
+
+    def _first_row(self, place: str) -> tuple[list[str], int]:
+        """The fields of the first row, and the number of bytes up to its end."""
+        size = BLOCK_BYTES
+        while True:
+            block, ended = self._buffer.block(min(size, self._limit + 1))
+            lines = io.BytesIO(block[self._declared :]).readlines()
+            if lines and not ended and not lines[-1].endswith(b"\n"):
+                lines.pop()
+            reader = self.rows(lines)
+            is_cut = False
             try:
                 first = next((row for row in reader if row), None)
             except csv.Error as error:
-                raise InputError(
-                    f"{header}: {_explain(error)}, expected a text file with column names"
-                ) from error
-        if first is None:
-            wanted = "a header and rows" if settings.header else "rows"
-            raise InputError(f"{path}: empty file, expected {wanted}")
-        header_lines = 1 if declared else 0
-        names = [str(i + 1) for i in range(len(first))]
-        if settings.header:
-            names = [name.strip() for name in first]
-            header_lines += reader.line_num
-            wrong = bad_bytes(_encoded(delimiter.join(first)))
-            if wrong is not None:
-                raise InputError(f"{header}: the header: {wrong}")
-        twice = repeated(names)
-        if twice is not None:
-            raise InputError(
-                f"{header}: the column {twice!r} occurs twice in the header, expected each once"
-            )
-        return TextTable(path, delimiter, settings.quotes, names, header_lines)
+                is_cut = not ended and "end of data" in str(error)
+                if not is_cut or size > self._limit:
+                    raise InputError(
+                        f"{place}: {_explain(error)}, expected a text file with column names"
+                    ) from error
+                first = None
+            if first is not None:
+                return first, sum(map(len, lines[: reader.line_num]))
+            if ended and self._buffer.broken is not None:
+                raise InputError(f"{place}: {self._buffer.broken}")
+            if ended and not is_cut:
+                wanted = "a header and rows" if self._settings.header else "rows"
+                raise InputError(f"{self.path}: empty file, expected {wanted}")
+            if size > self._limit:
+                raise InputError(f"{place}: {too_long(self._settings)}")
+            size *= 2
 
     def rows(self, lines: Iterable[bytes]) -> "Reader":
         """Python's reader over lines. Bytes that are not UTF-8 become lone surrogates."""
-        return _parse_rows(lines, self.delimiter, self.quotes)
-
-    def lines_of(self, wanted: list[RowKey]) -> dict[RowKey, int]:
-        """The lines on which rows start, found by reading the file once.
-
-        Blocks without a wanted row are skipped.
-        """
-        found: dict[RowKey, int] = {}
-        with open_stream(self.path) as stream:
-            position = 0
-
-            def lines() -> Iterator[bytes]:
-                nonlocal position
-                for line in stream:
-                    position += len(line)
-                    yield line
-
-            for (offset, first_line), keys in groupby(sorted(set(wanted)), key=lambda key: key[:2]):
-                _skip(stream, offset - position)
-                position = offset
-                reader = self.rows(lines())
-                left = {key[2]: key for key in keys}
-                row, line = 0, first_line
-                while left:
-                    # Blank lines are not rows.
-                    if next(reader):
-                        if row in left:
-                            found[left.pop(row)] = line
-                        row += 1
-                    line = first_line + reader.line_num
-        return found
+        # Blocks bound the length of fields.
+        csv.field_size_limit(self._limit + 1)
+        texts = (line.decode(errors="surrogateescape") for line in lines)
+        return csv.reader(
+            texts,
+            delimiter=self.delimiter,
+            quoting=csv.QUOTE_MINIMAL if self._quotes else csv.QUOTE_NONE,
+            strict=True,
+        )
 
     def hides_rows(self, field: bytes) -> bool:
         """Whether all lines of a quoted field but the first and the last look like rows."""
@@ -160,16 +166,173 @@ class TextTable:
             for line in lines
         )
 
+    def batches(
+        self, only: list[str] | None, texts: Sequence[str] = (), required: Sequence[str] = ()
+    ) -> Iterator[TableBatch]:
+        """Yields the rows; see `Table.batches`. All columns are texts, and no field is missing."""
+        only = self.names if only is None else only
+        buffer, size, was_clean = self._buffer, BLOCK_BYTES, False
+        with self._stream.progress() as task:
+            buffer.drop(self._declared + self._header)
+            while True:
+                # A row that does not end within so many bytes is too long.
+                size = min(size, self._limit + 1)
+                block, ended = buffer.block(size)
+                if not block:
+                    break
+                ended = ended and buffer.broken is None
+                used, quoted = self._whole_rows(block, ended=ended)
+                batches = self._parse_block(block[:used], only, quoted=quoted) if used else None
+                if batches is None and was_clean:
+                    # The malformed row is looked for in a smaller block.
+                    size, was_clean = BLOCK_BYTES, False
+                    continue
+                was_clean = batches is not None
+                if batches is not None:
+                    size = min(2 * size, CLEAN_BYTES)
+                    yield from _counted(batches, task)
+                    buffer.drop(used)
+                    continue
+                reader = RowReader(self, only, self._problems, buffer.line)
+                is_whole = ended or used > 0
+                is_full = not is_whole and size > self._limit
+                yield from _counted(
+                    reader.read(block[:used] or block, ended=is_whole, full=is_full), task
+                )
+                if reader.num_bytes:
+                    buffer.drop(reader.num_bytes)
+                    size = BLOCK_BYTES
+                elif buffer.broken is not None and len(block) == len(buffer.data):
+                    # The rest of a broken stream is an incomplete row.
+                    break
+                elif is_full:
+                    place = self.path, buffer.line
+                    self._problems.add("malformed row", place, too_long(self._settings))
+                    buffer.skip_line()
+                else:
+                    size *= 2
+            if buffer.broken is not None:
+                report_broken(self.path, buffer.line - 1, buffer.broken, self._problems)
 
-def _parse_rows(lines: Iterable[bytes], delimiter: str, quotes: bool) -> "Reader":
-    csv.field_size_limit(MAX_FIELD)
-    texts = (line.decode(errors="surrogateescape") for line in lines)
-    return csv.reader(
-        texts,
-        delimiter=delimiter,
-        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-        strict=True,
-    )
+    def too_long(self) -> str:
+        """A message about a row that does not end within the longest block."""
+        return too_long(self._settings)
+
+    def _whole_rows(self, block: bytes, *, ended: bool) -> tuple[int, bool]:
+        """Finds the whole rows of a block.
+
+        Returns:
+            Their number of bytes, 0 if quotes or line ends are ambiguous; and whether fields are
+            quoted.
+        """
+        if self._quotes and b'"' in block:
+            # The line feed added at the end also serves as the byte before the first.
+            text = np.frombuffer(block + b"\n", np.uint8)
+            quotes = np.flatnonzero(text == QUOTE)
+            before = text[quotes - 1]
+            # A quote opens a field only at its start; within a field it is a plain character.
+            if _is_one_of(before, ord(self.delimiter), LINE_FEED).any():
+                return self._whole_quoted_rows(block, text, quotes, ended=ended), True
+        end = len(block) if ended else block.rfind(b"\n") + 1
+        returns = block.count(b"\r", 0, end)
+        return end if returns == 0 or returns == block.count(b"\r\n", 0, end) else 0, False
+
+    def _whole_quoted_rows(self, block: bytes, text: Array, quotes: Array, *, ended: bool) -> int:
+        """The number of bytes of the whole rows of a block with quotes, 0 if they are ambiguous.
+
+        Every quote must open a field, close one, or be doubled within one.
+        """
+        end = len(block) if ended and len(quotes) % 2 == 0 else _last_row_end(block, quotes)
+        quotes = quotes[: np.searchsorted(quotes, end)]
+        # A doubled quote is treated as a closing quote and an opening one.
+        opening, closing = quotes[0::2], quotes[1::2]
+        delimiter = ord(self.delimiter)
+        before = text[opening - 1]
+        after = text[closing + 1]
+        if not (
+            _is_one_of(before, delimiter, LINE_FEED, QUOTE)
+            & _is_one_of(after, delimiter, LINE_FEED, RETURN, QUOTE)
+        ).all():
+            return 0
+        if b"\r" in block:
+            returns = np.flatnonzero(text[:end] == RETURN)
+            bare = returns[text[returns + 1] != LINE_FEED]
+            # Parsers differ on carriage returns outside quotes.
+            if (np.searchsorted(quotes, bare) % 2 == 0).any():
+                return 0
+        # the boundaries of whole fields
+        starts, ends = opening[before != QUOTE], closing[after != QUOTE]
+        line_feeds = np.flatnonzero(text[:end] == LINE_FEED)
+        num_lines = np.searchsorted(line_feeds, ends) - np.searchsorted(line_feeds, starts)
+        for field in np.flatnonzero(num_lines > LINES_LIKE_ROWS[self.delimiter]):
+            if self.hides_rows(block[starts[field] : ends[field]]):
+                return 0
+        return end
+
+    def _parse_block(
+        self, block: bytes, only: list[str], *, quoted: bool
+    ) -> list[TableBatch] | None:
+        """The rows of a block of whole rows; None if Arrow finds it malformed."""
+        try:
+            rows = arrow_csv.read_csv(
+                pa.BufferReader(block),
+                read_options=arrow_csv.ReadOptions(
+                    # Threads cost more than they save on blocks of this size.
+                    use_threads=False,
+                    block_size=len(block) + 1,
+                    column_names=self.names,
+                ),
+                parse_options=arrow_csv.ParseOptions(
+                    delimiter=self.delimiter,
+                    quote_char='"' if quoted else False,
+                    newlines_in_values=quoted,
+                ),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(self.names, pa.large_string()), include_columns=only
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        locate = self._locate_rows(block, rows.num_rows, quoted=quoted)
+        if locate is None:
+            return None
+        batches, first = [], 0
+        for batch in rows.to_batches():
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            from_first = _shifted(locate, first)
+            batches.append(TableBatch(columns, from_first, frozenset(columns)))
+            first += batch.num_rows
+        return batches
+
+    def _locate_rows(self, block: bytes, num_rows: int, *, quoted: bool) -> Locate | None:
+        """Returns the lines of the rows of a block; None if it has another number of rows."""
+        path, first = self.path, self._buffer.line
+        num_lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        if num_lines == num_rows:
+            return lambda i: (path, first + i)
+        text = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
+        line_feeds = np.flatnonzero(text == LINE_FEED)
+        ends = np.arange(len(line_feeds))
+        if quoted:
+            quotes = np.flatnonzero(text == QUOTE)
+            ends = ends[np.searchsorted(quotes, line_feeds) % 2 == 0]
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        # Blank lines are not rows.
+        sizes = line_feeds[ends] - np.concatenate([[0], line_feeds[ends[:-1]] + 1])
+        is_blank = (sizes == 0) | ((sizes == 1) & (text[line_feeds[ends] - 1] == RETURN))
+        starts = starts[~is_blank]
+        return line_locator(path, first + starts) if len(starts) == num_rows else None
+
+
+def _counted(batches: Iterable[TableBatch], task: Progress) -> Iterator[TableBatch]:
+    """The batches, whose rows are counted."""
+    for batch in batches:
+        yield batch
+        task.advance(0, len(batch))
+
+
+def _shifted(locate: Locate, first: int) -> Locate:
+    return lambda i: locate(first + i)
 
 
 def _encoded(text: str) -> bytes:
@@ -178,128 +341,54 @@ def _encoded(text: str) -> bytes:
 
 
 class Buffer:
-    """Bytes of a stream that are not parsed yet, with their offset and line in the file."""
+    """Bytes of a stream that are not parsed yet, and the line on which they start."""
 
-    def __init__(self, stream: io.BufferedReader, offset: int, line: int) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self.offset, self.line = offset, line
+        self.line = 1
         self.data = b""
-        self.ended = False
         self.broken: BrokenStreamError | None = None
+        self._ended = False
 
-    def fill(self, size: int) -> bool:
-        """Reads until the buffer holds `size` bytes or the stream ends; returns if it holds any."""
+    def block(self, size: int) -> tuple[bytes, bool]:
+        """The first `size` bytes, and whether the stream ends with them.
+
+        There are fewer if it does.
+        """
+        if len(self.data) < size and not self._ended:
+            self._fill(size)
+        return self.data[:size], self._ended and len(self.data) <= size
+
+    def _fill(self, size: int) -> None:
         pieces, held = [self.data], len(self.data)
-        while held < size and not self.ended:
+        while held < size and not self._ended:
             try:
                 pieces.append(self._stream.read1(size - held))
             except BrokenStreamError as error:
                 self.broken = error
-            self.ended = self.broken is not None or not pieces[-1]
+            self._ended = self.broken is not None or not pieces[-1]
             held += len(pieces[-1])
         self.data = b"".join(pieces)
-        if self.broken:
+        if self.broken is not None:
             # The last line may be incomplete.
             self.data = self.data[: self.data.rfind(b"\n") + 1]
-        return bool(self.data)
 
     def drop(self, size: int) -> None:
         """Removes the first `size` bytes."""
-        self.offset += size
         self.line += self.data.count(b"\n", 0, size)
         self.data = self.data[size:]
 
-
-def read_delimited(
-    table: TextTable, problems: Problems, only: list[str] | None
-) -> Iterator[TableBatch]:
-    """Yields the rows of a file in batches, with all columns or `only` the named ones."""
-    only = only or table.names
-    size = BLOCK_BYTES
-    with (
-        progress(f"Reading {table.path.name}", table.path.stat().st_size, "B") as task,
-        open_stream(table.path, task) as stream,
-    ):
-        header_bytes = sum(len(stream.readline()) for _ in range(table.header_lines))
-        buffer = Buffer(stream, header_bytes, table.header_lines + 1)
-        while buffer.fill(size):
-            block, ended = buffer.data, buffer.ended and buffer.broken is None
-            used, quoted = _whole_rows(table, block, ended=ended)
-            rows = pa.py_buffer(block)[:used]
-            parsed = _read_with_arrow(table, rows, only, quoted=quoted) if used else None
-            if parsed is not None:
-                batches = _located_batches(table, parsed, buffer.offset, buffer.line)
-            else:
-                reader = RowReader(table, only, problems, buffer.line)
-                batches = reader.read(block[:used] or block, ended=ended or used > 0)
-            for batch in batches:
-                yield batch
-                task.advance(0, len(batch))
-            if parsed is None:
-                used = reader.num_bytes
-            # The rest of a broken stream is an incomplete row.
-            if not used and buffer.broken is not None:
-                break
-            buffer.drop(used)
-            # If no row was complete, a row is longer than the block.
-            size = BLOCK_BYTES if used else 2 * size
-        if buffer.broken is not None:
-            report_broken(table.path, buffer.line - 1, buffer.broken, problems)
-
-
-def _whole_rows(table: TextTable, block: bytes, *, ended: bool) -> tuple[int, bool]:
-    """Finds the whole rows of a block.
-
-    Returns:
-        Their number of bytes, 0 if quotes or line ends are ambiguous; and whether fields are
-        quoted.
-    """
-    if table.quotes and b'"' in block:
-        # The line feed added at the end also serves as the byte before the first.
-        text = np.frombuffer(block + b"\n", np.uint8)
-        quotes = np.flatnonzero(text == QUOTE)
-        before = text[quotes - 1]
-        # A quote opens a field only at its start; within a field it is a plain character.
-        if _is_one_of(before, ord(table.delimiter), LINE_FEED).any():
-            return _whole_quoted_rows(table, block, text, quotes, ended=ended), True
-    end = len(block) if ended else block.rfind(b"\n") + 1
-    returns = block.count(b"\r", 0, end)
-    return end if returns == 0 or returns == block.count(b"\r\n", 0, end) else 0, False
-
-
-def _whole_quoted_rows(
-    table: TextTable, block: bytes, text: Array, quotes: Array, *, ended: bool
-) -> int:
-    """The number of bytes of the whole rows of a block with quotes, 0 if they are ambiguous.
-
-    Every quote must open a field, close one, or be doubled within one.
-    """
-    end = len(block) if ended and len(quotes) % 2 == 0 else _last_row_end(block, quotes)
-    quotes = quotes[: np.searchsorted(quotes, end)]
-    # A doubled quote is treated as a closing quote and an opening one.
-    opening, closing = quotes[0::2], quotes[1::2]
-    delimiter = ord(table.delimiter)
-    before = text[opening - 1]
-    after = text[closing + 1]
-    if not (
-        _is_one_of(before, delimiter, LINE_FEED, QUOTE)
-        & _is_one_of(after, delimiter, LINE_FEED, RETURN, QUOTE)
-    ).all():
-        return 0
-    if b"\r" in block:
-        returns = np.flatnonzero(text[:end] == RETURN)
-        bare = returns[text[returns + 1] != LINE_FEED]
-        # Parsers differ on carriage returns outside quotes.
-        if (np.searchsorted(quotes, bare) % 2 == 0).any():
-            return 0
-    # the boundaries of whole fields
-    starts, ends = opening[before != QUOTE], closing[after != QUOTE]
-    line_feeds = np.flatnonzero(text[:end] == LINE_FEED)
-    num_lines = np.searchsorted(line_feeds, ends) - np.searchsorted(line_feeds, starts)
-    for field in np.flatnonzero(num_lines > LINES_LIKE_ROWS[table.delimiter]):
-        if table.hides_rows(block[starts[field] : ends[field]]):
-            return 0
-    return end
+    def skip_line(self) -> None:
+        """Removes the first line, without keeping the part of it that is not read yet."""
+        end = self.data.find(b"\n") + 1
+        if end:
+            self.drop(end)
+            return
+        self.data, self.line = b"", self.line + 1
+        try:
+            skip_line(self._stream)
+        except BrokenStreamError as error:
+            self.broken, self._ended = error, True
 
 
 def _last_row_end(block: bytes, quotes: Array) -> int:
@@ -318,41 +407,6 @@ def _is_one_of(bytes_: Array, *values: int) -> Array:
     return np.asarray(np.logical_or.reduce([bytes_ == value for value in values]))
 
 
-def _read_with_arrow(
-    table: TextTable, block: pa.Buffer, only: list[str], *, quoted: bool
-) -> pa.Table | None:
-    """The rows of a block; None if Arrow finds it malformed."""
-    try:
-        return arrow_csv.read_csv(
-            pa.BufferReader(block),
-            read_options=arrow_csv.ReadOptions(block_size=ARROW_BYTES, column_names=table.names),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=table.delimiter,
-                quote_char='"' if quoted else False,
-                newlines_in_values=quoted,
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(table.names, pa.large_string()), include_columns=only
-            ),
-        )
-    except pa.ArrowInvalid:
-        return None
-
-
-def _located_batches(
-    table: TextTable, rows: pa.Table, offset: int, line: int
-) -> Iterator[TableBatch]:
-    """The rows of the block that starts at this offset and line of the file."""
-    first = 0
-    for batch in rows.to_batches():
-
-        def locate(i: int, first: int = first) -> Place:
-            return table.path, DeferredLine(table.lines_of, (offset, line, first + i))
-
-        yield TableBatch(dict(zip(batch.schema.names, batch.columns, strict=True)), locate)
-        first += batch.num_rows
-
-
 class RowReader:
     """Reads a block row by row and reports malformed rows without losing the rows after them.
 
@@ -361,7 +415,7 @@ class RowReader:
     """
 
     def __init__(
-        self, table: TextTable, only: list[str], problems: Problems, first_line: int
+        self, table: DelimitedTable, only: list[str], problems: Problems, first_line: int
     ) -> None:
         self._table, self._only, self._problems = table, only, problems
         self._first_line = first_line
@@ -370,13 +424,16 @@ class RowReader:
         self._done = 0
         self.num_bytes = 0
 
-    def read(self, block: bytes, *, ended: bool) -> Iterator[TableBatch]:
-        """Yields batches. An incomplete row at the end is not read, unless the file `ended`."""
+    def read(self, block: bytes, *, ended: bool, full: bool) -> Iterator[TableBatch]:
+        """Yields batches. An incomplete row at the end is not read, unless the file `ended`.
+
+        If the block is `full`, an incomplete row that is its first is too long, and reported.
+        """
         self._is_utf8 = bad_bytes(block) is None
         lines = io.BytesIO(block).readlines()
         if not ended and not block.endswith(b"\n"):
             lines.pop()
-        found = self._rows(lines, ended=ended)
+        found = self._rows(lines, ended=ended, full=full)
         while True:
             numbers, rows = [], []
             for number, fields in islice(found, BATCH_ROWS):
@@ -388,10 +445,13 @@ class RowReader:
             yield TableBatch(
                 {name: pa.array(columns[name], pa.large_string()) for name in self._only},
                 line_locator(self._table.path, numbers),
+                frozenset(self._only),
             )
         self.num_bytes = sum(map(len, lines[: self._done]))
 
-    def _rows(self, lines: list[bytes], *, ended: bool) -> Iterator[tuple[int, list[str]]]:
+    def _rows(
+        self, lines: list[bytes], *, ended: bool, full: bool
+    ) -> Iterator[tuple[int, list[str]]]:
         """Yields (line number, fields) of each valid row."""
         while self._done < len(lines):
             base = start = self._done
@@ -407,9 +467,13 @@ class RowReader:
                     if self._is_valid(fields, start):
                         yield self._first_line + start, fields
             except csv.Error as error:
-                if not ended and "end of data" in str(error):
+                is_cut = not ended and "end of data" in str(error)
+                if is_cut and not (full and self._done == 0):
                     return
                 start, self._done = self._done, self._done + 1
+                if is_cut:
+                    self._report(start, f"{self._table.too_long()}; or {NEVER_CLOSED}")
+                    continue
                 expected = f"{len(self._table.names)} fields separated by {self._table.delimiter!r}"
                 self._report(start, f"{_explain(error)}, expected {expected}")
 
@@ -439,24 +503,10 @@ class RowReader:
 
 def _explain(error: csv.Error) -> str:
     words = str(error)
-    advice = "(--no-quotes reads quotes as plain characters)"
     if "end of data" in words:
-        return f"a field opened with a quote here is never closed {advice}"
-    if "field limit" in words:
-        return (
-            f"a field of more than {MAX_FIELD:,} characters, or "
-            f"a quote that is never closed {advice}"
-        )
+        return f"a field opened with a quote here is never closed {NO_QUOTES}"
     if "expected after" in words:
-        return f"a field opened with a quote here has text after its closing quote {advice}"
+        return f"a field opened with a quote here has text after its closing quote {NO_QUOTES}"
     if "new-line character" in words:
         return "a carriage return within a line (tr '\\r' '\\n' converts files of old Macs)"
     return words
-
-
-def _skip(stream: io.BufferedReader, count: int) -> None:
-    if stream.seekable():
-        stream.seek(count, io.SEEK_CUR)
-        return
-    while count > 0:
-        count -= len(stream.read1(min(count, BLOCK_BYTES))) or count

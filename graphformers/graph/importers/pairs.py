@@ -5,11 +5,12 @@
 The format has no node ids: equal texts become one node, whose id is a hash of the text.
 """
 
-from pathlib import Path
+from collections.abc import Sequence
 
 from graphformers.arrays import hash_strings
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 
 SEPARATOR = "|'|"
@@ -20,13 +21,11 @@ def text_id(text: str) -> str:
     return f"{int(hash_strings([text])[0]):016x}"
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
     ids: dict[str, str] = {}
-    for path in nodes + edges:
-        with Records(builder, path) as records:
-            for line, row in records.lines():
+    for source in files:
+        with Records(builder, source.path) as records:
+            for line, row in records.lines(settings):
                 if not row.strip():
                     continue
                 sides = [

@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 from graphformers.progress import progress
 
@@ -56,16 +57,14 @@ class Entry:
     bases: list[str] = field(default_factory=list)
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
-    """Reads the standard library, or the installed packages named in `nodes`."""
-    files = [file for name in nodes for file in package_files(str(name))]
-    if not nodes:
-        files = list(standard_library_files())
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
+    """Reads the standard library, or the installed packages named by the sources."""
+    modules = [module for source in files for module in package_files(str(source.path))]
+    if not files:
+        modules = list(standard_library_files())
     library = Library()
-    with progress("Parsing Python files", len(files), "files") as task:
-        for name, path in files:
+    with progress("Parsing Python files", len(modules), "files") as task:
+        for name, path in modules:
             library.add_module(name, path)
             task.advance()
     entries = (entry for entry in library.entries.values() if entry.text)

@@ -10,6 +10,7 @@ from graphformers.graph.batches import EdgeBatch, TableBatch, line_locator
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.columns import make_column
 from graphformers.graph.importers.sources import read_lines
+from graphformers.graph.settings import ImportSettings
 
 BATCH = 65_536
 
@@ -26,9 +27,9 @@ class Records:
         self._nodes: list[tuple[int, str, str, tuple[object, ...]]] = []
         self._edges: list[tuple[int, str, str, str | None]] = []
 
-    def lines(self) -> Iterator[tuple[int, str]]:
+    def lines(self, settings: ImportSettings) -> Iterator[tuple[int, str]]:
         """The lines of the file, with their numbers."""
-        return read_lines(self._path, self._builder.problems)
+        return read_lines(self._path, settings, self._builder.problems)
 
     def reject(self, line: int, detail: str, reason: str = "malformed row") -> None:
         """Reports a bad row; `detail` states the value given and the one expected."""

@@ -4,8 +4,8 @@ Two items are linked if at least `min_count` users viewed both within the window
 default). Each user counts once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from graphformers.arrays import Array, one_chunk, pair_keys
 from graphformers.errors import InputError
-from graphformers.graph.batches import TableBatch
+from graphformers.graph.batches import Table, TableBatch
 from graphformers.graph.builder import RESOLVE_ROWS, GraphBuilder
-from graphformers.graph.importers.table_files import read_table, table_columns
+from graphformers.graph.columns import ColumnNames
+from graphformers.graph.importers.sources import Source
+from graphformers.graph.importers.table_files import open_tables
 from graphformers.graph.importers.tables import read_nodes
 from graphformers.graph.problems import Locate
 from graphformers.graph.settings import ImportSettings, guess_column, require_column
@@ -26,26 +28,32 @@ from graphformers.progress import progress
 MAX_CO_VIEWS = 50_000_000
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
-    logs: list[Path] = []
-    items: list[Path] = []
-    for path in nodes + edges:
-        names = table_columns(path, settings)
-        is_log = all(guess_column(role, names, settings) for role in ("user", "time", "item"))
-        (logs if is_log else items).append(path)
-    if not logs or not items:
-        missing = "an item table with the columns id, text"
-        if not logs:
-            missing = "a log with the columns user, time, item"
-        raise InputError(
-            f"{missing} is missing among: {', '.join(map(str, nodes + edges))}; name columns with "
-            f"--column user=NAME and so on"
-        )
-    read_nodes(items, builder, settings)
-    views = _without_robots(_read_logs(logs, builder, settings), builder, settings)
-    builder.add_resolved_edges(*_co_views(views, settings))
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
+    names, views = ColumnNames(), ViewReader(builder, settings)
+    has_items = has_logs = False
+    for group, is_last in open_tables(files, settings, builder.problems):
+        is_log = [
+            all(guess_column(role, table.names, settings) for role in ("user", "time", "item"))
+            for _, table in group
+        ]
+        logs = [table for (_, table), flag in zip(group, is_log, strict=True) if flag]
+        items = [table for (_, table), flag in zip(group, is_log, strict=True) if not flag]
+        has_logs, has_items = has_logs or bool(logs), has_items or bool(items)
+        if is_last and not (has_logs and has_items):
+            missing = "an item table with the columns id, text"
+            if not has_logs:
+                missing = "a log with the columns user, time, item"
+            given = ", ".join(str(source.path) for source in files)
+            raise InputError(
+                f"{missing} is missing among: {given}; name columns with --column user=NAME and so "
+                f"on"
+            )
+        read_nodes(items, names, builder, settings, is_last=is_last)
+        views.can_resolve = is_last
+        for table in logs:
+            views.read(table)
+    found = _without_robots(views.views(), builder, settings)
+    builder.add_resolved_edges(*_co_views(found, settings))
 
 
 @dataclass(frozen=True)
@@ -61,36 +69,54 @@ class Views:
         return Views(self.users[rows], self.times[rows], self.items[rows])
 
 
-def _read_logs(paths: list[Path], builder: GraphBuilder, settings: ImportSettings) -> Views:
-    """All views of known items."""
-    users: list[pa.Array] = []
-    times: list[Array] = []
-    items: list[Array] = []
-    waiting: list[tuple[pa.Array, Locate]] = []
-    moments = TimeColumn(seconds=True)
-    for path in paths:
-        names = table_columns(path, settings)
+class ViewReader:
+    """Reads logs, and looks up their items in blocks.
+
+    Attributes:
+        can_resolve: Whether all items are known. Before, their ids are kept.
+    """
+
+    def __init__(self, builder: GraphBuilder, settings: ImportSettings) -> None:
+        self._builder, self._settings = builder, settings
+        self._users: list[pa.Array] = []
+        self._times: list[Array] = []
+        self._items: list[Array] = []
+        self._waiting: list[tuple[pa.Array, Locate]] = []
+        self._num_waiting = 0
+        self._moments = TimeColumn(seconds=True)
+        self.can_resolve = False
+
+    def read(self, table: Table) -> None:
+        """Reads one log."""
         user, time, item = only = [
-            require_column(role, names, settings, path) for role in ("user", "time", "item")
+            require_column(role, table.names, self._settings, table.path)
+            for role in ("user", "time", "item")
         ]
-        for batch in read_table(
-            path, builder.problems, settings, only=only, texts=[user, item], required=only
-        ):
-            users.append(_encode_users(batch, user, builder))
+        problems = self._builder.problems
+        for batch in table.batches(only, [user, item], only):
+            self._users.append(_encode_users(batch, user, self._builder))
             column = batch.columns[time]
-            times.append(moments.read(column, time, path, batch.locate, builder.problems)[0])
-            waiting.append((batch.columns[item], batch.locate))
-            if sum(len(ids) for ids, _ in waiting) >= RESOLVE_ROWS:
-                items.append(builder.lookup(waiting))
-                waiting = []
-    if waiting:
-        items.append(builder.lookup(waiting))
-    if not items:
-        return Views(np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32))
-    joined = one_chunk(pa.chunked_array(users).unify_dictionaries())
-    codes = np.asarray(pc.fill_null(joined.indices, -1))
-    views = Views(codes, np.concatenate(times), np.concatenate(items))
-    return views.take((codes >= 0) & np.isfinite(views.times) & (views.items >= 0))
+            moments = self._moments.read(column, time, table.path, batch.locate, problems)
+            self._times.append(moments[0])
+            self._waiting.append((batch.columns[item], batch.locate))
+            self._num_waiting += len(batch)
+            if self.can_resolve and self._num_waiting >= RESOLVE_ROWS:
+                self._resolve()
+
+    def views(self) -> Views:
+        """All views of known items."""
+        if self._waiting:
+            self._resolve()
+        if not self._items:
+            return Views(np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32))
+        joined = one_chunk(pa.chunked_array(self._users).unify_dictionaries())
+        codes = np.asarray(pc.fill_null(joined.indices, -1))
+        views = Views(codes, np.concatenate(self._times), np.concatenate(self._items))
+        return views.take((codes >= 0) & np.isfinite(views.times) & (views.items >= 0))
+
+    def _resolve(self) -> None:
+        self._items.append(self._builder.lookup(self._waiting))
+        self._waiting, self._num_waiting = [], 0
 
 
 def _encode_users(batch: TableBatch, name: str, builder: GraphBuilder) -> pa.Array:

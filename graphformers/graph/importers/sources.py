@@ -1,37 +1,65 @@
-"""Input files as decompressed streams with a progress bar; errors name the file and the line."""
+"""Inputs as decompressed streams: files, pipes and standard input. Each is opened once.
+
+Errors name the file and the line.
+"""
 
 import bz2
 import gzip
 import io
 import lzma
+import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from graphformers.errors import InputError
 from graphformers.graph.problems import Problems
-from graphformers.progress import Progress, progress
+from graphformers.graph.settings import ImportSettings
+from graphformers.progress import Progress, amount, progress
 
-RENAME = "compressed files are recognised by their suffix, name it …"
 UNPACK = "unpack it, or save it as CSV"
 # the first bytes of files that are not text: the name of the format, and advice
 SIGNATURES = {
-    b"\x1f\x8b": ("gzip", f"{RENAME}.gz"),
-    b"\xfd7zXZ\0": ("xz", f"{RENAME}.xz"),
-    b"BZh91AY&SY": ("bzip2", f"{RENAME}.bz2"),
+    b"\x1f\x8b": ("gzip within a compressed file", "decompress it once"),
+    b"\xfd7zXZ\0": ("xz within a compressed file", "decompress it once"),
+    b"BZh91AY&SY": ("bzip2 within a compressed file", "decompress it once"),
     b"\x28\xb5\x2f\xfd": ("zstd", UNPACK),
     b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACK),
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
 }
+PARQUET = b"PAR1"
 Decompressor = gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
-# the name of a compression, and the function that opens a file, by suffix
-COMPRESSED: dict[str, tuple[str, Callable[[io.BufferedReader], Decompressor]]] = {
-    ".gz": ("gzip", lambda raw: gzip.GzipFile(fileobj=raw)),
-    ".xz": ("xz", lzma.LZMAFile),
-    ".bz2": ("bzip2", bz2.BZ2File),
+# by suffix: the name of a compression, the first bytes of its files, and the function that opens
+# a file
+COMPRESSED: dict[str, tuple[str, bytes, Callable[[io.BufferedReader], Decompressor]]] = {
+    ".gz": ("gzip", b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
+    ".xz": ("xz", b"\xfd7zXZ\0", lzma.LZMAFile),
+    ".bz2": ("bzip2", b"BZh", bz2.BZ2File),
 }
+STDIN = Path("/dev/stdin")
+BUFFER_BYTES = 1 << 18
+# Bytes at the beginning of an input that tell its kind.
+HEAD_BYTES = 1024
+# So much may be decompressed from a file of any size.
+FREE_BYTES = 32_000_000
 LINES_PER_UPDATE = 4096
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input of an import.
+
+    Attributes:
+        path: The file; for the format "python" the name of a package.
+        holds: "nodes" or "edges" if the user said which; None otherwise.
+    """
+
+    path: Path
+    holds: str | None = None
 
 
 class BrokenStreamError(Exception):
@@ -44,6 +72,17 @@ class BrokenStreamError(Exception):
         )
 
 
+def input_path(name: str | Path) -> Path:
+    """The path of an input as the user named it; "-" is standard input."""
+    return STDIN if str(name) == "-" else Path(name)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether an input is a pipe or a device, whose name does not tell what it holds."""
+    named = path == STDIN or path.parent in (Path("/dev/fd"), Path("/proc/self/fd"))
+    return named or not path.is_file()
+
+
 def file_kind(path: Path) -> str:
     """The suffix of a file without that of a compression: "papers.csv.gz" is "csv"."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
@@ -51,39 +90,97 @@ def file_kind(path: Path) -> str:
 
 
 def check_files(paths: list[Path]) -> None:
-    """Raises an error if one of the files does not exist or is a folder."""
+    """Raises an error if one of the files does not exist."""
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: no such file")
-        if path.is_dir():
-            raise InputError(f"{path}: a folder, expected a file")
 
 
-class TrackedFile(io.FileIO):
-    """A file that updates a progress bar by the bytes read."""
+class _Bytes(io.RawIOBase):
+    """Bytes whose beginning can be looked at before they are read."""
 
-    def __init__(self, path: Path, task: Progress) -> None:
-        super().__init__(path, "rb")
-        self._task = task
-        self._read = 0
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = super().readinto(buffer) or 0
-        self._read += count
-        self._task.update(self._read)
-        return count
-
-
-class Decompressed(io.RawIOBase):
-    """The output of a decompressor, as a stream that can be read up to where it is damaged."""
-
-    def __init__(self, method: str, file: Decompressor) -> None:
-        self._method, self._file = method, file
+    _ahead = b""
+    _broken: BrokenStreamError | None = None
 
     def readable(self) -> bool:
         return True
 
+    def head(self, size: int) -> bytes:
+        """The first bytes that are not read yet, `size` of them unless there are fewer."""
+        while len(self._ahead) < size:
+            buffer = bytearray(size - len(self._ahead))
+            try:
+                count = self._read_more(memoryview(buffer))
+            except BrokenStreamError as error:
+                # What comes before the damage can be read.
+                self._broken = error
+                break
+            if not count:
+                break
+            self._ahead += bytes(buffer[:count])
+        return self._ahead
+
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if not self._ahead:
+            if self._broken is not None:
+                raise self._broken
+            return self._read_more(buffer)
+        part = self._ahead[: len(buffer)]
+        buffer[: len(part)] = part
+        self._ahead = self._ahead[len(part) :]
+        return len(part)
+
+    def _read_more(self, buffer: memoryview) -> int:
+        raise NotImplementedError
+
+
+class _File(_Bytes):
+    """A file or a pipe that updates a progress bar by the bytes read."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            # Opening /dev/stdin fails where standard input is a socket.
+            self._file = io.FileIO(0, closefd=False) if path == STDIN else io.FileIO(path)
+        except IsADirectoryError as error:
+            raise InputError(f"{path}: a folder, expected a file") from error
+        found = os.fstat(self._file.fileno())
+        self.size = found.st_size if stat.S_ISREG(found.st_mode) else None
+        self.task: Progress | None = None
+        self.num_read = 0
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _read_more(self, buffer: memoryview) -> int:
+        count = self._file.readinto(buffer) or 0
+        self.num_read += count
+        if self.task is not None:
+            self.task.update(self.num_read)
+        return count
+
+
+class _Decompressed(_Bytes):
+    """The output of a decompressor, as a stream that can be read up to where it is damaged.
+
+    Raises an error if the output is larger than `max_expansion` times the input.
+    """
+
+    def __init__(self, path: Path, method: str, raw: _File, max_expansion: int) -> None:
+        self._path, self._method, self._raw = path, method, raw
+        self._file = next(
+            opener(io.BufferedReader(raw, BUFFER_BYTES))
+            for name, _, opener in COMPRESSED.values()
+            if name == method
+        )
+        self._max_expansion = max_expansion
+        self._num_written = 0
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def _read_more(self, buffer: memoryview) -> int:
         try:
             data = self._file.read1(len(buffer))
         except (EOFError, zlib.error, lzma.LZMAError) as error:
@@ -93,54 +190,128 @@ class Decompressed(io.RawIOBase):
             if error.errno is not None:
                 raise
             raise BrokenStreamError(self._method, error) from error
+        self._num_written += len(data)
+        if self._num_written > max(FREE_BYTES, self._max_expansion * self._raw.num_read):
+            raise InputError(
+                f"{self._path}: the {self._method} stream holds more than {self._max_expansion} "
+                f"times its own size, expected at most that; --max-expansion sets how much is read"
+            )
         buffer[: len(data)] = data
         return len(data)
 
 
-@contextmanager
-def open_stream(path: Path, task: Progress | None = None) -> Iterator[io.BufferedReader]:
-    """The decompressed bytes of a file, without a byte order mark."""
-    tracked = TrackedFile(path, task or Progress(path.name, None, "B"))
-    raw: io.BufferedReader = io.BufferedReader(tracked, buffer_size=1 << 20)
-    with raw:
-        stream = raw
-        if path.suffix in COMPRESSED:
-            method, opened = COMPRESSED[path.suffix]
-            stream = io.BufferedReader(Decompressed(method, opened(raw)), buffer_size=1 << 20)
-        head = stream.peek(10)[:10]
-        for signature, (kind, advice) in SIGNATURES.items():
-            if head.startswith(signature):
+class Stream(io.BufferedReader):
+    """The decompressed bytes of an input, without a byte order mark. Made by `open_stream`.
+
+    Attributes:
+        path: The input.
+        head: The first bytes.
+    """
+
+    def __init__(self, path: Path, file: _File, text: _Bytes, head: bytes) -> None:
+        super().__init__(text, BUFFER_BYTES)
+        self.path, self.head = path, head
+        self._file = file
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Shows the progress of reading during a `with` block, after which the stream is closed."""
+        with self, progress(f"Reading {self.path.name}", self._file.size, "B") as task:
+            self._file.task = task
+            yield task
+
+
+def open_stream(path: Path, settings: ImportSettings, *, parquet: bool = False) -> Stream:
+    """Opens an input. Its first bytes tell whether it is compressed, and how.
+
+    Args:
+        path: A file, a pipe or a device.
+        settings: Limits of reading.
+        parquet: Whether a Parquet file may be read as bytes; otherwise only text.
+
+    Raises:
+        InputError: The input is a folder, or holds something else than UTF-8 text.
+    """
+    file = _File(path)
+    try:
+        text: _Bytes = file
+        head = file.head(HEAD_BYTES)
+        method = next(
+            (name for name, mark, _ in COMPRESSED.values() if head.startswith(mark)),
+            COMPRESSED[path.suffix][0] if path.suffix in COMPRESSED else None,
+        )
+        if method is not None:
+            text = _Decompressed(path, method, file, settings.max_expansion)
+            head = text.head(HEAD_BYTES)
+        for mark, (kind, advice) in SIGNATURES.items():
+            if head.startswith(mark) and not (parquet and mark == PARQUET):
                 raise InputError(f"{path}:1: not text ({kind}), expected UTF-8 text; {advice}")
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise InputError(
                 f"{path}:1: UTF-16 text, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 "
                 f"{path.name}"
             )
+        stream = Stream(path, file, text, head)
         if head[:3] == b"\xef\xbb\xbf":
             stream.read(3)
-        yield stream
+            stream.head = head[3:]
+    except BaseException:
+        file.close()
+        raise
+    return stream
 
 
-def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end).
+def read_lines(
+    path: Path, settings: ImportSettings, problems: Problems
+) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end) of an input.
 
-    Lines that are not UTF-8 and truncated files are reported as problems.
+    Lines that are not UTF-8 or too long, and truncated files, are reported as problems.
     """
-    with progress(f"Reading {path.name}", path.stat().st_size, "B") as task:
-        number = 0
+    return stream_lines(open_stream(path, settings), settings, problems)
+
+
+def stream_lines(
+    stream: Stream, settings: ImportSettings, problems: Problems
+) -> Iterator[tuple[int, str]]:
+    """Yields the lines of an open input, as `read_lines`, and closes it."""
+    limit, path, number = settings.row_bytes, stream.path, 0
+    with stream.progress() as task:
         try:
-            with open_stream(path, task) as stream:
-                for number, line in enumerate(stream, 1):
-                    if number % LINES_PER_UPDATE == 0:
-                        task.advance(0, LINES_PER_UPDATE)
-                    try:
-                        text = line.rstrip(b"\r\n").decode()
-                    except UnicodeDecodeError:
-                        problems.add("wrong encoding", (path, number), bad_bytes(line) or "")
-                    else:
-                        yield number, text
+            lines = iter(partial(stream.readline, limit + 1), b"")
+            for number, line in enumerate(lines, 1):
+                if number % LINES_PER_UPDATE == 0:
+                    task.advance(0, LINES_PER_UPDATE)
+                if len(line) > limit and not line.endswith(b"\n"):
+                    problems.add("malformed row", (path, number), too_long(settings))
+                    skip_line(stream)
+                    continue
+                try:
+                    text = line.rstrip(b"\r\n").decode()
+                except UnicodeDecodeError:
+                    problems.add("wrong encoding", (path, number), bad_bytes(line) or "")
+                else:
+                    yield number, text
         except BrokenStreamError as error:
             report_broken(path, number, error, problems)
+
+
+def skip_line(stream: io.BufferedReader) -> int:
+    """Reads to the end of a line without keeping it, and returns its number of bytes."""
+    count = 0
+    while line := stream.readline(BUFFER_BYTES):
+        count += len(line)
+        if line.endswith(b"\n"):
+            break
+    return count
+
+
+def too_long(settings: ImportSettings) -> str:
+    """A message about a row that is longer than the settings allow."""
+    return (
+        f"a row of more than {amount(settings.row_bytes, 'B')}, expected at most that; "
+        f"--max-row MB sets how long a row may be"
+    )
 
 
 def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:

@@ -1,9 +1,14 @@
-"""Tables as streams of column batches: .csv .tsv .jsonl (also .gz .xz .bz2) and .parquet."""
+"""Tables of files, pipes and folders: .csv .tsv .jsonl (also .gz .xz .bz2) and .parquet."""
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -12,39 +17,92 @@ import pyarrow.parquet as parquet
 
 from graphformers.arrays import Array
 from graphformers.errors import InputError
-from graphformers.graph.batches import TableBatch, line_locator
-from graphformers.graph.columns import as_strings, is_text, make_column, repeated, text_column
-from graphformers.graph.importers.delimited import BATCH_ROWS, DELIMITERS, TextTable, read_delimited
+from graphformers.graph.batches import Table, TableBatch, check_columns, line_locator
+from graphformers.graph.columns import as_strings, is_text, make_column, text_column
+from graphformers.graph.importers.delimited import BATCH_ROWS, DELIMITERS, DelimitedTable
 from graphformers.graph.importers.sources import (
-    BrokenStreamError,
+    PARQUET,
+    Source,
+    Stream,
     bad_bytes,
     file_kind,
-    read_lines,
+    is_stream,
+    open_stream,
+    stream_lines,
 )
 from graphformers.graph.problems import Place, Problems
 from graphformers.graph.settings import ImportSettings
 from graphformers.progress import progress
 
 KINDS = (*DELIMITERS, "jsonl", "ndjson", "parquet")
-# records of a .jsonl file that are read to find its columns
+# Records of a .jsonl file that are read to find its columns, in all of at most so many bytes.
 RECORDS_AHEAD = 10_000
+BYTES_AHEAD = 1 << 20
+# tables that are open at a time
+OPEN_TABLES = 64
 Record = dict[str, object]
 
 
-def is_plain(path: Path) -> bool:
-    """Whether the columns of a table are untyped text."""
-    return file_kind(path) in DELIMITERS
+def open_tables(
+    sources: Sequence[Source], settings: ImportSettings, problems: Problems
+) -> Iterator[tuple[list[tuple[Source, Table]], bool]]:
+    """Opens tables in groups, so that their columns are known before any rows are read.
+
+    A group has up to OPEN_TABLES tables, and at most one pipe: a program that writes several pipes
+    one after the other must not wait for a reader. A folder stands for the tables in it.
+
+    Yields:
+        The tables of a group, which are closed after it; and whether it is the last.
+    """
+    files = [file for source in sources for file in _files_of(source)]
+    while files:
+        pipes = [i for i, source in enumerate(files) if is_stream(source.path)]
+        size = min(OPEN_TABLES, *(pipes[1:2] or [len(files)]))
+        group, files = files[:size], files[size:]
+        with ExitStack() as stack:
+            yield (
+                [
+                    (source, stack.enter_context(open_table(source.path, settings, problems)))
+                    for source in group
+                ],
+                not files,
+            )
 
 
-def names_all_columns(path: Path) -> bool:
-    """Whether a table names all its columns at its beginning; a .jsonl file does not."""
-    return is_plain(path) or file_kind(path) == "parquet"
+def _files_of(source: Source) -> list[Source]:
+    """The tables in a folder, sorted by name; a file is itself."""
+    if not source.path.is_dir():
+        return [source]
+    files = [path for path in sorted(source.path.iterdir()) if file_kind(path) in KINDS]
+    found = [replace(source, path=path) for path in files if path.is_file()]
+    if not found:
+        expected = ", ".join(f".{kind}" for kind in KINDS)
+        raise InputError(
+            f"{source.path}: a folder, expected a file, or a folder of tables ({expected})"
+        )
+    return found
 
 
-def table_columns(path: Path, settings: ImportSettings) -> list[str]:
-    """The column names of a table; "1", "2", … where there is no header."""
+def open_table(path: Path, settings: ImportSettings, problems: Problems) -> Table:
+    """Opens a file or a pipe and reads its beginning, in which its columns are found.
+
+    The suffix of a file tells its kind; a pipe's first bytes do.
+
+    Args:
+        path: The input.
+        settings: Options for reading the file.
+        problems: Collects bad rows.
+
+    Raises:
+        InputError: The format is not known, or the beginning is not that of a table.
+
+    Example:
+        >>> with open_table(Path("papers.csv"), ImportSettings(), Problems(strict=True)) as table:
+        ...     table.names
+        ['id', 'title', 'year']
+    """
     kind = file_kind(path)
-    if kind not in KINDS:
+    if kind not in KINDS and not is_stream(path):
         expected = ", ".join(f".{kind}" for kind in KINDS)
         advice = (
             "; in Python, networkx can read it and from_networkx convert it"
@@ -55,114 +113,145 @@ def table_columns(path: Path, settings: ImportSettings) -> list[str]:
             f"{path}: cannot tell the format from the name, expected {expected} (also .gz); name "
             f"another format with --format{advice}"
         )
-    if kind == "parquet":
-        return list(_open_parquet(path).schema_arrow.names)
-    if kind not in DELIMITERS:
-        return _json_columns(path, settings)
+    if kind == "parquet" and not is_stream(path):
+        return ParquetTable(path, None, settings, problems)
+    stream = open_stream(path, settings, parquet=is_stream(path))
     try:
-        return TextTable.open(path, settings).names
-    except BrokenStreamError as error:
-        raise InputError(f"{path}:1: {error}") from error
+        if kind not in KINDS:
+            kind = _kind_of(stream.head)
+        if kind == "parquet":
+            return ParquetTable(path, _spooled(stream), settings, problems)
+        if kind not in DELIMITERS:
+            return JsonTable(stream, settings, problems)
+        return DelimitedTable(stream, DELIMITERS[kind], settings, problems)
+    except BaseException:
+        stream.close()
+        raise
 
 
-def read_table(
-    path: Path,
-    problems: Problems,
-    settings: ImportSettings,
-    *,
-    only: list[str] | None = None,
-    texts: Sequence[str] = (),
-    required: Sequence[str] = (),
-) -> Iterator[TableBatch]:
-    """Yields the rows of a table in batches.
-
-    Args:
-        path: The file.
-        problems: Collects bad rows.
-        settings: Options for reading the file.
-        only: The columns to read; by default all.
-        texts: The columns to read as strings. A row is bad if a value is neither text nor a number.
-        required: Fields that a JSON record must have. Other missing fields are null.
-    """
-    kind = file_kind(path)
-    if kind == "parquet":
-        yield from _read_parquet(path, problems, only, texts)
-    elif kind in DELIMITERS:
-        yield from read_delimited(TextTable.open(path, settings), problems, only)
-    else:
-        yield from _read_json(path, problems, only, texts, required)
+def _kind_of(head: bytes) -> str:
+    """The kind of a table by its first bytes."""
+    if head.startswith(PARQUET):
+        return "parquet"
+    return "jsonl" if head.lstrip().startswith(b"{") else "csv"
 
 
-def _read_json(
-    path: Path,
-    problems: Problems,
-    only: list[str] | None,
-    texts: Sequence[str],
-    required: Sequence[str],
-) -> Iterator[TableBatch]:
-    complete = _complete_records(path, problems, texts, required)
-    while True:
-        lines, records = [], []
-        # Two lists: with tuples, garbage collection takes as long as decoding.
-        for line, record in islice(complete, BATCH_ROWS):
-            lines.append(line)
-            records.append(record)
-        if not records:
-            return
-        names = only or dict.fromkeys([*texts, *(name for record in records for name in record)])
-        columns = {}
-        for name in names:
-            make = text_column if name in texts else make_column
-            columns[name] = make([record.get(name) for record in records])
-        yield TableBatch(columns, line_locator(path, lines))
+def _spooled(stream: Stream) -> BinaryIO:
+    """A temporary file without a name that holds the content of a stream."""
+    file = tempfile.TemporaryFile(prefix="graphformers-")  # noqa: SIM115
+    with stream.progress():
+        shutil.copyfileobj(stream, file)
+    file.seek(0)
+    return file
 
 
-def _complete_records(
-    path: Path, problems: Problems, texts: Sequence[str], required: Sequence[str]
-) -> Iterator[tuple[int, Record]]:
-    """Yields (line, record) of every record with the required fields and without nested texts."""
-    for line, record in _json_records(path, problems):
-        missing = [name for name in required if name not in record]
-        nested = [name for name in texts if isinstance(record.get(name), list | dict)]
-        if missing:
-            expected = ", ".join(required)
-            detail = f"no field {missing[0]!r} in this record, expected {expected}"
-            problems.add("missing field", (path, line), detail)
-        elif nested:
-            shown = repr(record[nested[0]])[:60]
-            detail = f"the field {nested[0]!r} is {shown}, expected text or a number"
-            problems.add("malformed row", (path, line), detail)
-        else:
-            yield line, record
+class JsonTable(Table):
+    """A .jsonl file: one JSON object per line. Its columns are those of the first records."""
+
+    is_complete = False
+
+    def __init__(self, stream: Stream, settings: ImportSettings, problems: Problems) -> None:
+        self.path = stream.path
+        self._stream, self._settings, self._problems = stream, settings, problems
+        self._records = self._decoded()
+        self._ahead: list[tuple[int, Record]] = []
+        self._num_bytes = 0
+        for entry in islice(self._records, RECORDS_AHEAD):
+            self._ahead.append(entry)
+            if self._num_bytes > BYTES_AHEAD:
+                break
+        self.names = list(dict.fromkeys(name for _, record in self._ahead for name in record))
+        if not self.names:
+            raise InputError(f"{self.path}: no records, expected one JSON object per line")
+        check_columns(self.names, str(self.path), settings)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._records.close()
+        self._stream.close()
+
+    def batches(
+        self, only: list[str] | None, texts: Sequence[str] = (), required: Sequence[str] = ()
+    ) -> Iterator[TableBatch]:
+        """Yields the rows; see `Table.batches`."""
+        records, self._ahead = chain(self._ahead, self._records), []
+        complete = self._complete(records, texts, required)
+        while True:
+            lines, found = [], []
+            # Two lists: with tuples, garbage collection takes as long as decoding.
+            for line, record in islice(complete, BATCH_ROWS):
+                lines.append(line)
+                found.append(record)
+            if not found:
+                return
+            names = only
+            if names is None:
+                names = list(dict.fromkeys(chain(texts, *found)))
+                check_columns(names, f"{self.path}:{lines[0]}", self._settings)
+            columns = {}
+            for name in names:
+                make = text_column if name in texts else make_column
+                columns[name] = make([record.get(name) for record in found])
+            yield TableBatch(columns, line_locator(self.path, lines))
+
+    def _complete(
+        self, records: Iterable[tuple[int, Record]], texts: Sequence[str], required: Sequence[str]
+    ) -> Iterator[tuple[int, Record]]:
+        """Yields (line, record) of the records with the required fields and no nested texts."""
+        for line, record in records:
+            missing = [name for name in required if name not in record]
+            nested = [name for name in texts if isinstance(record.get(name), list | dict)]
+            if missing:
+                expected = ", ".join(required)
+                detail = f"no field {missing[0]!r} in this record, expected {expected}"
+                self._problems.add("missing field", (self.path, line), detail)
+            elif nested:
+                shown = repr(record[nested[0]])[:60]
+                detail = f"the field {nested[0]!r} is {shown}, expected text or a number"
+                self._problems.add("malformed row", (self.path, line), detail)
+            else:
+                yield line, record
+
+    def _decoded(self) -> Generator[tuple[int, Record], None, None]:
+        import msgspec
+
+        decoder, limit = msgspec.json.Decoder(Record), self._settings.max_nesting
+        for line, text in stream_lines(self._stream, self._settings, self._problems):
+            if not text.strip():
+                continue
+            self._num_bytes += len(text)
+            detail = None
+            try:
+                record = decoder.decode(text)
+            except (msgspec.DecodeError, RecursionError) as error:
+                detail = (
+                    _describe_constant(text)
+                    or f"{error}; found {text[:60]!r}, expected one JSON object per line"
+                )
+            else:
+                # Counting brackets is cheap, and few records have so many.
+                if text.count("[") + text.count("{") > limit and _nesting(record) > limit:
+                    detail = (
+                        f"more than {limit} levels of lists and objects within each other; found "
+                        f"{text[:60]!r}; --max-nesting sets how many a record may have"
+                    )
+            if detail is None:
+                yield line, record
+            else:
+                self._problems.add("malformed row", (self.path, line), detail)
 
 
-def _json_columns(path: Path, settings: ImportSettings) -> list[str]:
-    """The fields of the first records."""
-    # Bad records are reported when they are read, or now if they are errors.
-    records = islice(_json_records(path, Problems(strict=not settings.skip_bad)), RECORDS_AHEAD)
-    names = list(dict.fromkeys(name for _, record in records for name in record))
-    if not names:
-        raise InputError(f"{path}: no records, expected one JSON object per line")
-    return names
-
-
-def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
-    import msgspec
-
-    decoder = msgspec.json.Decoder(Record)
-    for line, text in read_lines(path, problems):
-        if not text.strip():
-            continue
-        try:
-            record = decoder.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            detail = (
-                _describe_constant(text)
-                or f"{error}; found {text[:60]!r}, expected one JSON object per line"
-            )
-            problems.add("malformed row", (path, line), detail)
-        else:
-            yield line, record
+def _nesting(value: object) -> int:
+    """The number of levels of lists and objects within each other."""
+    level, values = 0, [value]
+    while values := [each for each in values if isinstance(each, list | dict)]:
+        level += 1
+        values = [
+            inner
+            for each in values
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return level
 
 
 def _describe_constant(text: str) -> str | None:
@@ -179,39 +268,52 @@ def _describe_constant(text: str) -> str | None:
     )
 
 
-def _open_parquet(path: Path) -> parquet.ParquetFile:
-    try:
-        file = parquet.ParquetFile(path, memory_map=True)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
-    twice = repeated(file.schema_arrow.names)
-    if twice is not None:
-        raise InputError(
-            f"{path}: the column {twice!r} occurs twice in the file, expected each once"
-        )
-    return file
+class ParquetTable(Table):
+    """A Parquet file.
 
+    Args:
+        path: The file.
+        content: The content of a pipe; None for a file, which is memory-mapped.
+        settings: Limits of reading.
+        problems: Collects bad rows.
+    """
 
-def _read_parquet(
-    path: Path, problems: Problems, only: list[str] | None, texts: Sequence[str]
-) -> Iterator[TableBatch]:
-    file = _open_parquet(path)
-    done = 0
-    with progress(f"Reading {path.name}", file.metadata.num_rows, "rows") as task:
-        blocks = file.iter_batches(batch_size=BATCH_ROWS * 4, columns=only)
-        while True:
-            try:
-                block = next(blocks, None)
-            except (pa.ArrowException, OSError) as error:
-                raise InputError(
-                    f"{path}, after row {done}: the Parquet file is damaged ({error}); fetch it "
-                    f"again"
-                ) from error
-            if block is None:
-                return
-            yield _parquet_batch(path, block, done, texts, problems)
-            done += block.num_rows
-            task.advance(block.num_rows)
+    def __init__(
+        self, path: Path, content: BinaryIO | None, settings: ImportSettings, problems: Problems
+    ) -> None:
+        self.path, self._problems = path, problems
+        try:
+            self._file = parquet.ParquetFile(content or path, memory_map=content is None)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
+        self.names = list(self._file.schema_arrow.names)
+        check_columns(self.names, str(path), settings)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close(force=True)
+
+    def batches(
+        self, only: list[str] | None, texts: Sequence[str] = (), required: Sequence[str] = ()
+    ) -> Iterator[TableBatch]:
+        """Yields the rows; see `Table.batches`."""
+        file, path = self._file, self.path
+        done = 0
+        with self, progress(f"Reading {path.name}", file.metadata.num_rows, "rows") as task:
+            blocks = file.iter_batches(batch_size=BATCH_ROWS * 4, columns=only)
+            while True:
+                try:
+                    block = next(blocks, None)
+                except (pa.ArrowException, OSError) as error:
+                    raise InputError(
+                        f"{path}, after row {done}: the Parquet file is damaged ({error}); fetch "
+                        f"it again"
+                    ) from error
+                if block is None:
+                    return
+                yield _parquet_batch(path, block, done, texts, self._problems)
+                done += block.num_rows
+                task.advance(block.num_rows)
 
 
 def _parquet_batch(

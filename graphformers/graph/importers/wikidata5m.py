@@ -5,13 +5,14 @@ their first line distinguishes them. The first sentence of a text is the node's 
 """
 
 import re
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from graphformers.errors import InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.records import Records
-from graphformers.graph.importers.sources import read_lines
-from graphformers.graph.problems import Problems
+from graphformers.graph.importers.sources import Source
 from graphformers.graph.settings import ImportSettings
 
 # A sentence ends at . ! ? (with closing quotes or brackets) before a space and a character that can
@@ -32,41 +33,53 @@ def first_sentence(text: str) -> str:
     return text
 
 
-def read(
-    nodes: list[Path], edges: list[Path], builder: GraphBuilder, settings: ImportSettings
-) -> None:
-    widths = {path: _num_fields(path, settings) for path in nodes + edges}
-    for wanted in (2, 3):
-        for path in (path for path, width in widths.items() if width == wanted):
-            with Records(builder, path) as records:
-                _read_file(records, wanted)
-        if wanted == 2:
+def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
+    opened = [_Opened(source.path, builder, settings) for source in files]
+    for width in (2, 3):
+        for file in opened:
+            if file.width == width:
+                file.read()
+        if width == 2:
             builder.seal_nodes()
 
 
-def _read_file(records: Records, width: int) -> None:
-    expected = "id<TAB>text" if width == 2 else "head<TAB>relation<TAB>tail"
-    for line, text in records.lines():
-        fields = text.split("\t", 1) if width == 2 else text.split("\t")
-        if not text:
-            continue
-        if len(fields) != width:
-            records.reject(line, f"{len(fields)} fields ({text[:60]!r}), expected {expected}")
-        elif width == 2:
-            records.add_node(line, fields[0], first_sentence(fields[1]))
-        else:
-            records.add_edge(line, fields[0], fields[2], fields[1])
+class _Opened:
+    """A file whose first lines were read, up to one that tells how many fields its lines have."""
 
-
-def _num_fields(path: Path, settings: ImportSettings) -> int:
-    """The number of fields of the first line; with --skip-bad of the first valid one."""
-    for line, text in read_lines(path, Problems(strict=not settings.skip_bad)):
-        width = text.count("\t") + 1
-        if width in (2, 3):
-            return width
-        if text and not settings.skip_bad:
+    def __init__(self, path: Path, builder: GraphBuilder, settings: ImportSettings) -> None:
+        self._records = Records(builder, path)
+        lines = self._records.lines(settings)
+        ahead = []
+        self.width = 0
+        for line, text in lines:
+            ahead.append((line, text))
+            width = text.count("\t") + 1
+            if width in (2, 3):
+                self.width = width
+                break
+            if text and not settings.skip_bad:
+                raise InputError(
+                    f"{path}:{line}: {width} fields separated by tabs, expected 2 (id, text) or 3 "
+                    f"(head, relation, tail)"
+                )
+        if not self.width:
             raise InputError(
-                f"{path}:{line}: {width} fields separated by tabs, expected 2 (id, text) or 3 "
-                f"(head, relation, tail)"
+                f"{path}: no rows, expected id<TAB>text or head<TAB>relation<TAB>tail lines"
             )
-    raise InputError(f"{path}: no rows, expected id<TAB>text or head<TAB>relation<TAB>tail lines")
+        self._lines = chain(ahead, lines)
+
+    def read(self) -> None:
+        """Adds the rows to the builder."""
+        expected = "id<TAB>text" if self.width == 2 else "head<TAB>relation<TAB>tail"
+        with self._records as records:
+            for line, text in self._lines:
+                fields = text.split("\t", 1) if self.width == 2 else text.split("\t")
+                if not text:
+                    continue
+                if len(fields) != self.width:
+                    detail = f"{len(fields)} fields ({text[:60]!r}), expected {expected}"
+                    records.reject(line, detail)
+                elif self.width == 2:
+                    records.add_node(line, fields[0], first_sentence(fields[1]))
+                else:
+                    records.add_edge(line, fields[0], fields[2], fields[1])
