@@ -11,10 +11,11 @@ from graphformers.serve.engine import View, neighbors_of
 
 def describe(view: View, id: str, limit: int, start: int) -> dict[str, object]:
     """Text, columns and neighbours of a node."""
-    node, graph = np.array([view.node(id)]), view.store.graph
-    (text,), (columns,) = graph.texts_of(node), graph.values_of(node, graph.column_names)
+    node, graph = view.node(id), view.store.graph
+    names = [name for name in graph.record(node)[0].column_names if name not in ("id", "text")]
+    (text,), (columns,) = graph.texts_of(np.array([node])), graph.values_of(np.array([node]), names)
     return {"id": id, "text": text, "columns": columns} | neighbors_of(
-        view, int(node[0]), limit, start=start
+        view, node, limit, start=start
     )
 
 
