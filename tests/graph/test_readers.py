@@ -727,5 +727,5 @@ def test_files_are_told_apart_by_their_columns_in_any_order(tmp_path: Path) -> N
     expected = read_graph(nodes=nodes, edges=edges)
     for given in ([nodes, edges], [edges, nodes], [[str(edges), nodes]], [[nodes], [edges]]):
         graph = read_graph(*given)
-        assert graph.nodes.equals(expected.nodes)
+        assert graph.table.equals(expected.table)
         assert (graph.edges == expected.edges).all()
