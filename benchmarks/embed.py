@@ -57,7 +57,6 @@ from graphformers.batching.packing import to_device
 from graphformers.batching.tokens import TokenCache, Tokenizer, graph_tokens
 from graphformers.compare.efficiency import synchronize
 from graphformers.embedding.plan import GPU_ROWS, GPU_TOKENS
-from graphformers.graph.sampling import NeighborSampler
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "memory": {"states": "memory", "keep_states": False},
@@ -107,9 +106,7 @@ def time_without_states(
     on_gpu = model.device.type == "cuda"
     packer = model.packer(GPU_ROWS if on_gpu else 1)
     nodes = np.random.default_rng(0).permutation(graph.num_nodes)[:count]
-    drawn = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors).sample(
-        nodes
-    )
+    drawn = graph.sample(nodes, num_neighbors)
     lengths = tokens.lengths(nodes, model.config.max_tokens).mean() * (
         1 + np.diff(drawn.indptr).mean()
     )
@@ -210,9 +207,7 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
     ]
     early = [(a, b) for a, b in edges if not {a, b} & late]
     chosen = np.array([i for i in sorted(order) if ids[i] not in late])
-    graph = build_graph(
-        nodes.take(pa.array(chosen)), [a for a, _ in early], [b for _, b in early]
-    ).save(folder / "early.graph")
+    graph = build_graph(nodes.take(pa.array(chosen)), early).save(folder / "early.graph")
     model = GraphFormers.from_backbone("minilm")
     graph_tokens(graph, model.tokenizer)
     started = time.perf_counter()
@@ -223,7 +218,7 @@ def measure_update(papers: Path, folder: Path, count: int, most: int | None) -> 
         store, nodes=new, edges=[pair for pair in edges if set(pair) & late], model=model
     )
     again = type(store).load(store.path)
-    grown = again.graph()
+    grown = again.graph.freeze()
     some = grown.nodes_of(sorted(late))
     some = np.unique(np.concatenate([some, *[grown.neighbors_of(int(node)) for node in some]]))
     cosines = _cosines(again.vectors(grown.ids_of(some)), model.encode_nodes(grown, some))
@@ -257,8 +252,10 @@ def measure_beside(papers: Path, folder: Path, most: int | None) -> dict[str, An
     if most is not None and most < graph.num_nodes:
         kept = np.random.default_rng(0).choice(graph.num_nodes, most, replace=False)
         inside = np.isin(graph.edges, kept).all(0)
-        ends = [graph.ids_of(side[inside]) for side in graph.edges]
-        graph = build_graph(graph.nodes.take(pa.array(np.sort(kept))), *ends)
+        sources, targets = (graph.ids_of(side[inside]) for side in graph.edges)
+        graph = build_graph(
+            graph.table.take(pa.array(np.sort(kept))), {"source": sources, "target": targets}
+        )
     texts = graph.texts.to_pylist()
     theirs = SentenceTransformer(str(find_backbone("minilm")), device="cpu")
     theirs.max_seq_length = 32

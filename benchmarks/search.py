@@ -134,7 +134,7 @@ def main() -> None:
     vectors = real if chosen.grow is None else moved(real, chosen.grow, 1)
     with tempfile.TemporaryDirectory() as folder:
         store = Grown(origin, vectors, Path(folder))
-        store.live = AllNodes(len(vectors))  # type: ignore[assignment]
+        store.graph = AllNodes(len(vectors))  # type: ignore[assignment]
         print(json.dumps(measure(store, moved(real, chosen.queries, 2), chosen.widths)))
 
 

@@ -32,7 +32,7 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
     import pyarrow as pa
 
     from graphformers.embedding.job import embed
-    from graphformers.graph.builder import build_graph
+    from graphformers.graph.interop import build_graph
     from graphformers.model.encoder import GraphFormers
 
     place = folder / f"bench{num_nodes}.vectors"
@@ -49,9 +49,7 @@ def make_folder(folder: Path, num_nodes: int) -> Path:
         for i in range(num_nodes)
         for _ in range(3)
     ]
-    graph = build_graph(
-        pa.table({"id": ids, "text": texts}), [ids[a] for a, _ in ends], [ids[b] for _, b in ends]
-    )
+    graph = build_graph(pa.table({"id": ids, "text": texts}), [(ids[a], ids[b]) for a, b in ends])
     graph_place = folder / f"bench{num_nodes}.graph"
     if not graph_place.exists():
         graph.save(graph_place)

@@ -81,12 +81,12 @@ def make_graph(folder: Path, name: str) -> TextGraph:
         return read_graph([], settings=ImportSettings(format="python"))
     nodes, edges = (pq.read_table(folder / base / f"{kind}.parquet") for kind in ("nodes", "edges"))
     if name == base:
-        return build_graph(nodes, edges["src"], edges["dst"])
+        return build_graph(nodes, {"source": edges["src"], "target": edges["dst"]})
     rows = [
         {"id": row["id"], "text": row["text"].partition(": ")[2] or row["text"]}
         for row in nodes.to_pylist()
     ]
-    return build_graph(rows, edges["src"], edges["dst"])
+    return build_graph(rows, {"source": edges["src"], "target": edges["dst"]})
 
 
 def queries_of(folder: Path, name: str, graph: TextGraph) -> TextQueries:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphformers.evaluation.text_search import TextQueries as TextQueries
     from graphformers.evaluation.text_search import known_item_queries as known_item_queries
     from graphformers.evaluation.text_search import text_search as text_search
-    from graphformers.graph.builder import build_graph as build_graph
+    from graphformers.graph.interop import build_graph as build_graph
     from graphformers.graph.interop import from_networkx as from_networkx
     from graphformers.graph.interop import from_pyg as from_pyg
     from graphformers.graph.interop import to_networkx as to_networkx
@@ -64,7 +64,7 @@ _HOMES = {
     "UpdateReport": "embedding.update",
     "VectorStore": "embedding.vectors",
     "auto_recipe": "training.auto",
-    "build_graph": "graph.builder",
+    "build_graph": "graph.interop",
     "embed": "embedding.job",
     "evaluate": "evaluation.ranking",
     "from_networkx": "graph.interop",

@@ -20,7 +20,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.evaluation.baselines import TITLES, sentence_encoder
 from graphformers.evaluation.metrics import PRIMARY
 from graphformers.evaluation.text_search import SEARCH_METRIC
-from graphformers.graph.describe import describe_graph, shorten
+from graphformers.graph.describe import describe_graph
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -28,7 +28,7 @@ from graphformers.model.backbones import find_backbone
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Match, Matches, Searcher
 from graphformers.splits.split import LinkSplit, split_links
-from graphformers.table import Result, Table
+from graphformers.table import Result, Table, shorten
 
 logger = logging.getLogger(__name__)
 

@@ -120,6 +120,17 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " for letter in text)
 
 
+def shorten(text: str, width: int = 100) -> str:
+    """A text of at most `width` characters, without control characters."""
+    text = printable(text)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def count_of(number: int, one: str, many: str) -> str:
+    """A number and what it counts, such as "1 node" and "2,000 nodes"."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def _markdown_row(cells: Sequence[str], bold: Iterable[int] = ()) -> str:
     escaped = [cell.replace("|", "\\|") for cell in cells]
     marked = [f"**{cell}**" if k in bold else cell for k, cell in enumerate(escaped)]

@@ -13,7 +13,7 @@ import hypothesis
 import pyarrow as pa
 import pytest
 
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 
 hypothesis.settings.register_profile("any pace", deadline=None)  # a busy machine is no error
@@ -39,9 +39,7 @@ def make_graph(num_nodes: int = 200, num_edges: int = 800, seed: int = 0) -> Tex
     types = [draw.choice(["cites", "extends"]) for _ in ends]
     return build_graph(
         pa.table({"id": ids, "text": texts, "year": years}),
-        [a for a, _ in ends],
-        [b for _, b in ends],
-        types,
+        {"source": [a for a, _ in ends], "target": [b for _, b in ends], "type": types},
     )
 
 

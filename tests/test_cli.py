@@ -53,7 +53,7 @@ def tables(tmp_path: Path) -> Path:
 def test_import_split_info(tables: Path) -> None:
     done = run("import", "citations.csv", "papers.csv", "-o", "papers.graph", cwd=tables)
     graph = TextGraph.load(tables / "papers.graph")
-    repeated = f"  of 1,200 edges repeated or reversed: {1200 - graph.num_pairs}"
+    repeated = f"  of 1,200 edges, {1200 - graph.num_pairs} repeat or reverse others"
     assert done.stdout.splitlines() == [
         f"papers.graph: 400 nodes, {graph.num_pairs:,} linked pairs",
         repeated,
@@ -97,7 +97,7 @@ def test_errors_are_messages_with_the_right_exit_code(tables: Path) -> None:
     assert not (tables / "bad.graph").exists()
     assert not list(tables.glob(".*"))
     skipped = run("import", "bad.csv", "-o", "bad.graph", "--skip-bad", cwd=tables)
-    assert "skipped: 1 × duplicate id" in skipped.stdout
+    assert "skipped 1 row: duplicate id" in skipped.stdout
     assert "bad.csv:3: the id 'a' is used already" in skipped.stdout
     assert open_artifact(tables / "bad.graph", "graph", 1).summary["skipped"] == {"duplicate id": 1}
     again = run("import", "bad.csv", "-o", "bad.graph", "--skip-bad", cwd=tables, code=1)

@@ -9,7 +9,7 @@ from graphformers.arrays import unit_rows
 from graphformers.demo import MATCHES, QUERIES, embed_and_search
 from graphformers.embedding.vectors import VectorStore
 from graphformers.evaluation.baselines import sentence_vectors
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.retrieval.searcher import search
 from tests.conftest import make_graph
 from tests.golden.samples import write_backbone
@@ -45,7 +45,7 @@ def test_embeds_once_for_each_model_and_shows_both_searches(
 def test_the_untrained_backbone_searches_by_cosine(tmp_path: Path) -> None:
     write_backbone(tmp_path / "backbone")
     rows = [{"id": f"n{i}", "text": text} for i, text in enumerate([*QUERIES, "other", "words"])]
-    graph = build_graph(rows, ["n0"], ["n1"])
+    graph = build_graph(rows, [("n0", "n1")])
     make_model(max_tokens=12).save_pretrained(tmp_path / "a.model")
     found = embed_and_search(tmp_path / "a.model", graph, tmp_path, tmp_path / "backbone")
     for i, query in enumerate(QUERIES):

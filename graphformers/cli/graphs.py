@@ -120,7 +120,7 @@ def info_command(
 
         store = VectorStore.load(artifact)
         if verify and store.states is not None:
-            store.states.check(store.live.base)
+            store.states.check(store.graph.base)
         show_result(describe_store(store), as_json)
     elif found.kind == "model":
         from graphformers.embedding.describe import describe_model

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.arrays import Array, is_unicode, one_chunk
-from graphformers.embedding.live import UNTYPED, Link, LiveGraph
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.batches import EdgeBatch, MemoryTable, Table, TableBatch
 from graphformers.graph.builder import MAX_TYPES, NODE, GraphBuilder, node_table
@@ -25,6 +24,7 @@ from graphformers.graph.columns import (
     python_values,
     table_in_memory,
 )
+from graphformers.graph.edited import UNTYPED, EditedGraph
 from graphformers.graph.formats import LIMITS, TABLES
 from graphformers.graph.importers.delimited import DelimitedTable
 from graphformers.graph.importers.sources import check_files, file_kind, input_path, read_lines
@@ -38,13 +38,13 @@ from graphformers.graph.importers.tables import (
     node_columns,
 )
 from graphformers.graph.problems import Place, Problems, format_place, skipping
+from graphformers.graph.protocol import Link, plain_ids
 from graphformers.graph.settings import (
     ImportSettings,
     columns_for,
     guess_column,
     require_columns,
 )
-from graphformers.graph.textgraph import plain_ids
 
 NO_NODES = pa.table(
     {"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())}
@@ -73,7 +73,7 @@ class Changes:
     # columns of a file of nodes that are not kept, as they were not at the import
     dropped: tuple[str, ...] = ()
 
-    def check(self, live: LiveGraph) -> None:
+    def check(self, graph: EditedGraph) -> None:
         """Refuses what contradicts itself, and links to nodes that will not be there."""
         given = self.nodes["id"].to_pylist()
         both = sorted(set(given) & set(self.removed))
@@ -98,11 +98,11 @@ class Changes:
                 f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make "
                 f"that two updates"
             )
-        if too_many_types(self.links, live):
+        if too_many_types(self.links, graph):
             raise InputError(
                 f"more than {MAX_TYPES:,} types of links; is the right column used as the type?"
             )
-        lost = lost_ends(self.links, live, set(given), set(self.removed))
+        lost = lost_ends(self.links, graph, set(given), set(self.removed))
         if lost:
             i, end = lost[0]
             place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
@@ -113,22 +113,22 @@ class Changes:
             )
 
 
-def too_many_types(links: Iterable[Link], live: LiveGraph) -> bool:
+def too_many_types(links: Iterable[Link], graph: EditedGraph) -> bool:
     """Whether these links bring more types than a graph can number."""
     given = {kind for _, _, kind in links if kind is not None}
-    if given <= set(live.base.type_names):
+    if given <= set(graph.base.type_names):
         return False
-    known = live.link_types()
+    known = graph.link_types()
     return not given <= known and len(given | known) > MAX_TYPES
 
 
 def lost_ends(
-    links: Sequence[Link], live: LiveGraph, given: set[str], removed: set[str]
+    links: Sequence[Link], graph: EditedGraph, given: set[str], removed: set[str]
 ) -> list[tuple[int, str]]:
     """The ends of links that will be no nodes: the number of the link, and the id."""
     return [
         (i, end)
-        for i, (link, nodes) in enumerate(zip(links, live.find_ends(links).tolist(), strict=True))
+        for i, (link, nodes) in enumerate(zip(links, graph.find_ends(links).tolist(), strict=True))
         for end, node in zip(link[:2], nodes, strict=True)
         if end in removed or (node < 0 and end not in given)
     ]
@@ -139,7 +139,7 @@ def _meet(kinds: set[str | None], kind: str | None) -> bool:
     return bool(kinds) and (kind is None or None in kinds or kind in kinds)
 
 
-def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
+def _typed(builder: GraphBuilder, graph: EditedGraph) -> pa.Table:
     """Nodes whose columns hold what the same columns hold elsewhere in the graph; rows with other
     values are bad ones.
     """
@@ -147,12 +147,12 @@ def _typed(builder: GraphBuilder, live: LiveGraph) -> pa.Table:
     silent = [
         name
         for name in nodes.column_names
-        if live.column_type(name) is None and nodes[name].null_count == len(nodes)
+        if graph.column_type(name) is None and nodes[name].null_count == len(nodes)
     ]
     # they do not even say what they hold
     nodes, bad = nodes.drop_columns(silent), np.zeros(len(nodes), dtype=bool)
     for place, name in enumerate(nodes.column_names):
-        kind, column = live.column_type(name), nodes[name]
+        kind, column = graph.column_type(name), nodes[name]
         if kind is None or column.type == kind:
             continue
         if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
@@ -236,7 +236,7 @@ class _Collector:
 class _Reading:
     """How files of changes are read: as the graph's own were, unless told otherwise."""
 
-    live: LiveGraph
+    graph: EditedGraph
     problems: Problems
     settings: ImportSettings  # with the columns that were asked for
     remembered: Mapping[str, str]  # role -> column of the graph's own files
@@ -245,7 +245,7 @@ class _Reading:
 
     @staticmethod
     def of(
-        live: LiveGraph, given: ImportSettings | None, changes: Mapping[str, object]
+        graph: EditedGraph, given: ImportSettings | None, changes: Mapping[str, object]
     ) -> "_Reading":
         strange = next((name for name in changes if name not in READING), None)
         if strange is not None:
@@ -257,7 +257,7 @@ class _Reading:
         if given is not None:
             settings = replace(given, **changes)  # type: ignore[arg-type]
         else:
-            summary = live.base.summary
+            summary = graph.base.summary
             usual = dict(summary.get("read_as", {}))
             if summary.get("empty_texts"):
                 usual["keep_empty"] = True
@@ -267,7 +267,7 @@ class _Reading:
             taken = settings.keep if settings.keep is not None or kept is None else ()
             # all are read: the graph's own are known later
             settings = replace(settings, keep=None)
-        return _Reading(live, Problems(strict=not settings.skip_bad), settings, remembered, taken)
+        return _Reading(graph, Problems(strict=not settings.skip_bad), settings, remembered, taken)
 
     def for_columns(self, found: Iterable[str]) -> ImportSettings:
         """With the columns that the graph's own files had, where this one has them, too."""
@@ -283,7 +283,7 @@ class _Reading:
         """Columns that are not to be taken for texts: the graph has them beside its texts, or its
         texts are made of several.
         """
-        columns = self.live.column_names()
+        columns = self.graph.column_names
         return {
             *columns,
             *_parts("text", self.remembered.get("text", "")),
@@ -303,7 +303,7 @@ class _Reading:
         return [
             name
             for name in nodes.column_names
-            if name not in {"id", "text", *self.live.column_names(), *taken}
+            if name not in {"id", "text", *self.graph.column_names, *taken}
         ]
 
     def refuse_other_texts(self, names: Sequence[str]) -> None:
@@ -345,7 +345,7 @@ def _parts(role: str, name: str) -> list[str]:
 
 
 def gather_changes(
-    live: LiveGraph,
+    graph: EditedGraph,
     nodes: Nodes | None = None,
     edges: Links | None = None,
     remove: str | Path | Iterable[str] | None = None,
@@ -362,12 +362,12 @@ def gather_changes(
     type, and one whose type is empty or None those without a type. `remove` as a file is a table
     with a column of ids, or holds one id a line.
 
-    `live` is what is changed: it tells how its own files were read, what its columns hold, and the
+    `graph` is what is changed: it tells how its own files were read, what its columns hold, and the
     texts of nodes of which only columns are given. `reading` are settings of ImportSettings that
     differ from how the graph was read, such as columns, keep, header, quotes, skip_bad and
     keep_empty; `settings` are used as they are.
     """
-    how = _Reading.of(live, settings, reading)
+    how = _Reading.of(graph, settings, reading)
     edges, remove_edges = _listed(edges), _listed(remove_edges)
     is_file = [isinstance(given, str | Path) for given in (nodes, edges, remove, remove_edges)]
     how.check(
@@ -383,7 +383,7 @@ def gather_changes(
         dropped = how.not_taken(table, found, input_path(nodes))
         table = table.drop_columns(dropped)
     if how.settings.skip_bad and where:
-        lost = {i for i, _ in lost_ends(links, live, {*table["id"].to_pylist()}, set(removed))}
+        lost = {i for i, _ in lost_ends(links, graph, {*table["id"].to_pylist()}, set(removed))}
         if lost:
             how.problems.counts["edge to an unknown node"] += len(lost)
         kept = [i for i in range(len(links)) if i not in lost]
@@ -422,7 +422,7 @@ def _nodes(given: Nodes | None, how: _Reading) -> tuple[pa.Table, list[str]]:
         given_names = table.column_names
         without_texts = "id" in given_names and "text" not in given_names
         if without_texts:
-            texts = _known_texts(how.live, one_chunk(table["id"]))
+            texts = _known_texts(how.graph, one_chunk(table["id"]))
             if not texts.null_count:
                 table = table.append_column("text", texts)
         table = node_table(table)
@@ -432,7 +432,7 @@ def _nodes(given: Nodes | None, how: _Reading) -> tuple[pa.Table, list[str]]:
             return NO_NODES, []
         builder.add_table(table)
     builder.seal_nodes()
-    return _typed(builder, how.live), names
+    return _typed(builder, how.graph), names
 
 
 def _add_file(path: Path, builder: GraphBuilder, how: _Reading) -> list[str]:
@@ -451,15 +451,15 @@ def _add_file(path: Path, builder: GraphBuilder, how: _Reading) -> list[str]:
             check_kept(names, settings)
         for batch in node_batches(table, columns, names, settings):
             if not columns.texts:
-                batch = _with_known_texts(batch, found, how.live)
-            builder.add_nodes(_as_in_graph(batch, how.live))
+                batch = _with_known_texts(batch, found, how.graph)
+            builder.add_nodes(_as_in_graph(batch, how.graph))
         check_kept(names, settings)
     return found
 
 
-def _with_known_texts(batch: TableBatch, found: list[str], live: LiveGraph) -> TableBatch:
+def _with_known_texts(batch: TableBatch, found: list[str], graph: EditedGraph) -> TableBatch:
     ids = batch.columns["id"]
-    texts = _known_texts(live, ids)
+    texts = _known_texts(graph, ids)
     if texts.null_count:
         row = next(row for row in range(len(ids)) if not texts[row].is_valid)
         raise InputError(
@@ -470,9 +470,9 @@ def _with_known_texts(batch: TableBatch, found: list[str], live: LiveGraph) -> T
     return replace(batch, columns=batch.columns | {"text": texts})
 
 
-def _as_in_graph(batch: TableBatch, live: LiveGraph) -> TableBatch:
+def _as_in_graph(batch: TableBatch, graph: EditedGraph) -> TableBatch:
     """Columns that are texts in the graph are texts here, even if they look like numbers."""
-    kinds = {name: live.column_type(name) for name in batch.untyped}
+    kinds = {name: graph.column_type(name) for name in batch.untyped}
     texts = {name for name, kind in kinds.items() if kind is not None and is_text(kind)}
     columns = {
         name: pc.if_else(pc.equal(column, ""), None, column) if name in texts else column
@@ -481,10 +481,10 @@ def _as_in_graph(batch: TableBatch, live: LiveGraph) -> TableBatch:
     return replace(batch, columns=columns, untyped=batch.untyped - texts)
 
 
-def _known_texts(live: LiveGraph, ids: pa.Array) -> pa.Array:
+def _known_texts(graph: EditedGraph, ids: pa.Array) -> pa.Array:
     """The texts of these nodes, null where there is no such node."""
-    nodes = live.find(as_strings(ids).to_pylist())
-    found = iter(live.texts_of(nodes[nodes >= 0]))
+    nodes = graph.find_nodes(as_strings(ids).to_pylist())
+    found = iter(graph.texts_of(nodes[nodes >= 0]))
     return pa.array(
         [next(found) if node >= 0 else None for node in nodes.tolist()], pa.large_string()
     )
@@ -578,7 +578,7 @@ def _links_to_remove(given: Links | None, how: _Reading) -> list[Link]:
     these would go.
     """
     found = _links(given, how, UNTYPED)
-    if found.unread and not found.has_types and how.live.link_types() - {UNTYPED}:
+    if found.unread and not found.has_types and how.graph.link_types() - {UNTYPED}:
         place = given if isinstance(given, str | Path) else "links"
         raise InputError(
             f"{place}: the column {found.unread[0]!r} means nothing here, so that all links of a "
@@ -637,7 +637,7 @@ def _ids_in(path: Path, how: _Reading) -> list[str]:
 class Effect:
     """What changes come to in a graph: only what is really new, and whose vectors it touches."""
 
-    live: LiveGraph  # the graph afterwards
+    graph: EditedGraph  # the graph afterwards
     put: pa.Table  # nodes that are new or differ
     linked: list[Link]
     unlinked: "Unlinked"
@@ -650,51 +650,53 @@ class Effect:
         return not (len(self.put) or self.linked or self.unlinked.fulfilled or self.removed)
 
 
-def work_out(changes: Changes, before: LiveGraph) -> Effect:
+def work_out(changes: Changes, before: EditedGraph) -> Effect:
     """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then
     links that come.
     """
     changes.check(before)
-    nodes, live = changes.nodes, before.fork()
+    nodes, graph = changes.nodes, before.copy()
     touched: set[int] = set()
     removed = [
         (id, node)
-        for id, node in zip(changes.removed, live.find(changes.removed).tolist(), strict=True)
+        for id, node in zip(
+            changes.removed, graph.find_nodes(changes.removed).tolist(), strict=True
+        )
         if node >= 0
     ]
     for _, node in removed:
-        touched.update(live.remove(node))
+        touched.update(graph.remove_node(node))
     reread, different = [], []
-    numbers = live.find(nodes["id"].to_pylist()).tolist()
-    known = [live.fields(node) if node >= 0 else {} for node in numbers]
-    nodes = _completed(nodes, known, [live.record(node)[0] for node in numbers if node >= 0])
+    numbers = graph.find_nodes(nodes["id"].to_pylist()).tolist()
+    known = [graph.fields(node) if node >= 0 else {} for node in numbers]
+    nodes = _completed(nodes, known, [graph.record(node)[0] for node in numbers if node >= 0])
     given = {name: python_values(nodes[name]) for name in nodes.column_names}
     for row, own in enumerate(known):
         if any(_differ(own.get(name), values[row]) for name, values in given.items()):
             different.append((row, own.get("text") == given["text"][row]))
     put = nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
-    for node, (_, same_text) in zip(live.put(put), different, strict=True):
+    for node, (_, same_text) in zip(graph.add_nodes(put), different, strict=True):
         if not same_text:
             reread.append(node)
-    unlinked = _unlink(live, changes.unlinked, touched)
+    unlinked = _unlink(graph, changes.unlinked, touched)
     linked = []
     links = list(dict.fromkeys(changes.links))
-    ends = live.find_ends(links).tolist()
-    for (one, other), link, is_there in zip(ends, links, live.have(links), strict=True):
-        is_linked = live.is_linked(one, other)
+    ends = graph.find_ends(links).tolist()
+    for (one, other), link, is_there in zip(ends, links, graph.has_links(links), strict=True):
+        is_linked = graph.is_linked(one, other)
         # without a type it says nothing more
         if is_there or one == other or (is_linked and link[2] is None):
             continue
-        live.link(one, other, link)
+        graph.add_link(one, other, link)
         linked.append(link)
         if not is_linked:
             touched.update((one, other))
     for node in reread:
         touched.add(node)
-        touched.update(live.row(node).tolist())
+        touched.update(graph.neighbors_of(node).tolist())
     touched -= {node for _, node in removed}
     arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
-    return Effect(live, put, linked, unlinked, [id for id, _ in removed], *arrays)
+    return Effect(graph, put, linked, unlinked, [id for id, _ in removed], *arrays)
 
 
 def _differ(one: object, other: object) -> bool:
@@ -717,14 +719,14 @@ class Unlinked:
     otherwise: list[Link] = field(default_factory=list)
 
 
-def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlinked:
+def _unlink(graph: EditedGraph, asked: Sequence[Link], touched: set[int]) -> Unlinked:
     """Removes links from a graph; `touched` gets the nodes that lose a neighbour."""
     found, by_pair = Unlinked(), dict[tuple[int, int], list[Link]]()
     asked = list(dict.fromkeys(asked))
-    for link, (one, other) in zip(asked, live.find_ends(asked).tolist(), strict=True):
-        if min(one, other) >= 0 and live.is_linked(one, other):
+    for link, (one, other) in zip(asked, graph.find_ends(asked).tolist(), strict=True):
+        if min(one, other) >= 0 and graph.is_linked(one, other):
             by_pair.setdefault((min(one, other), max(one, other)), []).append(link)
-    have = live.links_between(list(by_pair))
+    have = graph.links_between(list(by_pair))
     for ((one, other), links), own in zip(by_pair.items(), have, strict=True):
         there = Counter(kind or UNTYPED for _, _, kind in own)
         met = [link for link in links if link[2] is None or link[2] in there]
@@ -736,14 +738,15 @@ def _unlink(live: LiveGraph, asked: Sequence[Link], touched: set[int]) -> Unlink
             else {link[2] or UNTYPED for link in met}
         )
         found.number += sum(there[kind] for kind in gone)
+        ids = graph.ids_of(np.array([one, other]))
         if met and gone == set(there):
-            live.unlink(one, other)
-            found.parted.append((live.id(one), live.id(other)))
+            graph.unlink(one, other)
+            found.parted.append((ids[0], ids[1]))
             touched.update((one, other))
             continue
         for kind in sorted(gone):
-            live.cut_type(one, other, kind)
-            found.cut.append((live.id(one), live.id(other), kind))
+            graph.remove_links(one, other, kind)
+            found.cut.append((ids[0], ids[1], kind))
     return found
 
 

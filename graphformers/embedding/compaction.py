@@ -57,7 +57,7 @@ def compact(store: VectorStore, lock: FolderLock) -> VectorStore:
 
 
 def _write(store: VectorStore, draft: Draft) -> None:
-    graph, nodes, size = store.graph(), store.live.nodes(), int(store.settings["shard_size"])
+    graph, nodes, size = store.graph.freeze(), store.graph.nodes, int(store.settings["shard_size"])
     # not beside: the draft itself is locked, and saving locks the folder around
     graph.save(draft.path("inner") / "graph")
     draft.path("inner").joinpath("graph").rename(draft.path("graph"))

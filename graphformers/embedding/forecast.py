@@ -14,7 +14,7 @@ from graphformers.batching.two_pass import CenterBatch
 from graphformers.embedding.plan import Plan, check_memory, stay_in_memory
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.errors import GraphFormersError
-from graphformers.graph.sampling import Neighborhood, NeighborSampler
+from graphformers.graph.sampling import Neighborhood
 from graphformers.graph.textgraph import TextGraph
 from graphformers.memory import SuppressOutOfMemory
 from graphformers.model.encoder import GraphFormers, center_vectors, text_states
@@ -112,10 +112,7 @@ def _seconds_per_node(
 ) -> tuple[float, int]:
     two_pass = plan.two_pass(model)
     nodes = nodes if two_pass.packer.inputs.joint else plan.by_neighbors(graph, nodes)
-    sampler = NeighborSampler(
-        graph.indptr, graph.indices, graph.id_hashes, plan.num_neighbors, plan.seed
-    )
-    drawn = sampler.sample(nodes)
+    drawn = graph.sample(nodes, plan.num_neighbors, plan.seed)
     everyone = np.unique(np.concatenate([nodes, drawn.neighbors]))
     tokens = tokenize(graph.texts_of(everyone), model.tokenizer)
     local = [np.searchsorted(everyone, numbers) for numbers in (nodes, drawn.neighbors)]

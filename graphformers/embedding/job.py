@@ -39,6 +39,7 @@ from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
+from graphformers.graph.protocol import Graph
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.model.encoder import GraphFormers
 from graphformers.places import read_object, refuse_links_out
@@ -318,7 +319,7 @@ class Workplace:
 
 def embed(
     model: GraphFormers | str | Path,
-    graph: TextGraph | str | Path,
+    graph: Graph | str | Path,
     out: str | Path,
     settings: EmbedSettings | None = None,
     *,

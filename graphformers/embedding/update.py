@@ -25,7 +25,6 @@ from graphformers.artifact import check_place, find_parent, parent_of, sweep_dra
 from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.embedding import compaction
 from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
-from graphformers.embedding.live import Link, LiveGraph
 from graphformers.embedding.log import NAME, Record
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.states import model_fingerprint, states_dtype
@@ -37,7 +36,9 @@ from graphformers.embedding.vectors import (
     to_precision,
 )
 from graphformers.errors import ArtifactError
+from graphformers.graph.edited import EditedGraph
 from graphformers.graph.problems import advise_skipping
+from graphformers.graph.protocol import Link
 from graphformers.graph.sampling import Neighborhood
 from graphformers.graph.settings import ImportSettings
 from graphformers.model.encoder import GraphFormers
@@ -183,7 +184,7 @@ class Updater:
     def apply(self, changes: Changes, *, compact: bool = True) -> UpdateReport:
         """Applies changes; returns when they are on disk."""
         store = self.store
-        effect = work_out(changes, store.live)
+        effect = work_out(changes, store.graph)
         if effect.is_nothing:
             report = UpdateReport(
                 already_so=_asked(changes), linked_otherwise=tuple(effect.unlinked.otherwise)
@@ -192,7 +193,7 @@ class Updater:
             record, report = self._compute(changes, effect)
             self._lock.check()
             store.log.append(record)
-            store.absorb(record, effect.live)
+            store.absorb(record, effect.graph)
         is_compacted = compact and compaction.is_due(store, self._limits) and self._compact()
         return replace(report, nodes=len(self.store), is_compacted=is_compacted)
 
@@ -214,7 +215,7 @@ class Updater:
         centers = self._affected(effect)
         states, vectors, plain = self._read(effect, centers)
         seconds = time.perf_counter() - started
-        live, store = effect.live, self.store
+        graph, store = effect.graph, self.store
         arrays = to_precision(vectors, store.precision).arrays()
         if store.states is not None:
             arrays["states"] = states
@@ -224,10 +225,10 @@ class Updater:
             "removed": effect.removed,
             "unlinked": [list(pair) for pair in (*effect.unlinked.parted, *effect.unlinked.cut)],
             "linked": [list(link) for link in effect.linked],
-            "vectors": live.ids_of(centers),
-            "states": live.ids_of(effect.reread) if store.states is not None else [],
+            "vectors": graph.ids_of(centers),
+            "states": graph.ids_of(effect.reread) if store.states is not None else [],
         }
-        known = int((store.live.find(effect.put["id"].to_pylist()) >= 0).sum())
+        known = int((store.graph.find_nodes(effect.put["id"].to_pylist()) >= 0).sum())
         report = UpdateReport(
             new_nodes=len(effect.put) - known,
             changed_nodes=known,
@@ -245,11 +246,11 @@ class Updater:
     def _affected(self, effect: Effect) -> Array:
         """The nodes whose vectors change, sorted."""
         num_neighbors, seed = self.store.settings["num_neighbors"], self.store.settings["seed"]
-        before, after = self.store.live, effect.live
+        before, after = self.store.graph, effect.graph
         if not num_neighbors:
             return effect.reread
         now = after.sample(effect.touched, num_neighbors, seed)
-        is_old = before.find(after.ids_of(effect.touched)) >= 0
+        is_old = before.find_nodes(after.ids_of(effect.touched)) >= 0
         was = before.sample(effect.touched[is_old], num_neighbors, seed)
         place = np.cumsum(is_old) - 1
         is_new_text = np.isin(effect.touched, effect.reread)
@@ -269,9 +270,9 @@ class Updater:
         """States of the new texts, vectors of the centres, and the number of texts encoded on their
         own.
         """
-        store, model, live = self.store, self.model, effect.live
+        store, model, graph = self.store, self.model, effect.graph
         two_pass, inputs = model.two_pass(), model.network.inputs(model.config)
-        drawn = live.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
+        drawn = graph.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
         needed = two_pass.needed(drawn)
         # States that are not kept are computed again where they are needed.
         fresh = effect.reread if store.states is not None else needed
@@ -283,7 +284,7 @@ class Updater:
             return np.searchsorted(everyone, nodes)
 
         tokens = self._tokens(
-            live,
+            graph,
             everyone,
             np.concatenate([centers, fresh, drawn.neighbors if inputs.joint else fresh]),
         )
@@ -301,12 +302,12 @@ class Updater:
         vectors = model.encode_centers(tokens, neighborhood, known_NSD, local(needed))
         return states_NSD.cpu().numpy(), vectors, len(fresh) if inputs.num_states else 0
 
-    def _tokens(self, live: LiveGraph, everyone: Array, read: Array) -> TokenCache:
+    def _tokens(self, graph: EditedGraph, everyone: Array, read: Array) -> TokenCache:
         """The tokens of the nodes to encode; the others, whose states are known, have none."""
         is_read = np.isin(everyone, read)
-        texts = iter(live.texts_of(everyone[is_read]))
+        texts = iter(graph.texts_of(everyone[is_read]))
         tokens = tokenize([next(texts) if flag else "" for flag in is_read], self.model.tokenizer)
-        return replace(tokens, id_hashes=live.hashes_of(everyone))
+        return replace(tokens, id_hashes=graph.hashes_of(everyone))
 
 
 def _index(mask: Array, model: GraphFormers) -> torch.Tensor:
@@ -395,17 +396,17 @@ def update(
         store = VectorStore.load(path)
         with advise_skipping():
             changes = gather_changes(
-                store.live, nodes, edges, remove, remove_edges, settings, **reading
+                store.graph, nodes, edges, remove, remove_edges, settings, **reading
             )
         if model is None:
             model = load_model(store, device)
         elif not isinstance(model, GraphFormers):
             model = GraphFormers.from_pretrained(model, device=device)
-        known = store.live.column_names()
+        known = store.graph.column_names
         new = tuple(
             name for name in changes.nodes.column_names if name not in ("id", "text", *known)
         )
-        not_there = _not_there(changes, store.live)
+        not_there = _not_there(changes, store.graph)
         report = Updater(store, model, lock, compaction).apply(changes)
         loops = sum(one == other for one, other, _ in changes.links)
         return replace(
@@ -420,7 +421,7 @@ def update(
         )
 
 
-def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:
+def _not_there(changes: Changes, graph: EditedGraph) -> tuple[str, ...]:
     """The ids to remove, of nodes and links, that neither the graph nor the new nodes have."""
     ids = list(
         dict.fromkeys([*changes.removed, *(end for link in changes.unlinked for end in link[:2])])
@@ -428,6 +429,6 @@ def _not_there(changes: Changes, live: LiveGraph) -> tuple[str, ...]:
     brought = set(changes.nodes["id"].to_pylist())
     return tuple(
         id
-        for id, node in zip(ids, live.find(ids).tolist(), strict=True)
+        for id, node in zip(ids, graph.find_nodes(ids).tolist(), strict=True)
         if node < 0 and id not in brought
     )

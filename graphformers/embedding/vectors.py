@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from graphformers.arrays import Array, unit_rows
 from graphformers.artifact import Artifact, bring_back, named, open_artifact
-from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
+from graphformers.graph.edited import EditedGraph
 from graphformers.graph.textgraph import TextGraph
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,8 @@ class Rows:
 class VectorStore:
     """Vectors by id: `store["p7"]`, `"p7" in store`, `len(store)`, `numpy.asarray(store)`.
 
-    Made by `embed` or `VectorStore.load`.
+    Made by `embed` or `VectorStore.load`. `store.graph` is the graph of these vectors, an
+    `EditedGraph` with all updates.
 
     Args:
         artifact: The folder, opened.
@@ -139,13 +140,13 @@ class VectorStore:
             )
         self.artifact = artifact
         self.settings: dict[str, Any] = artifact.settings
-        self.live = LiveGraph(TextGraph.load(artifact.path / "graph"))
+        self.graph = EditedGraph(TextGraph.load(artifact.path / "graph"))
         size = self.settings["shard_size"]
         vectors = load_rows(artifact, "vectors", size)
-        if len(vectors) != self.live.base.num_nodes:
+        if len(vectors) != self.graph.base.num_nodes:
             raise ArtifactError(
                 f"{artifact.path}: {len(vectors):,} vectors, but "
-                f"{self.live.base.num_nodes:,} nodes; embed the graph again"
+                f"{self.graph.base.num_nodes:,} nodes; embed the graph again"
             )
         self.states = LayerStates.load(artifact)
         # By their names in a record of the log.
@@ -159,7 +160,7 @@ class VectorStore:
         self._seen: tuple[int, Array, Array] | None = None
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
         for record in self.log.read():
-            self.absorb(record, self.live)
+            self.absorb(record, self.graph)
 
     @staticmethod
     def load(path: str | Path) -> "VectorStore":
@@ -207,7 +208,7 @@ class VectorStore:
         return describe_store(self)._repr_html_()
 
     def __len__(self) -> int:
-        return self.live.num_nodes
+        return self.graph.num_nodes
 
     def __iter__(self) -> Iterator[str]:
         """The ids."""
@@ -218,7 +219,7 @@ class VectorStore:
         return self.vectors(self.ids.to_pylist()).astype(dtype or np.float32, copy=False)
 
     def __contains__(self, id: str) -> bool:
-        return bool(self.live.find([id])[0] >= 0)
+        return id in self.graph
 
     def __getitem__(self, id: str) -> Array:
         """(D,) float32."""
@@ -254,9 +255,9 @@ class VectorStore:
     def ids(self) -> pa.Array:
         """The ids of all vectors, in the order of `blocks`."""
         return (
-            pa.array(self.live.ids_of(self.live.nodes()), pa.large_string())
-            if self.live.is_changed
-            else self.live.base.ids
+            pa.array(self.graph.ids_of(self.graph.nodes), pa.large_string())
+            if self.graph.is_edited
+            else self.graph.base.ids
         )
 
     def vectors(self, ids: Sequence[str]) -> Array:
@@ -286,7 +287,7 @@ class VectorStore:
         Raises:
             UnknownIdError: A node is missing.
         """
-        nodes = self.live.find(ids)
+        nodes = self.graph.find_nodes(ids)
         unknown = np.flatnonzero(nodes < 0)
         if len(unknown):
             raise UnknownIdError(
@@ -307,7 +308,7 @@ class VectorStore:
         Raises:
             UnknownIdError: There is no such node.
         """
-        return self.live.texts_of(self.nodes([id]))[0]
+        return self.graph.texts_of(self.nodes([id]))[0]
 
     def blocks(self) -> Iterator[tuple[list[str], Array]]:
         """All ids and vectors, block by block.
@@ -315,11 +316,11 @@ class VectorStore:
         Yields:
             Ids, and their vectors (n, D) float32.
         """
-        nodes = self.live.nodes()
+        nodes = self.graph.nodes
         size = self._rows["vectors"].base.size
         for start in range(0, len(nodes), size):
             part = nodes[start : start + size]
-            yield self.live.ids_of(part), self.raw(part).floats()
+            yield self.graph.ids_of(part), self.raw(part).floats()
 
     def raw(self, nodes: Array) -> Raw:
         """The vectors of nodes in their stored form.
@@ -338,7 +339,7 @@ class VectorStore:
     @property
     def num_base(self) -> int:
         """Number of vectors of the base, which never change; the log supersedes them."""
-        return self.live.base.num_nodes
+        return self.graph.base.num_nodes
 
     def base_vectors(self, nodes: Array) -> Array:
         """Vectors of the base, without the log.
@@ -371,7 +372,7 @@ class VectorStore:
 
     def _changes(self) -> tuple[Array, Array]:
         if self._seen is None or self._seen[0] != self.log.end:
-            gone = self.live.removed()
+            gone = self.graph.removed_nodes
             logged = np.array(sorted(self._rows["vectors"].logged), dtype=np.int64)
             overtaken = np.union1d(logged, gone)
             self._seen = (
@@ -404,20 +405,20 @@ class VectorStore:
         """
         return self._rows["states"].take(nodes)
 
-    def absorb(self, record: Record, live: LiveGraph) -> None:
+    def absorb(self, record: Record, graph: EditedGraph) -> None:
         """Applies a record of the log.
 
         Args:
             record: The record.
-            live: The graph after the record.
+            graph: The graph after the record.
         """
-        if live is self.live:
-            replay(record, live)
-        self.live = live
+        if graph is self.graph:
+            replay(record, graph)
+        self.graph = graph
         for name, rows in self._rows.items():
             ids = record.content["states" if name == "states" else "vectors"]
             if ids:
-                rows.put(live.find(ids), record.arrays[name])
+                rows.put(graph.find_nodes(ids), record.arrays[name])
 
     def fork(self) -> "VectorStore":
         """A copy of this state, which later changes do not affect. Base and arrays are shared.
@@ -445,14 +446,6 @@ class VectorStore:
             [node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool
         )
 
-    def graph(self) -> TextGraph:
-        """The graph of these vectors, including changes.
-
-        Returns:
-            The graph, in memory.
-        """
-        return self.live.freeze()
-
     def export(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the vectors in a common format, by the name of the file.
 
@@ -472,23 +465,23 @@ class VectorStore:
         export_vectors(self, Path(path), force=force)
 
 
-def replay(record: Record, live: LiveGraph) -> None:
+def replay(record: Record, graph: EditedGraph) -> None:
     """Applies the changes of a record to a graph."""
     content = record.content
-    gone = live.find(content["removed"])
+    gone = graph.find_nodes(content["removed"])
     for node in gone.tolist():
-        live.remove(node)
+        graph.remove_node(node)
     if "nodes" in record.arrays:
-        live.put(table_from(record.arrays["nodes"]))
-    ends = live.find_ends(content["unlinked"]).tolist()
+        graph.add_nodes(table_from(record.arrays["nodes"]))
+    ends = graph.find_ends(content["unlinked"]).tolist()
     for (one, other), link in zip(ends, content["unlinked"], strict=True):
         if len(link) == 2:
-            live.unlink(one, other)
+            graph.unlink(one, other)
         else:
-            live.cut_type(one, other, link[2])
-    ends = live.find_ends(content["linked"]).tolist()
+            graph.remove_links(one, other, link[2])
+    ends = graph.find_ends(content["linked"]).tolist()
     for (one, other), link in zip(ends, content["linked"], strict=True):
-        live.link(one, other, (link[0], link[1], link[2]))
+        graph.add_link(one, other, (link[0], link[1], link[2]))
 
 
 def table_bytes(table: pa.Table) -> Array:

@@ -118,9 +118,9 @@ def _warn_of_known_links(store: VectorStore, graph: TextGraph, pairs: Array) -> 
     """Logs a warning if vectors were computed from the links that they are to predict."""
     if not store.settings["num_neighbors"]:
         return
-    ends = store.live.find(graph.ids_of(pairs.reshape(-1))).reshape(-1, 2)
+    ends = store.graph.find_nodes(graph.ids_of(pairs.reshape(-1))).reshape(-1, 2)
     known = sum(
-        store.live.is_linked(one, other) for one, other in ends[(ends >= 0).all(1)].tolist()
+        store.graph.is_linked(one, other) for one, other in ends[(ends >= 0).all(1)].tolist()
     )
     if known:
         logger.warning(

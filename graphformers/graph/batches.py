@@ -117,8 +117,15 @@ class MemoryTable(Table):
         columns = {
             name: one_chunk(self._table[name]) for name in (self.names if only is None else only)
         }
-        columns |= {name: as_strings(columns[name]) for name in texts}
         path = self.path
+        for name in texts:
+            try:
+                columns[name] = as_strings(columns[name])
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise InputError(
+                    f"{path}: the column {name!r} holds values of type {columns[name].type}, "
+                    f"expected text or numbers"
+                ) from error
         yield TableBatch(columns, lambda i: (path, f"row {i + 1}"))
 
     def close(self) -> None:

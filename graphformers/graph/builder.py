@@ -22,7 +22,6 @@ from graphformers.graph.columns import (
     OURS,
     as_strings,
     join_column,
-    make_column,
     table_in_memory,
     text_column,
 )
@@ -30,7 +29,6 @@ from graphformers.graph.problems import Locate, Place, Problems, format_place
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.spool import EdgeSpool
 from graphformers.graph.textgraph import TextGraph
-from graphformers.graph.times import TimeColumn
 
 # Edges looked up at a time: a hash table over all ids is made for each such block.
 RESOLVE_ROWS = 8_000_000
@@ -324,7 +322,7 @@ class GraphBuilder:
         summary = self.problems.summary() | {"self_loops": int((sources == targets).sum())}
         summary |= {"empty_texts": self._num_empty} if self._num_empty else {}
         return TextGraph(
-            nodes=self._table,
+            table=self._table,
             id_hashes=self._hashes,
             indptr=indptr,
             indices=indices,
@@ -344,67 +342,6 @@ def join_times(batches: Sequence[Array | None], lengths: Sequence[int]) -> Array
     return np.concatenate(
         [np.full(length, np.nan) if times is None else times for times, length in found]
     )
-
-
-def build_graph(
-    nodes: Iterable[object],
-    sources: Sequence[object] = (),
-    targets: Sequence[object] = (),
-    types: Sequence[object] | None = None,
-    times: Sequence[object] | None = None,
-    *,
-    skip_bad: bool = False,
-    keep_empty: bool = False,
-) -> TextGraph:
-    """Makes a graph from data in memory.
-
-    Args:
-        nodes: The columns id and text, and any others: an Arrow table, a DataFrame of pandas or
-            polars, a list of dicts, or a dict of lists.
-        sources: The id of the node where each edge starts.
-        targets: The id of the node where each edge ends.
-        types: The type of each edge.
-        times: The time of each edge: a number or a date, also as text such as 2024-05-01; None
-            where it is unknown.
-        skip_bad: Leave out and count bad rows instead of stopping at the first.
-        keep_empty: Keep nodes without a text, as empty texts, instead of treating them as bad rows.
-
-    Returns:
-        The graph.
-
-    Raises:
-        InputError: A row is bad, or the lists of edges differ in length.
-
-    Example:
-        >>> papers = [{"id": "p1", "text": "graphs"}, {"id": "p2", "text": "texts", "year": 1999}]
-        >>> build_graph(papers, sources=["p1"], targets=["p2"], types=["cites"])
-        TextGraph(2 nodes, 1 linked pairs)
-    """
-    edges = {"sources": sources, "targets": targets, "types": types, "times": times}
-    counts = {name: len(each) for name, each in edges.items() if each is not None}
-    if len(set(counts.values())) > 1:
-        given = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        raise InputError(f"edges with {given} given, expected as many of each")
-    problems, place = Problems(strict=not skip_bad), Path("edges")
-    builder = GraphBuilder(problems, keep_empty=keep_empty)
-    builder.add_table(node_table(nodes))
-    builder.seal_nodes()
-
-    def locate(i: int) -> Place:
-        return place, f"row {i + 1}"
-
-    kinds = None if types is None else text_array(types)
-    moments = None
-    if times is not None:
-        moments, bad = TimeColumn().read(make_column(times), "times", place, locate, problems)
-        # This is an error even if bad rows are skipped: lists of edges have no rows to leave out.
-        if bad.any():
-            raise InputError(
-                f"{int(bad.sum()):,} of the times given are not valid, expected numbers or dates; "
-                f"correct them, or leave them empty"
-            )
-    builder.add_edges(EdgeBatch(text_array(sources), text_array(targets), locate, kinds, moments))
-    return builder.build()
 
 
 def node_table(nodes: Iterable[object]) -> pa.Table:

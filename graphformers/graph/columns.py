@@ -85,6 +85,9 @@ def text_column(values: Iterable[object]) -> pa.Array:
 
 def make_column(values: Sequence[object]) -> pa.Array:
     """An array of the type of the values; of text if they do not have a common type."""
+    # A tensor of torch holds tensors.
+    if hasattr(values, "numpy") and hasattr(values, "tolist"):
+        values = values.tolist()
     kinds = set(map(type, values)) - {type(None)}
     # Arrow would convert False to 0.0.
     if bool in kinds and len(kinds) > 1:

@@ -1,6 +1,6 @@
 """Descriptions of graphs, for `info`, and reports of imports, for `import`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
@@ -8,16 +8,19 @@ import numpy as np
 import pyarrow.compute as pc
 
 from graphformers.arrays import Array, mix
-from graphformers.graph.settings import ImportSettings
+from graphformers.graph.protocol import Graph
+from graphformers.graph.settings import ROLES, ImportSettings
 from graphformers.graph.textgraph import TextGraph
 from graphformers.graph.times import format_time
 from graphformers.places import JsonObject
-from graphformers.table import Result, Table, printable
+from graphformers.table import Result, Table, count_of, shorten
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 # Sample nodes, neighbours of each, and edge types that are listed.
 NUM_SAMPLES = 5
 NUM_TYPES = 6
+# Columns whose names suggest times, in lower case.
+TIMES = (*ROLES["time"], "year", "when")
 
 
 class Neighbor(TypedDict):
@@ -82,10 +85,13 @@ class GraphDescription(Result):
         """The counts and percentiles, with the sample nodes as notes."""
         names = ("nodes", "pairs", "edges", "isolated", "mean_degree")
         rows = [(name.replace("_", " "), f"{getattr(self, name):,}") for name in names]
-        rows += [(kind, f"{number:,}") for kind, number in self.left_aside.items()]
+        rows += [(f"left out: {kind}", f"{number:,}") for kind, number in self.left_aside.items()]
         rows += [(f"skipped: {reason}", f"{number:,}") for reason, number in self.skipped.items()]
         if self.edge_columns_not_kept:
-            rows.append(("not kept of the edges", ", ".join(self.edge_columns_not_kept)))
+            kept = [("type", self.edge_types), ("time", self.edge_times)]
+            roles = tuple(role for role, values in kept if values)
+            columns = _columns_not_kept(self.edge_columns_not_kept, roles)
+            rows.append(("edge columns not kept", columns))
         columns = ", ".join(f"{name} ({type})" for name, type in self.columns.items())
         rows.append(("node columns", columns or "none"))
         types = sorted(self.edge_types.items(), key=lambda item: -item[1])
@@ -112,24 +118,30 @@ class GraphDescription(Result):
     def _sample_lines(self) -> list[str]:
         lines = []
         for sample in self.samples:
-            lines += ["", f"{_shown(sample)}  [{sample['degree']} neighbours]"]
+            lines += [
+                "",
+                f"{_shown(sample)}  [{count_of(sample['degree'], 'neighbour', 'neighbours')}]",
+            ]
             lines += [f"    {_shown(neighbor)}" for neighbor in sample["neighbors"]]
         return lines
 
 
-def describe_graph(graph: TextGraph) -> GraphDescription:
+def describe_graph(graph: Graph) -> GraphDescription:
     """Describes a graph: counts, percentiles, rows that the import left out, and sample nodes.
 
     Example:
         >>> describe_graph(TextGraph.load("papers.graph")).nodes
         400
     """
+    graph = graph.freeze()
     degrees, summary = graph.degrees(), graph.summary
     words = np.asarray(pc.count_substring_regex(graph.texts, r"\S+"))
     types: dict[str, int] = {}
     if graph.edge_types is not None:
         counts = np.bincount(graph.edge_types, minlength=len(graph.type_names))
-        types = dict(zip(graph.type_names, counts.tolist(), strict=True))
+        found = zip(graph.type_names, counts.tolist(), strict=True)
+        # A type may have lost all its links to edits.
+        types = {name: count for name, count in found if count}
     return GraphDescription(
         nodes=graph.num_nodes,
         pairs=graph.num_pairs,
@@ -138,7 +150,7 @@ def describe_graph(graph: TextGraph) -> GraphDescription:
         mean_degree=round(float(degrees.mean()), 2),
         degree_percentiles=_percentiles(degrees),
         words_percentiles=_percentiles(words),
-        columns={name: str(graph.nodes.schema.field(name).type) for name in graph.column_names},
+        columns={name: str(graph.column(name).type) for name in graph.column_names},
         edge_types=types,
         edge_times=_span(graph.edge_times),
         self_loops=summary.get("self_loops", 0),
@@ -158,12 +170,14 @@ class ImportReport(Result):
         nodes: Number of nodes.
         pairs: Number of linked pairs.
         edges: Number of edges, as they were given.
+        edge_roles: Which of "type" and "time" the edges have.
         summary: The summary of the graph, which counts rows that were left out.
     """
 
     nodes: int
     pairs: int
     edges: int
+    edge_roles: tuple[str, ...]
     summary: JsonObject
 
     def to_dict(self) -> JsonObject:
@@ -174,42 +188,73 @@ class ImportReport(Result):
     def as_table(self) -> Table:
         """One line for the counts, and one for each kind of row that was left out or merged."""
         found = self.summary
-        lines = [f"{self.nodes:,} nodes, {self.pairs:,} linked pairs"]
+        pairs = count_of(self.pairs, "linked pair", "linked pairs")
+        lines = [f"{count_of(self.nodes, 'node', 'nodes')}, {pairs}"]
         loops = found.get("self_loops", 0)
         repeated = self.edges - loops - self.pairs
-        kinds = {"repeated or reversed": repeated, "from a node to itself": loops}
-        if merged := [f"{kind}: {number:,}" for kind, number in kinds.items() if number]:
-            lines.append(f"  of {self.edges:,} edges {', '.join(merged)}")
+        merged = []
+        if repeated:
+            words = "repeats or reverses another", "repeat or reverse others"
+            merged.append(count_of(repeated, *words))
+        if loops:
+            merged.append(count_of(loops, "leads", "lead") + " from a node to itself")
+        if merged:
+            lines.append(f"  of {self.edges:,} edges, {' and '.join(merged)}")
         if columns := found.get("edge_columns_not_kept"):
             lines.append(
-                f"  not kept of the edges: {', '.join(columns)}; links have a type and a time "
-                f"({ImportSettings.usage(columns={'time': 'NAME'})}) at most"
+                f"  edge columns that were not kept: {_columns_not_kept(columns, self.edge_roles)}"
             )
         for name, others in found.get("other_texts", {}).items():
+            every = ",".join([name, *others])
             lines.append(
-                f"  the text is {name}, not {', '.join(others)}; "
-                f"{ImportSettings.usage(columns={'text': 'NAME'})} chooses, "
-                f"{ImportSettings.usage(columns={'text': ','.join([name, *others])})} takes all"
+                f"  the text of a node is its {name}, not its {' or '.join(others)}; "
+                f"{_column('text', others[0])} takes another column, {_column('text', every)} all"
             )
         if empty := found.get("empty_texts"):
-            lines.append(f"  kept without a text: {empty:,} nodes")
+            lines.append(f"  kept {count_of(empty, 'node', 'nodes')} without a text")
         for kind, number in found["left_aside"].items():
-            lines.append(f"  left out, as is normal for this format: {number:,} {kind}")
+            lines.append(f"  {number:,} {kind} were left out, as is normal for this format")
         for reason, number in found["skipped"].items():
-            lines.append(f"  skipped: {number:,} × {reason}")
-        lines += [f"    {example}" for example in found["skipped_examples"]]
+            lines.append(f"  skipped {count_of(number, 'row', 'rows')}: {reason}")
+        examples = found["skipped_examples"]
+        lines += [f"    {example}" for example in examples]
+        if examples and (more := sum(found["skipped"].values()) - len(examples)):
+            lines.append(f"    … and {more:,} more")
         return Table((), [(line,) for line in lines])
 
 
 def describe_import(graph: TextGraph) -> ImportReport:
     """Reports the rows that an import read into a graph and those that it left out."""
-    return ImportReport(graph.num_nodes, graph.num_pairs, graph.edges.shape[1], graph.summary)
+    kept = [("type", graph.edge_types), ("time", graph.edge_times)]
+    roles = tuple(role for role, values in kept if values is not None)
+    return ImportReport(
+        graph.num_nodes, graph.num_pairs, graph.edges.shape[1], roles, graph.summary
+    )
 
 
-def shorten(text: str, width: int = 100) -> str:
-    """A text of at most `width` characters, without control characters."""
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _columns_not_kept(columns: Sequence[str], roles: Collection[str]) -> str:
+    """The edge columns that an import did not keep, and the options that keep them.
+
+    Args:
+        columns: Their names.
+        roles: Which of "type" and "time" the edges have.
+    """
+    listed = ", ".join(columns)
+    like_times = [name for name in columns if name.lower() in TIMES]
+    others = [name for name in columns if name not in like_times]
+    advice = []
+    if "type" not in roles:
+        name = (others or like_times)[0]
+        advice.append(f"{_column('type', name)} keeps {name} as the type of links")
+    if "time" not in roles:
+        name = (like_times or others)[0]
+        advice.append(f"{_column('time', name)} keeps {name} as their time")
+    return f"{listed} ({', '.join(advice) or 'links have a type and a time at most'})"
+
+
+def _column(role: str, name: str) -> str:
+    """The setting that names the column of a role."""
+    return ImportSettings.usage(columns={role: name})
 
 
 def _shown(node: Neighbor) -> str:
@@ -237,13 +282,9 @@ def _sample_nodes(graph: TextGraph) -> Array:
 
 def _sample(graph: TextGraph, node: int) -> Sample:
     neighbors = graph.neighbors_of(node)
-    shown = neighbors[:NUM_SAMPLES]
-    return {
-        "id": graph.ids[node].as_py(),
-        "text": graph.texts[node].as_py(),
-        "degree": len(neighbors),
-        "neighbors": [
-            {"id": id, "text": text}
-            for id, text in zip(graph.ids_of(shown), graph.texts_of(shown), strict=True)
-        ],
-    }
+    shown = np.append(node, neighbors[:NUM_SAMPLES])
+    first, *others = (
+        Neighbor(id=id, text=text)
+        for id, text in zip(graph.ids_of(shown), graph.texts_of(shown), strict=True)
+    )
+    return {**first, "degree": len(neighbors), "neighbors": others}

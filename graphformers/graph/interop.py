@@ -1,21 +1,29 @@
-"""Conversion to and from graphs of networkx and PyTorch Geometric, imported only when called."""
+"""Graphs from tables in memory, and conversion to and from networkx and PyTorch Geometric.
+
+The libraries are imported only when they are needed.
+"""
 
 import importlib
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from graphformers.errors import InputError, MissingExtraError
-from graphformers.graph.builder import build_graph
-from graphformers.graph.columns import ColumnNames, as_text, make_column
+from graphformers.graph.batches import MemoryTable, Table
+from graphformers.graph.builder import NODE, GraphBuilder, text_array
+from graphformers.graph.columns import ColumnNames, as_text, make_column, table_in_memory
+from graphformers.graph.importers.tables import edge_batches, read_nodes
+from graphformers.graph.problems import Problems
+from graphformers.graph.protocol import Graph
+from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph, loaded_graph
-from graphformers.graph.times import are_times
+from graphformers.graph.times import TimeColumn, are_times
 
 if TYPE_CHECKING:
     import networkx
@@ -34,7 +42,104 @@ PYG_NAMES = (
 )
 
 
-def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
+# an example for messages
+EDGE = "{'source': 'p1', 'target': 'p2'}"
+
+
+def build_graph(
+    nodes: Any,
+    edges: Any = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    keep_empty: bool = False,
+) -> TextGraph:
+    """Makes a graph from tables in memory.
+
+    A table is an Arrow table, a DataFrame of pandas or polars, a list of dicts, or a dict of lists.
+    The columns of ids, texts, sources, targets and types are recognised by their names, as in
+    files. Other columns of nodes are kept.
+
+    Args:
+        nodes: The table of nodes.
+        edges: The table of edges, or pairs (source, target) or triples (source, target, type) of
+            ids.
+        columns: The column of each role whose name does not say so: id, text (several:
+            "title,abstract"), src, dst, type, time. Times of edges are kept only if their column is
+            named here; they are numbers or dates.
+        skip_bad: Leave out and count bad rows instead of stopping at the first.
+        keep_empty: Keep nodes without a text, as empty texts, instead of treating them as bad rows.
+
+    Returns:
+        The graph.
+
+    Raises:
+        InputError: A column is missing, or a row is bad.
+        GraphFormersError: There is no such role.
+
+    Example:
+        >>> papers = [{"id": "p1", "title": "graphs"}, {"id": "p2", "title": "texts", "year": 1999}]
+        >>> build_graph(papers, [("p1", "p2")])
+        TextGraph(2 nodes, 1 linked pair)
+        >>> cites = {"from": ["p1"], "to": ["p2"], "year": [1999]}
+        >>> build_graph(papers, cites, columns={"time": "year"}).edge_times.tolist()
+        [1999.0]
+    """
+    named = dict(columns or {})
+    settings = ImportSettings(columns=named, skip_bad=skip_bad, keep_empty=keep_empty)
+    for role, name in named.items():
+        if role in ("user", "item"):
+            raise InputError(
+                f"columns={{{role!r}: {name!r}}} given, expected the roles id, text, src, dst, "
+                f"type and time"
+            )
+        if role not in ("id", "text") and edges is None:
+            raise InputError(f"columns={{{role!r}: {name!r}}} given, but there are no edges")
+    for given in (nodes, edges):
+        if isinstance(given, str | Path):
+            raise InputError(f"{str(given)!r} given, expected a table; read_graph reads files")
+    with GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty) as builder:
+        # An empty list is a table without columns.
+        table = table_in_memory(nodes, "nodes", NODE)
+        tables: list[Table] = [MemoryTable(Path("nodes"), table)] if table.column_names else []
+        read_nodes(tables, ColumnNames(), builder, settings, is_last=True)
+        table = _edge_table(() if edges is None else edges)
+        if table.column_names:
+            times = TimeColumn() if "time" in named else None
+            links = MemoryTable(Path("edges"), table)
+            for batch in edge_batches(links, builder.problems, settings, times):
+                builder.add_edges(batch)
+        graph = builder.build()
+    read_as = settings.remembered().get("columns")
+    if not read_as:
+        return graph
+    return replace(graph, summary=graph.summary | {"read_as": {"columns": read_as}})
+
+
+def _edge_table(edges: Any) -> pa.Table:
+    """Edges as a table with named columns."""
+    if hasattr(edges, "__arrow_c_stream__") or isinstance(edges, Mapping):
+        return table_in_memory(edges, "edges", EDGE)
+    # Arrays of numpy and torch have `tolist`.
+    found = edges.tolist() if hasattr(edges, "tolist") else edges
+    if not isinstance(found, Iterable):
+        raise InputError(f"edges={edges!r} given, expected a table, or pairs (source, target)")
+    rows = list(found)
+    if any(isinstance(row, Mapping) for row in rows):
+        return table_in_memory(rows, "edges", EDGE)
+    for row in rows:
+        if not isinstance(row, list | tuple) or len(row) not in (2, 3):
+            raise InputError(
+                f"the edge {row!r} given, expected (source, target), (source, target, type), or a "
+                f"dict such as {EDGE}"
+            )
+    columns = {"source": [row[0] for row in rows], "target": [row[1] for row in rows]}
+    if any(len(row) == 3 for row in rows):
+        columns["type"] = [row[2] if len(row) == 3 else None for row in rows]
+    return pa.table({name: text_array(values) for name, values in columns.items()})
+
+
+def to_networkx(graph: Graph | str | Path) -> "networkx.MultiDiGraph":
     """Converts a graph to networkx, with its directed edges.
 
     Args:
@@ -53,7 +158,7 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     """
     graph = loaded_graph(graph)
     result = _import("networkx", "a networkx graph").MultiDiGraph()
-    result.add_nodes_from((row.pop("id"), row) for row in graph.nodes.to_pylist())
+    result.add_nodes_from((row.pop("id"), row) for row in graph.table.to_pylist())
     ids = graph.ids.to_pylist()
     for e, (source, target) in enumerate(graph.edges.T.tolist()):
         known: dict[str, object] = {}
@@ -65,7 +170,9 @@ def to_networkx(graph: TextGraph | str | Path) -> "networkx.MultiDiGraph":
     return result
 
 
-def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type") -> TextGraph:
+def from_networkx(
+    graph: "networkx.Graph", text: str | Sequence[str] = "text", type: str = "type"
+) -> TextGraph:
     """Makes a graph from one of networkx.
 
     Node attributes other than the text become columns; one named `id` or `text` gets an underscore
@@ -74,7 +181,7 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
 
     Args:
         graph: The graph; its nodes become ids.
-        text: The node attribute that holds the text.
+        text: The node attribute that holds the text, or a text for each node.
         type: The edge attribute that holds the type of an edge, if there is one.
 
     Returns:
@@ -86,46 +193,47 @@ def from_networkx(graph: "networkx.Graph", text: str = "text", type: str = "type
     Example:
         >>> import networkx
         >>> papers = networkx.DiGraph()
-        >>> papers.add_node("p1", text="a study of graphs")
-        >>> papers.add_node("p2", text="a study of texts", year=1999)
+        >>> papers.add_node("p1", title="a study of graphs")
+        >>> papers.add_node("p2", title="a study of texts", year=1999)
         >>> papers.add_edge("p1", "p2", type="cites")
-        >>> from_networkx(papers)
-        TextGraph(2 nodes, 1 linked pairs)
+        >>> from_networkx(papers, text="title")
+        TextGraph(2 nodes, 1 linked pair)
     """
     if not graph.number_of_nodes():
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
-    texts, others = [], []
-    for name, attributes in graph.nodes(data=True):
-        if not (as_text(attributes.get(text)) or "").strip():
-            raise InputError(
-                f"networkx node {name!r}: no attribute {text!r} with a text; pass text=… with the "
-                f"attribute's name"
-            )
-        texts.append(as_text(attributes[text]))
-        others.append({str(key): value for key, value in attributes.items() if key != text})
-    names = ColumnNames(key for attributes in others for key in attributes)
+    attributes = [dict(found) for _, found in graph.nodes(data=True)]
+    if isinstance(text, str):
+        texts = [found.pop(text, None) for found in attributes]
+        for name, value in zip(graph.nodes, texts, strict=True):
+            if not (as_text(value) or "").strip():
+                raise InputError(
+                    f"the networkx node {name!r} has no attribute {text!r} with a text; pass "
+                    f"text=… with the name of the attribute, or with a list of texts"
+                )
+    else:
+        texts = _one_each(text, graph.number_of_nodes(), "this networkx graph")
+    others = [{str(key): value for key, value in found.items()} for found in attributes]
     columns = {
-        kept: make_column([attributes.get(key) for attributes in others])
-        for key, kept in names.items()
+        name: [found.get(name) for found in others]
+        for name in dict.fromkeys(key for found in others for key in found)
     }
-    nodes = pa.table({"id": [str(name) for name in graph.nodes], "text": texts} | columns)
     edges = list(graph.edges(data=True))
-    types = [as_text(data.get(type)) for *_, data in edges]
+    links: dict[str, list[object]] = {
+        "source": [str(source) for source, *_ in edges],
+        "target": [str(target) for _, target, _ in edges],
+    }
+    if any(data.get(type) is not None for *_, data in edges):
+        links["type"] = [as_text(data.get(type)) for *_, data in edges]
     times = [data.get("time") for *_, data in edges]
-    has_types = any(data.get(type) is not None for *_, data in edges)
     has_times = any(time is not None for time in times) and are_times(times)
-    made = build_graph(
-        nodes,
-        [str(source) for source, *_ in edges],
-        [str(target) for _, target, _ in edges],
-        types if has_types else None,
-        times if has_times else None,
-    )
+    if has_times:
+        links["time"] = times
+    made = _from_lists([str(name) for name in graph.nodes], texts, columns, links)
     read = {type, "time"} if has_times else {type}
     return _with_unread(made, {key for *_, data in edges for key in data} - read)
 
 
-def to_pyg(graph: TextGraph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
+def to_pyg(graph: Graph | str | Path, *, directed: bool = False) -> "torch_geometric.data.Data":
     """Converts a graph to a `Data` object of PyTorch Geometric.
 
     Args:
@@ -175,7 +283,7 @@ def _as_tensor(column: pa.Array) -> "torch.Tensor | list[object]":
     return values
 
 
-def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = None) -> TextGraph:
+def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "text") -> TextGraph:
     """Makes a graph from a `Data` object of PyTorch Geometric.
 
     `id` names the nodes, `edge_type` the types of edges (by `type_names`, if there is that list)
@@ -184,7 +292,7 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
 
     Args:
         data: The object, with `edge_index`.
-        text: A text for each node; by default the attribute `text`.
+        text: The attribute that holds the texts, or a text for each node.
 
     Returns:
         The graph.
@@ -197,19 +305,17 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
         >>> from torch_geometric.data import Data
         >>> data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
         >>> from_pyg(data, text=["a study of graphs", "a study of texts"])
-        TextGraph(2 nodes, 1 linked pairs)
+        TextGraph(2 nodes, 1 linked pair)
     """
     if hasattr(data, "node_types"):
         raise InputError("a HeteroData given, expected a Data; its to_homogeneous() makes one")
-    texts = text if text is not None else getattr(data, "text", None)
+    texts = getattr(data, text, None) if isinstance(text, str) else text
     if texts is None:
         raise InputError(
-            "this PyG Data has no attribute 'text'; pass text=[…] with one string per node"
+            f"this PyG Data has no attribute {text!r}; pass text=… with the name of the attribute, "
+            f"or with a list of texts"
         )
-    if len(texts) != data.num_nodes:
-        raise InputError(
-            f"{len(texts)} texts for the {data.num_nodes} nodes of this PyG Data, expected one each"
-        )
+    texts = _one_each(texts, data.num_nodes, "this PyG Data")
     given = getattr(data, "id", range(len(texts)))
     ids = [str(name) for name in (given.tolist() if hasattr(given, "tolist") else given)]
     if len(ids) != len(texts):
@@ -222,17 +328,45 @@ def from_pyg(data: "torch_geometric.data.Data", text: Sequence[str] | None = Non
     wrong = edges[(edges < 0) | (edges >= len(ids))]
     if len(wrong):
         raise InputError(f"an edge of node {wrong[0]} in edge_index, expected 0 to {len(ids) - 1}")
-    kinds = getattr(data, "edge_type", None)
-    names = getattr(data, "type_names", None)
-    types = None
+    links: dict[str, list[object]] = {
+        name: [ids[node] for node in row]
+        for name, row in zip(("source", "target"), edges.tolist(), strict=True)
+    }
+    kinds, names = getattr(data, "edge_type", None), getattr(data, "type_names", None)
     if kinds is not None:
-        types = [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
-    sources, targets = ([ids[node] for node in row] for row in edges.tolist())
-    nodes = pa.table({"id": ids, "text": [as_text(each) for each in texts], **_node_columns(data)})
+        links["type"] = [str(kind if names is None else names[kind]) for kind in kinds.tolist()]
     times = getattr(data, "edge_time", None)
-    made = build_graph(nodes, sources, targets, types, None if times is None else times.tolist())
+    if times is not None:
+        links["time"] = times.tolist()
+    made = _from_lists(ids, texts, _node_columns(data, text), links)
     unread = ("edge_attr", "edge_weight")
     return _with_unread(made, {name for name in unread if getattr(data, name, None) is not None})
+
+
+def _one_each(texts: Sequence[object], count: int, what: str) -> list[object]:
+    """The texts that were given for the nodes of a graph."""
+    if len(texts) != count:
+        raise InputError(
+            f"text={type(texts).__name__} of {len(texts)} texts for the {count} nodes of {what}, "
+            f"expected one each"
+        )
+    return list(texts)
+
+
+def _from_lists(
+    ids: list[str],
+    texts: list[object],
+    columns: Mapping[str, Sequence[object]],
+    links: Mapping[str, Sequence[object]],
+) -> TextGraph:
+    """Makes a graph of lists, whose columns have the names that users gave them."""
+    names = ColumnNames(columns)
+    nodes = pa.table(
+        {"id": ids, "text": pa.array(map(as_text, texts), pa.large_string())}
+        | {names[name]: make_column(values) for name, values in columns.items()}
+    )
+    roles = {role: role for role in ("text", "time") if role == "text" or role in links}
+    return build_graph(nodes, links, columns=roles)
 
 
 def _with_unread(graph: TextGraph, names: Set[str]) -> TextGraph:
@@ -241,14 +375,17 @@ def _with_unread(graph: TextGraph, names: Set[str]) -> TextGraph:
     return replace(graph, summary=graph.summary | unread)
 
 
-def _node_columns(data: "torch_geometric.data.Data") -> dict[str, pa.Array]:
+def _node_columns(
+    data: "torch_geometric.data.Data", text: str | Sequence[str]
+) -> dict[str, Sequence[object]]:
     """The attributes of a PyG `Data` with one value for each node: lists and 1-D tensors."""
+    taken = (*PYG_NAMES, "id", text if isinstance(text, str) else "text")
     found = {}
     for name, value in data.to_dict().items():
         is_flat = isinstance(value, list) or getattr(value, "ndim", 0) == 1
-        if name not in (*PYG_NAMES, "id", "text") and is_flat and len(value) == data.num_nodes:
-            found[name] = make_column(value.tolist() if hasattr(value, "tolist") else value)
-    return {kept: found[name] for name, kept in ColumnNames(found).items()}
+        if name not in taken and is_flat and len(value) == data.num_nodes:
+            found[name] = value.tolist() if hasattr(value, "tolist") else value
+    return found
 
 
 def _import(module: str, purpose: str) -> ModuleType:

@@ -1,16 +1,15 @@
 """TextGraph: texts as nodes and the links between them, immutable and memory-mapped.
 
-A `node` is a row number, an `id` the user's own string. Links are stored twice: as directed, typed
+Links are stored twice: as directed, typed
 edges as they were read, and as undirected neighbours in compressed rows (CSR): the neighbours of
 node v are `indices[indptr[v]:indptr[v + 1]]`, sorted, each once, never v itself.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,9 @@ from graphformers.arrays import (
     save_table,
 )
 from graphformers.artifact import Artifact, open_artifact, write_artifact
-from graphformers.errors import GraphFormersError, UnknownIdError
+from graphformers.errors import GraphFormersError
+from graphformers.graph.protocol import Graph, Link, json_values, no_column, plain_ids
+from graphformers.graph.sampling import Neighborhood, NeighborSampler
 from graphformers.places import JsonObject
 
 KIND = "graph"
@@ -39,14 +40,14 @@ OPTIONAL_ARRAYS = ("edge_types", "edge_times")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TextGraph:
+class TextGraph(Graph):
     """A graph of N texts, P linked pairs and E directed edges.
 
-    Made by `read_graph`, `build_graph` or `TextGraph.load`. `id in graph` says whether there is a
-    node of this id.
+    Made by `read_graph`, `build_graph` or `TextGraph.load`. Methods without a docstring here are
+    documented in `Graph`.
 
     Attributes:
-        nodes: N rows with the columns id and text, then the user's own columns.
+        table: N rows with the columns id and text, then the user's own columns.
         id_hashes: (N,) uint64: the hash of each id, from which all random draws are made.
         indptr: (N + 1,) int64: where each node's neighbours start in `indices`.
         indices: (2P,) int32: the neighbours of each node, sorted, each once.
@@ -59,11 +60,11 @@ class TextGraph:
 
     Example:
         >>> graph = TextGraph.load("papers.graph")
-        >>> graph.text("p7"), graph.neighbors("p7")[:2]
-        ('graph node text 7', ['p2', 'p22'])
+        >>> len(graph), "p7" in graph, graph["p7"].neighbors[:2]
+        (80, True, ('p2', 'p22'))
     """
 
-    nodes: pa.Table
+    table: pa.Table
     id_hashes: Array
     indptr: Array
     indices: Array
@@ -74,18 +75,20 @@ class TextGraph:
     summary: JsonObject = field(default_factory=dict)
     artifact: Artifact | None = None
 
-    def __repr__(self) -> str:
-        return f"TextGraph({self.num_nodes:,} nodes, {self.num_pairs:,} linked pairs)"
-
     @property
     def num_nodes(self) -> int:
         """Number of nodes, N."""
         return len(self.indptr) - 1
 
-    def __contains__(self, id: object) -> bool:
-        """Whether there is a node of this id."""
-        (id,) = plain_ids([id])
-        return isinstance(id, str) and bool(self.find_nodes([id])[0] >= 0)
+    @property
+    def num_rows(self) -> int:
+        """Number of row numbers, which is the number of nodes."""
+        return self.num_nodes
+
+    @property
+    def nodes(self) -> Array:
+        """(N,) the row numbers of all nodes, 0 to N - 1."""
+        return np.arange(self.num_nodes)
 
     @property
     def num_pairs(self) -> int:
@@ -95,34 +98,28 @@ class TextGraph:
     @property
     def column_names(self) -> list[str]:
         """The user's own node columns."""
-        return [name for name in self.nodes.column_names if name not in ("id", "text")]
+        return [name for name in self.table.column_names if name not in ("id", "text")]
 
     def column(self, name: str) -> pa.Array:
-        """One of the user's node columns.
-
-        Args:
-            name: The name of the column.
-
-        Returns:
-            The N values.
-
-        Raises:
-            GraphFormersError: There is no such column.
-        """
         if name not in self.column_names:
-            found = ", ".join(self.column_names) or "none"
-            raise GraphFormersError(f"no node column {name!r} in this graph; it has: {found}")
-        return one_chunk(self.nodes[name])
+            raise no_column(name, self.column_names)
+        return one_chunk(self.table[name])
+
+    def column_type(self, name: str) -> pa.DataType | None:
+        if name not in self.table.column_names:
+            return None
+        kind = self.table.schema.field(name).type
+        return None if pa.types.is_null(kind) else kind
 
     @cached_property
     def ids(self) -> pa.Array:
         """The ids of all nodes."""
-        return one_chunk(self.nodes["id"])
+        return one_chunk(self.table["id"])
 
     @cached_property
     def texts(self) -> pa.Array:
         """The texts of all nodes."""
-        return one_chunk(self.nodes["text"])
+        return one_chunk(self.table["text"])
 
     @cached_property
     def text_groups(self) -> Array:
@@ -161,39 +158,7 @@ class TextGraph:
             digest.update(memoryview(content)[int(ends[0]) : int(ends[-1])])
         return digest.hexdigest()
 
-    def nodes_of(self, ids: Sequence[str]) -> Array:
-        """The row numbers of some ids.
-
-        Args:
-            ids: The ids.
-
-        Returns:
-            (len(ids),) int64.
-
-        Raises:
-            UnknownIdError: A node is missing.
-        """
-        found = self.find_nodes(ids)
-        unknown = np.flatnonzero(found < 0)
-        if len(unknown):
-            id = plain_ids(ids)[int(unknown[0])]
-            raise UnknownIdError(
-                f"no node with the id {id!r} in this graph of {self.num_nodes:,} nodes"
-            )
-        return found
-
     def find_nodes(self, ids: Sequence[str]) -> Array:
-        """The row numbers of some ids, -1 for unknown ones.
-
-        Args:
-            ids: The ids.
-
-        Returns:
-            (len(ids),) int64: -1 for an id that no node has.
-
-        Raises:
-            GraphFormersError: An id is not a string.
-        """
         ids = plain_ids(ids)
         invalid = [id for id in ids if not isinstance(id, str)]
         if invalid:
@@ -217,88 +182,43 @@ class TextGraph:
             found[i] = next(matches, -1)
         return found
 
-    def node(self, id: str) -> int:
-        """The row number of an id.
-
-        Args:
-            id: The id.
-
-        Returns:
-            The row number.
-
-        Raises:
-            UnknownIdError: There is no such node.
-        """
-        return int(self.nodes_of([id])[0])
-
-    def text(self, id: str) -> str:
-        """The text of a node.
-
-        Args:
-            id: The id of the node.
-
-        Returns:
-            The text.
-
-        Raises:
-            UnknownIdError: There is no such node.
-        """
-        return str(self.texts[self.node(id)].as_py())
-
-    def neighbors(self, id: str) -> list[str]:
-        """The ids of the nodes linked to a node, in either direction.
-
-        Args:
-            id: The id of the node.
-
-        Returns:
-            The ids of its neighbours.
-
-        Raises:
-            UnknownIdError: There is no such node.
-        """
-        return list(self.ids_of(self.neighbors_of(self.node(id))))
-
     def neighbors_of(self, node: int) -> Array:
-        """The row numbers of the nodes linked to a node.
-
-        Args:
-            node: The row number of the node.
-
-        Returns:
-            The row numbers of its neighbours, sorted.
-        """
         return self.indices[self.indptr[node] : self.indptr[node + 1]]
 
     def ids_of(self, nodes: Array) -> list[str]:
-        """The ids of some nodes.
-
-        Args:
-            nodes: Row numbers.
-
-        Returns:
-            Their ids.
-        """
         return list(self.ids.take(pa.array(nodes)).to_pylist())
 
     def texts_of(self, nodes: Array) -> list[str]:
-        """The texts of some nodes.
-
-        Args:
-            nodes: Row numbers.
-
-        Returns:
-            Their texts.
-        """
         return list(self.texts.take(pa.array(nodes)).to_pylist())
 
-    def degrees(self) -> Array:
-        """The number of neighbours of every node.
+    def values_of(self, nodes: Array, columns: Sequence[str]) -> list[dict[str, object]]:
+        rows = pa.array(nodes)
+        found = {name: json_values(self.column(name).take(rows)) for name in columns}
+        return [{name: values[i] for name, values in found.items()} for i in range(len(nodes))]
 
-        Returns:
-            (N,) int64.
-        """
+    def degrees(self) -> Array:
         return np.diff(self.indptr)
+
+    def links_between(self, pairs: Sequence[tuple[int, int]]) -> list[list[Link]]:
+        found: dict[tuple[int, int], list[Link]] = {(min(pair), max(pair)): [] for pair in pairs}
+        is_end = np.zeros(self.num_nodes, dtype=bool)
+        is_end[[end for pair in found for end in pair]] = True
+        if found:
+            for e in np.flatnonzero(is_end[self.edges[0]] & is_end[self.edges[1]]).tolist():
+                ends = self.edges[:, e]
+                links = found.get((int(ends.min()), int(ends.max())))
+                if links is not None:
+                    kind = "" if self.edge_types is None else self.type_names[self.edge_types[e]]
+                    source, target = self.ids_of(ends)
+                    links.append((source, target, kind or None))
+        return [found[min(pair), max(pair)] for pair in pairs]
+
+    def sample(self, nodes: Array, num_neighbors: int = 5, seed: int = 42) -> Neighborhood:
+        sampler = NeighborSampler(self.indptr, self.indices, self.id_hashes, num_neighbors, seed)
+        return sampler.sample(nodes)
+
+    def freeze(self) -> "TextGraph":
+        return self
 
     def pairs(self) -> Array:
         """Every linked pair once.
@@ -343,7 +263,7 @@ class TextGraph:
             >>> graph = read_graph("papers.csv", "citations.csv").save("papers.graph", force=True)
         """
         with write_artifact(path, KIND, VERSION, force=force) as draft:
-            save_table(draft.path("nodes.arrow"), self.nodes)
+            save_table(draft.path("nodes.arrow"), self.table)
             for name in ARRAYS + OPTIONAL_ARRAYS:
                 array = getattr(self, name)
                 if array is not None:
@@ -369,7 +289,7 @@ class TextGraph:
         artifact = open_artifact(path, KIND, VERSION)
         optional = [name for name in OPTIONAL_ARRAYS if f"{name}.npy" in artifact.files]
         return TextGraph(
-            nodes=load_table(artifact.file("nodes.arrow")),
+            table=load_table(artifact.file("nodes.arrow")),
             type_names=tuple(artifact.settings["type_names"]),
             summary=artifact.summary,
             artifact=artifact,
@@ -377,11 +297,6 @@ class TextGraph:
         )
 
 
-def plain_ids(ids: Iterable[object]) -> list[Any]:
-    """Ids as Python values; scalars of Arrow are converted."""
-    return [id.as_py() if isinstance(id, pa.Scalar) else id for id in ids]
-
-
-def loaded_graph(graph: TextGraph | str | Path) -> TextGraph:
-    """Returns a graph, loaded from its folder if a path is given."""
-    return graph if isinstance(graph, TextGraph) else TextGraph.load(graph)
+def loaded_graph(graph: Graph | str | Path) -> TextGraph:
+    """Returns a graph with its arrays, loaded from its folder if a path is given."""
+    return TextGraph.load(graph) if isinstance(graph, str | Path) else graph.freeze()

@@ -360,12 +360,18 @@ class GraphFormers(nn.Module):
         Example:
             >>> vectors = model.encode_nodes("papers.graph")
         """
+        if not isinstance(graph, TextGraph | str | Path):
+            raise GraphFormersError(
+                f"a {type(graph).__name__} given, expected a TextGraph or its folder; "
+                f"graph.freeze() makes one, with row numbers of its own"
+            )
         graph = loaded_graph(graph)
         nodes = np.arange(graph.num_nodes) if nodes is None else np.asarray(nodes)
         if sampler is None:
-            links = graph.indptr, graph.indices, graph.id_hashes
-            sampler = NeighborSampler(*links, self.config.num_neighbors)
-        return self._encode(tokens or graph_tokens(graph, self.tokenizer), sampler.sample(nodes))
+            neighborhood = graph.sample(nodes, self.config.num_neighbors)
+        else:
+            neighborhood = sampler.sample(nodes)
+        return self._encode(tokens or graph_tokens(graph, self.tokenizer), neighborhood)
 
     def _encode(self, tokens: TokenCache, neighborhood: Neighborhood) -> Array:
         """Encodes every distinct neighbour once, then the centres given their states.

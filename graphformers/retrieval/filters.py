@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.arrays import Array
-from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, nearest
 from graphformers.graph.columns import is_text
+from graphformers.graph.protocol import Graph
 
 SIGN = re.compile(r"\s*(<=|>=|!=|==|=~|~=|=|<|>|~)(.*)|\s+(in)\s(.*)", re.DOTALL)  # behind a column
 UNKNOWN = re.compile(r"(.*?)(?:[<>=!~]|\sin\s)", re.DOTALL)  # what seems to be meant as one
@@ -34,13 +34,13 @@ COMPARE = {
 }
 
 
-def allowed_nodes(live: LiveGraph, filters: Sequence[str]) -> Array | None:
+def allowed_nodes(graph: Graph, filters: Sequence[str]) -> Array | None:
     """Marks by node number who passes all filters; None where there are none. A node without a
     value passes none.
     """
     found = None
     for filter in [filters] if isinstance(filters, str) else filters:
-        mark = _one(live, filter)
+        mark = _one(graph, filter)
         found = mark if found is None else found & mark
     return found
 
@@ -51,10 +51,10 @@ def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
             raise GraphFormersError(f"no node column {name!r}; {nearest(name, known)}")
 
 
-def _one(live: LiveGraph, filter: str) -> Array:
+def _one(graph: Graph, filter: str) -> Array:
     where = f"the filter {filter!r}"
-    name, sign, text = _parts(filter, live.column_names())
-    column = live.column(name)
+    name, sign, text = _parts(filter, graph.column_names)
+    column = graph.column(name)
     if pa.types.is_float16(column.type):  # which Arrow stores, but does not compare
         column = column.cast(pa.float32())
     try:

@@ -144,8 +144,8 @@ class Index:
         """
         if self.graph is None:
             return Index(store)
-        nodes = before.live.nodes()
-        numbers = np.full(before.live.num_numbers, -1, dtype=np.int64)
+        nodes = before.graph.nodes
+        numbers = np.full(before.graph.num_rows, -1, dtype=np.int64)
         numbers[nodes] = np.arange(len(nodes))
         changed = numbers[before.changed_nodes()]
         unseen = np.union1d(changed, numbers[self._unseen])

@@ -11,12 +11,11 @@ from graphformers.arrays import Array
 from graphformers.embedding.update import check_model, load_model
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.graph.describe import shorten
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.filters import allowed_nodes, check_columns
 from graphformers.retrieval.index import Index
 from graphformers.settings import has_type
-from graphformers.table import Result, Table
+from graphformers.table import Result, Table, shorten
 
 MOST_HITS = 10_000
 
@@ -108,7 +107,7 @@ class Searcher:
     ) -> None:
         self.store = store if isinstance(store, VectorStore) else VectorStore.load(store)
         self.columns = [columns] if isinstance(columns, str) else list(columns)
-        check_columns(self.columns, self.store.live.column_names() if self.columns else [])
+        check_columns(self.columns, self.store.graph.column_names if self.columns else [])
         self.index = Index.open(self.store, exact=exact)
         self._model, self._device, self._loading = model, device, threading.Lock()
         if model is not None:
@@ -155,7 +154,7 @@ class Searcher:
         Raises:
             GraphFormersError: An id is unknown.
         """
-        around = self.store.live.texts_of(self._nodes(neighbors)) if neighbors else []
+        around = self.store.graph.texts_of(self._nodes(neighbors)) if neighbors else []
         vector: Array = self.model.encode([text], [around])[0]
         return vector
 
@@ -191,7 +190,7 @@ class Searcher:
             GraphFormersError: An id, a column or a filter is unknown.
         """
         node = int(self._nodes([id])[0])
-        return self._near(node, k, np.append(self.store.live.row(node), node), where)
+        return self._near(node, k, np.append(self.store.graph.neighbors_of(node), node), where)
 
     def vector(self, vector: Array, k: int = 10, *, where: Sequence[str] = ()) -> Matches:
         """The nodes nearest to a vector.
@@ -209,13 +208,13 @@ class Searcher:
         """
         check_k(k)
         hits = self.index.search(
-            np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.live, where)
+            np.asarray(vector)[None], k, allowed=allowed_nodes(self.store.graph, where)
         )
         return self._matches(hits.nodes_QK[0], hits.scores_QK[0])
 
     def _near(self, node: int, k: int, left_out: Array, where: Sequence[str]) -> Matches:
         check_k(k)
-        allowed = allowed_nodes(self.store.live, where)
+        allowed = allowed_nodes(self.store.graph, where)
         hits = self.index.search(
             self.store.raw(np.array([node])).floats(),
             k + len(left_out),
@@ -231,10 +230,14 @@ class Searcher:
 
     def _matches(self, nodes: Array, scores: Array) -> Matches:
         is_there = nodes >= 0
-        nodes, live = nodes[is_there], self.store.live
-        values = live.values_of(nodes, self.columns)
+        nodes, graph = nodes[is_there], self.store.graph
+        values = graph.values_of(nodes, self.columns)
         found = zip(
-            live.ids_of(nodes), scores[is_there].tolist(), live.texts_of(nodes), values, strict=True
+            graph.ids_of(nodes),
+            scores[is_there].tolist(),
+            graph.texts_of(nodes),
+            values,
+            strict=True,
         )
         return Matches(Match(*entry) for entry in found)
 

@@ -329,7 +329,7 @@ def company(engine: Engine, ids: list[str], texts: list[str]) -> tuple[str, ...]
         numbers = np.array([view.node(id) for id in ids])
     except NotFoundError as error:
         raise RefusedError(str(error)) from None
-    return (*view.store.live.texts_of(numbers), *texts)
+    return (*view.store.graph.texts_of(numbers), *texts)
 
 
 def _add_nodes(app: FastAPI, state: State) -> None:

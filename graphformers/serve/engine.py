@@ -52,7 +52,7 @@ class View:
 
     def node(self, id: str) -> int:
         """The row number of an id."""
-        node = int(self.store.live.find([id])[0])
+        node = int(self.store.graph.find_nodes([id])[0])
         if node < 0:
             raise NotFoundError(f"no node with the id {id!r}")
         return node
@@ -148,10 +148,10 @@ class Engine:
         )
         for power in range(1, 1 + most.bit_length()):
             self._read([Reading("warm", tuple(map(str, range(2**power - 1))))])
-        nodes = self.view.store.live.nodes()
+        nodes = self.view.store.graph.nodes
         some = np.random.default_rng(0).choice(nodes, min(len(nodes), WARM_SEARCHES), replace=False)
         for start in range(0, len(some), MOST_SEARCHES):
-            ids = self.view.store.live.ids_of(some[start : start + MOST_SEARCHES])
+            ids = self.view.store.graph.ids_of(some[start : start + MOST_SEARCHES])
             self._search([Question(10, id=id) for id in ids])
 
     def close(self) -> None:
@@ -196,8 +196,8 @@ class Engine:
             The changes that have to wait.
         """
         assert self._updater is not None
-        live = self._updater.store.live
-        group = Group(live, [writes[i] for i in waiting])
+        graph = self._updater.store.graph
+        group = Group(graph, [writes[i] for i in waiting])
         taken: list[int] = []
         later: list[int] = []
         for i in waiting:
@@ -297,8 +297,8 @@ class Engine:
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
             "columns": {
-                name: str(store.live.column_type(name) or "null")
-                for name in store.live.column_names()
+                name: str(store.graph.column_type(name) or "null")
+                for name in store.graph.column_names
             },
             "index": "exact" if view.index.is_exact else "usearch",
             "recall_at_10": None if facts is None else facts.recall,
@@ -338,9 +338,9 @@ class _Search:
     def __init__(self, view: View, questions: list[Question]) -> None:
         self.view = view
         self.sought = [_Sought(question, question.vector) for question in questions]
-        live = view.store.live
+        graph = view.store.graph
         by_id = [one for one in self.sought if one.question.id is not None]
-        found = live.find([str(one.question.id) for one in by_id])
+        found = graph.find_nodes([str(one.question.id) for one in by_id])
         vectors = iter(view.store.raw(found[found >= 0]).floats())
         for one, node in zip(by_id, found.tolist(), strict=True):
             one.node = node
@@ -349,8 +349,8 @@ class _Search:
                 continue
             one.vector = next(vectors)
             if one.question.is_unlinked:
-                one.linked = np.append(live.row(node), node)
-        columns = live.column_names() if any(question.columns for question in questions) else []
+                one.linked = np.append(graph.neighbors_of(node), node)
+        columns = graph.column_names if any(question.columns for question in questions) else []
         for one in self.sought:
             try:
                 check_columns(one.question.columns, columns)
@@ -399,18 +399,18 @@ class _Search:
         return groups
 
     def _allowed(self, filters: tuple[str, ...], mask: int) -> Array | None:
-        live = self.view.store.live
-        allowed = allowed_nodes(live, filters)
+        graph = self.view.store.graph
+        allowed = allowed_nodes(graph, filters)
         if mask >= 0:
-            allowed = np.ones(live.num_numbers, dtype=bool) if allowed is None else allowed
-            allowed[np.append(live.row(mask), mask)] = False
+            allowed = np.ones(graph.num_rows, dtype=bool) if allowed is None else allowed
+            allowed[np.append(graph.neighbors_of(mask), mask)] = False
         return allowed
 
     def _responses(self) -> list[bytes | Exception]:
         """Fetches ids and texts for all questions together."""
-        live = self.view.store.live
+        graph = self.view.store.graph
         everyone = np.concatenate([one.nodes for one in self.sought])
-        shown = iter(zip(live.ids_of(everyone), live.texts_of(everyone), strict=True))
+        shown = iter(zip(graph.ids_of(everyone), graph.texts_of(everyone), strict=True))
         answers: list[bytes | Exception] = []
         for one in self.sought:
             shown_of = [next(shown) for _ in one.nodes]
@@ -426,7 +426,7 @@ class _Search:
         return answers
 
     def _matches(self, one: _Sought, shown: list[tuple[str, str]]) -> list[dict[str, object]]:
-        columns = self.view.store.live.values_of(one.nodes, one.question.columns)
+        columns = self.view.store.graph.values_of(one.nodes, one.question.columns)
         matches: list[dict[str, object]] = []
         for (id, text), score, node, values in zip(
             shown, one.scores.tolist(), one.nodes.tolist(), columns, strict=True
@@ -442,8 +442,8 @@ class _Search:
 
 def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, object]:
     """Some neighbours of a node with their texts, and their total number."""
-    live = view.store.live
-    row = live.row(node)
+    graph = view.store.graph
+    row = graph.neighbors_of(node)
     some = row[start : start + count]
-    told = zip(live.ids_of(some), live.texts_of(some), strict=True)
+    told = zip(graph.ids_of(some), graph.texts_of(some), strict=True)
     return {"num_neighbors": len(row), "neighbors": [{"id": id, "text": text} for id, text in told]}

@@ -11,9 +11,9 @@ from graphformers.serve.engine import View, neighbors_of
 
 def describe(view: View, id: str, limit: int, start: int) -> dict[str, object]:
     """Text, columns and neighbours of a node."""
-    node, live = view.node(id), view.store.live
-    names = [name for name in live.record(node)[0].column_names if name not in ("id", "text")]
-    (text,), (columns,) = live.texts_of(np.array([node])), live.values_of(np.array([node]), names)
+    node, graph = view.node(id), view.store.graph
+    names = [name for name in graph.record(node)[0].column_names if name not in ("id", "text")]
+    (text,), (columns,) = graph.texts_of(np.array([node])), graph.values_of(np.array([node]), names)
     return {"id": id, "text": text, "columns": columns} | neighbors_of(
         view, node, limit, start=start
     )
@@ -24,22 +24,22 @@ def ego(view: View, id: str, limit: int) -> dict[str, object]:
 
     Those that the model reads when it reads the node come first.
     """
-    live, settings = view.store.live, view.store.settings
+    graph, settings = view.store.graph, view.store.settings
     node = view.node(id)
-    row = live.row(node)
-    drawn = live.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
+    row = graph.neighbors_of(node)
+    drawn = graph.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
     others = row[~np.isin(row, drawn)]
     some = np.concatenate([[node], drawn, others]).astype(np.int64)[: 1 + limit]
     places = {int(other): place for place, other in enumerate(some)}
     links = [
         [place, places[other]]
         for one, place in places.items()
-        for other in np.intersect1d(live.row(one), some).tolist()
+        for other in np.intersect1d(graph.neighbors_of(one), some).tolist()
         if place < places[other]
     ]
-    told = zip(some.tolist(), live.ids_of(some), live.texts_of(some), strict=True)
+    told = zip(some.tolist(), graph.ids_of(some), graph.texts_of(some), strict=True)
     nodes = [
-        {"id": other, "text": text, "num_neighbors": len(live.row(number))}
+        {"id": other, "text": text, "num_neighbors": len(graph.neighbors_of(number))}
         for number, other, text in told
     ]
     return {"nodes": nodes, "links": links, "num_read": len(drawn), "num_neighbors": len(row)}
@@ -49,11 +49,11 @@ def attention(view: View, model: GraphFormers, id: str) -> dict[str, object]:
     """How the model weighs a node (the first) and the neighbours it reads, for every graph
     attention and head.
     """
-    live, settings = view.store.live, view.store.settings
+    graph, settings = view.store.graph, view.store.settings
     node = view.node(id)
-    drawn = live.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
+    drawn = graph.sample(np.array([node]), settings["num_neighbors"], settings["seed"]).of(0)
     everyone = np.concatenate([[node], drawn]).astype(np.int64)
-    ids, texts = live.ids_of(everyone), live.texts_of(everyone)
+    ids, texts = graph.ids_of(everyone), graph.texts_of(everyone)
     found = attention_weights(model, texts[0], texts[1:])
     has_weights = len(found.weights_AHG) > 0
     return {

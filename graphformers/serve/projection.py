@@ -86,7 +86,7 @@ class Map:
         if plane.method != "pca":
             known = dict(zip(plane.ids, plane.places_N3.tolist(), strict=True))
             return [known.get(id) for id in ids]
-        nodes = view.store.live.find(ids)
+        nodes = view.store.graph.find_nodes(ids)
         found = iter(
             ((view.store.compared(nodes[nodes >= 0]) - plane.mean_D) @ plane.axes_D3)
             .round(4)
@@ -119,7 +119,7 @@ class Map:
 def make_plane(view: View, most_points: int) -> Plane:
     """Chooses the points and computes their coordinates."""
     store = view.store
-    everyone = nodes = store.live.nodes()
+    everyone = nodes = store.graph.nodes
     if len(nodes) > most_points:
         nodes = np.sort(
             np.random.default_rng(SAMPLE_SEED).choice(nodes, most_points, replace=False)
@@ -133,8 +133,8 @@ def make_plane(view: View, most_points: int) -> Plane:
     if reducer is not None:
         places_N3[:, :2], method = reducer.fit_transform(vectors), "pacmap"
     ids, texts = (
-        store.live.ids_of(nodes),
-        [text[:TEXT_LETTERS] for text in store.live.texts_of(nodes)],
+        store.graph.ids_of(nodes),
+        [text[:TEXT_LETTERS] for text in store.graph.texts_of(nodes)],
     )
     rounded = places_N3.round(4)
     told = {"method": method, "nodes": len(everyone), "ids": ids, "texts": texts}

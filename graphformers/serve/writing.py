@@ -13,8 +13,9 @@ from functools import cached_property
 import pyarrow as pa
 
 from graphformers.embedding.changes import NO_NODES, Changes, too_many_types
-from graphformers.embedding.live import UNTYPED, Link, LiveGraph
 from graphformers.errors import GraphFormersError
+from graphformers.graph.edited import UNTYPED, EditedGraph
+from graphformers.graph.protocol import Link
 
 Value = str | int | float | bool | None
 
@@ -87,14 +88,16 @@ Answer = dict[str, object]
 class Group:
     """Writes that can be one change of a graph."""
 
-    def __init__(self, live: LiveGraph, writes: Sequence[Write]) -> None:
-        self._live = live
+    def __init__(self, graph: EditedGraph, writes: Sequence[Write]) -> None:
+        self._graph = graph
         self._asked = [
             link for write in writes if isinstance(write, AddEdges) for link in write.links
         ]
         ids = list(dict.fromkeys(id for write in writes for id in write.ids))
         self._known = {
-            id: node for id, node in zip(ids, live.find(ids).tolist(), strict=True) if node >= 0
+            id: node
+            for id, node in zip(ids, graph.find_nodes(ids).tolist(), strict=True)
+            if node >= 0
         }
         self._puts: dict[str, PutNode] = {}
         self._types: pa.Schema | None = None
@@ -119,7 +122,7 @@ class Group:
             return self._unlink(write)
         if any(frozenset(link[:2]) in self._unlinked for link in write.links):
             return None
-        if too_many_types(write.links, self._live):
+        if too_many_types(write.links, self._graph):
             raise RefusedError(
                 "more types of links than a graph can hold; is the right field used as the type?"
             )
@@ -143,7 +146,7 @@ class Group:
         return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), unlinked)
 
     def _put(self, write: PutNode) -> Answer | None:
-        kinds = {name: self._live.column_type(name) for name in sorted(write.columns)}
+        kinds = {name: self._graph.column_type(name) for name in sorted(write.columns)}
         columns = {
             name: self._column(name, write.columns[name], kind) for name, kind in kinds.items()
         }
@@ -190,7 +193,7 @@ class Group:
         if not self._is_linked(write.one, write.other):
             raise NotFoundError(f"no link of {write.one!r} and {write.other!r}")
         if write.type is not None:
-            (links,) = self._live.links_between(
+            (links,) = self._graph.links_between(
                 [(self._known[write.one], self._known[write.other])]
             )
             if write.type not in {link[2] or UNTYPED for link in links}:
@@ -205,7 +208,7 @@ class Group:
         return (
             one in self._known
             and other in self._known
-            and self._live.is_linked(self._known[one], self._known[other])
+            and self._graph.is_linked(self._known[one], self._known[other])
         )
 
     @cached_property
@@ -214,7 +217,7 @@ class Group:
         links of the graph.
         """
         links = [link for link in self._asked if self._known.keys() >= set(link[:2])]
-        found = self._live.have(links)
+        found = self._graph.has_links(links)
         return {link for link, is_there in zip(links, found, strict=True) if is_there}
 
     def _require(self, ids: Iterable[str]) -> None:

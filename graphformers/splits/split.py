@@ -22,6 +22,7 @@ from graphformers.artifact import (
     write_artifact,
 )
 from graphformers.errors import GraphFormersError
+from graphformers.graph.protocol import Graph
 from graphformers.graph.sampling import NeighborSampler
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.graph.times import format_time
@@ -44,10 +45,12 @@ KIND = "split"
 VERSION = 1
 # With fewer questions scores are imprecise: of 30, one is 3 percent.
 MIN_QUESTIONS = 30
+# Questions, and negatives of each, in the table of questions.
+SHOWN = 5
 
 
-@dataclass(frozen=True)
-class LinkQuestions:
+@dataclass(frozen=True, repr=False)
+class LinkQuestions(Result):
     """Q held-out links, each with the candidates among which its positive is ranked.
 
     Attributes:
@@ -60,6 +63,20 @@ class LinkQuestions:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def __repr__(self) -> str:
+        return f"LinkQuestions({len(self):,} pairs, {self.candidates.shape[1]:,} candidates each)"
+
+    def as_table(self) -> Table:
+        """The first pairs and candidates, by row numbers."""
+        header = ("anchor", "positive", "negatives")
+        shown = zip(self.pairs[:SHOWN].tolist(), self.candidates[:SHOWN].tolist(), strict=True)
+        rows = []
+        for (anchor, positive), (_, *negatives) in shown:
+            more = " …" if len(negatives) > SHOWN else ""
+            listed = ", ".join(map(str, negatives[:SHOWN]))
+            rows.append((str(anchor), str(positive), f"{listed}{more}"))
+        return Table(header, rows, title=repr(self))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -271,7 +288,7 @@ def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:
 
 
 def split_links(
-    graph: TextGraph | str | Path, settings: SplitSettings | None = None, **changes: Any
+    graph: Graph | str | Path, settings: SplitSettings | None = None, **changes: Any
 ) -> LinkSplit:
     """Divides the links of a graph into train, valid and test.
 

@@ -358,10 +358,10 @@ def test_scores_of_an_older_format_are_computed_again(
 def test_a_graph_of_short_texts_is_compared_without_search(tmp_path: Path) -> None:
     topics = make_topics()
     texts = [" ".join(text.split()[:3]) for text in topics.texts.to_pylist()]
-    nodes = topics.nodes.set_column(
-        topics.nodes.column_names.index("text"), "text", pa.array(texts, topics.texts.type)
+    nodes = topics.table.set_column(
+        topics.table.column_names.index("text"), "text", pa.array(texts, topics.texts.type)
     )
-    graph = replace(topics, nodes=nodes).save(tmp_path / "t.graph")
+    graph = replace(topics, table=nodes).save(tmp_path / "t.graph")
     split_links(graph, valid=30, test=30, candidates=20).save(tmp_path / "t.split")
     write_backbone(tmp_path / "backbone")
     found = compare(make_settings(tmp_path, tmp_path / "report"), methods=["plm"])

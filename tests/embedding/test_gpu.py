@@ -42,7 +42,7 @@ def test_continued_and_updated(tmp_path: Path) -> None:
     )
     assert report.plain_forwards == 1
     found = VectorStore.load(store.path)
-    again = embed(model, found.graph(), tmp_path / "again.vectors")
+    again = embed(model, found.graph.freeze(), tmp_path / "again.vectors")
     one, other = (each.vectors(again.ids.to_pylist()) for each in (found, again))
     assert (
         (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)

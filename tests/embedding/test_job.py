@@ -31,7 +31,7 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 from graphformers.model import encoder
 from tests.conftest import make_graph
@@ -272,17 +272,17 @@ def test_without_states_only_vectors_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 17])
 def test_nodes_without_neighbours_and_very_small_graphs(count: int, tmp_path: Path) -> None:
     table = pa.table({"id": [f"n{i}" for i in range(count)], "text": ["graph"] * count})
-    graph = build_graph(table, [], [])
+    graph = build_graph(table)
     for name in ("graphformers", "max", "gat", "bidirectional"):
         model = make_model(**MODELS[name])
         assert farthest(embed(model, graph, tmp_path / name, **EXACT), model, graph) <= 1e-5
 
 
 def test_a_graph_without_nodes_has_no_vectors(tmp_path: Path) -> None:
-    graph = build_graph(pa.table({"id": ["a"], "text": ["graph"]}), [], [])
+    graph = build_graph(pa.table({"id": ["a"], "text": ["graph"]}))
     none = np.zeros(0, dtype=np.int32)
     empty = type(graph)(
-        graph.nodes.slice(0, 0),
+        graph.table.slice(0, 0),
         graph.id_hashes[:0],
         np.zeros(1, dtype=np.int64),
         none,
@@ -847,8 +847,7 @@ def test_a_continued_embedding_has_the_columns_it_is_given(
     def graph(year: int) -> TextGraph:
         return build_graph(
             [{"id": "a", "text": "x", "year": year}, {"id": "b", "text": "y", "year": year}],
-            ["a"],
-            ["b"],
+            [("a", "b")],
         )
 
     with monkeypatch.context() as patch:
@@ -858,4 +857,4 @@ def test_a_continued_embedding_has_the_columns_it_is_given(
         with pytest.raises(RuntimeError):
             embed(make_model(), graph(1990), tmp_path / "some.vectors")
     store = embed(make_model(), graph(2000), tmp_path / "some.vectors")
-    assert store.graph().column("year").to_pylist() == [2000, 2000]
+    assert store.graph.freeze().column("year").to_pylist() == [2000, 2000]

@@ -20,12 +20,12 @@ from graphformers.embedding import changes as changes_module
 from graphformers.embedding import compaction, shards
 from graphformers.embedding.changes import gather_changes, work_out
 from graphformers.embedding.job import embed
-from graphformers.embedding.live import LiveGraph
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.update import Updater, UpdateReport, update
 from graphformers.embedding.vectors import FolderLock, VectorStore, locked
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.edited import EditedGraph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -58,7 +58,9 @@ class Plain:
         ids = sorted(self.texts)
         ends = sorted(sorted(pair) for pair in self.pairs)
         table = pa.table({"id": ids, "text": [self.texts[id] for id in ids]})
-        return build_graph(table, [pair[0] for pair in ends], [pair[1] for pair in ends])
+        return build_graph(
+            table, {"source": [pair[0] for pair in ends], "target": [pair[1] for pair in ends]}
+        )
 
 
 def compact_now(store: VectorStore) -> VectorStore:
@@ -117,7 +119,7 @@ def test_any_edits_give_what_embedding_again_gives(name: str, tmp_path: Path) ->
                 store = compact_now(store)
         graph = plain.build()
         assert farthest(store, model, graph) <= 1e-5
-        own = store.graph()
+        own = store.graph.freeze()
         assert Plain(own).pairs == plain.pairs
         assert Plain(own).texts == plain.texts
         assert farthest(store, model, own) <= 1e-5
@@ -186,7 +188,8 @@ def test_only_the_work_that_changes_cause(tmp_path: Path) -> None:
     ]
     assert set(seen) == {1, 2}
     assert (
-        farthest(VectorStore.load(store.path), model, VectorStore.load(store.path).graph()) <= 1e-5
+        farthest(VectorStore.load(store.path), model, VectorStore.load(store.path).graph.freeze())
+        <= 1e-5
     )
 
 
@@ -196,10 +199,10 @@ def test_what_is_not_said_of_a_node_stays(tmp_path: Path) -> None:
     one, other = graph.ids.to_pylist()[:2]
 
     def columns(id: str) -> dict[str, Any]:
-        live = VectorStore.load(store.path).live
+        graph = VectorStore.load(store.path).graph
         return {
             name: value
-            for name, value in live.fields(int(live.find([id])[0])).items()
+            for name, value in graph.fields(int(graph.find_nodes([id])[0])).items()
             if name not in ("id", "text")
         }
 
@@ -231,7 +234,7 @@ def test_columns_and_types_are_kept(tmp_path: Path) -> None:
         model=model,
     )
     for changed in (VectorStore.load(store.path), compact_now(VectorStore.load(store.path))):
-        after = changed.graph()
+        after = changed.graph.freeze()
         assert after.column("year").to_pylist() == [*graph.column("year").to_pylist(), 2026]
         assert after.column("venue").to_pylist() == [None] * graph.num_nodes + ["here"]
         assert after.edges.shape[1] == graph.edges.shape[1] + 3
@@ -258,7 +261,7 @@ def test_the_log_is_compacted_by_itself(tmp_path: Path, limits: CompactionSettin
     found = VectorStore.load(store.path)
     assert found.log.end <= 5000 if limits.share == 0 else len(found.changed_nodes()) <= 4
     assert len(found) == 72
-    assert farthest(found, model, found.graph()) <= 1e-5
+    assert farthest(found, model, found.graph.freeze()) <= 1e-5
     found.artifact.verify()
     assert [entry.name for entry in tmp_path.iterdir()] == ["some.vectors"]
 
@@ -271,7 +274,7 @@ def test_everything_can_be_removed(tmp_path: Path) -> None:
     assert len(empty) == 0
     update(empty, nodes={"a": "graph", "b": "text"}, edges=[("a", "b")], model=model)
     full = VectorStore.load(store.path)
-    assert farthest(full, model, full.graph()) <= 1e-5
+    assert farthest(full, model, full.graph.freeze()) <= 1e-5
 
 
 def test_the_model_is_found_and_a_foreign_one_refused(tmp_path: Path) -> None:
@@ -376,14 +379,14 @@ def test_mistakes_change_nothing(edit: dict[str, Any], message: str, tmp_path: P
 def test_ids_of_arrow_are_ids(tmp_path: Path) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
-    ids = store.graph().ids
+    ids = store.graph.freeze().ids
     update(store, remove=ids.slice(0, 2), edges=[(ids[3], ids[9], pa.scalar("cites"))], model=model)
     found = VectorStore.load(store.path)
     assert set(ids.to_pylist()) - set(found.ids.to_pylist()) == {ids[0].as_py(), ids[1].as_py()}
     assert (
-        found.live.links_between([tuple(found.live.find(ids.take([3, 9]).to_pylist()).tolist())])[
-            0
-        ][-1][2]
+        found.graph.links_between(
+            [tuple(found.graph.find_nodes(ids.take([3, 9]).to_pylist()).tolist())]
+        )[0][-1][2]
         == "cites"
     )
 
@@ -393,8 +396,8 @@ def test_columns_have_one_type_whoever_writes_them(tmp_path: Path) -> None:
     model = make_model()
     store = make_base(tmp_path, model)
     update(store, nodes=[{"id": "new", "text": "graph", "year": "2026", "pages": 3}], model=model)
-    assert VectorStore.load(store.path).live.column("year").type == pa.int64()
-    assert VectorStore.load(store.path).live.column("year").to_pylist()[-1] == 2026
+    assert VectorStore.load(store.path).graph.column("year").type == pa.int64()
+    assert VectorStore.load(store.path).graph.column("year").to_pylist()[-1] == 2026
     with pytest.raises(
         GraphFormersError,
         match="the node 'other': 'few' is no int64, which the column 'pages' holds",
@@ -565,10 +568,15 @@ def test_a_new_column_without_values_is_none(tmp_path: Path) -> None:
     assert update(
         store, nodes=[{"id": "b", "text": "text", "pages": 5}], model=model
     ).new_columns == ("pages",)
-    assert VectorStore.load(store.path).live.fields(1)["pages"] == 5
+    assert VectorStore.load(store.path).graph.fields(1)["pages"] == 5
     (tmp_path / "new.csv").write_text("id,text,pages\nc,words,\nd,more,7\n")
     update(store, nodes=tmp_path / "new.csv", model=model)
-    assert VectorStore.load(store.path).graph().nodes["pages"].to_pylist() == [None, 5, None, 7]
+    assert VectorStore.load(store.path).graph.freeze().table["pages"].to_pylist() == [
+        None,
+        5,
+        None,
+        7,
+    ]
 
 
 def test_a_log_cut_anywhere_is_what_was_whole_before(tmp_path: Path) -> None:
@@ -710,7 +718,7 @@ def test_one_writer_for_many_changes_keeps_its_lock(
         for i in range(8):
             report = updater.apply(
                 gather_changes(
-                    updater.store.live, nodes={f"new {i}": "graph"}, edges=[(f"new {i}", ids[i])]
+                    updater.store.graph, nodes={f"new {i}": "graph"}, edges=[(f"new {i}", ids[i])]
                 )
             )
             compactions += report.is_compacted
@@ -723,7 +731,7 @@ def test_one_writer_for_many_changes_keeps_its_lock(
                 pass
         assert compactions >= 1
     found = VectorStore.load(path)
-    assert farthest(found, model, found.graph()) <= 1e-5
+    assert farthest(found, model, found.graph.freeze()) <= 1e-5
 
 
 def typed_base(folder: Path, model: GraphFormers, **columns: list[Any]) -> VectorStore:
@@ -731,7 +739,7 @@ def typed_base(folder: Path, model: GraphFormers, **columns: list[Any]) -> Vecto
     nodes = pa.table({"id": ["a", "b", "c"], "text": ["graph", "text", "node"], **columns})
     return embed(
         model,
-        build_graph(nodes, ["a", "b"], ["b", "c"], ["cites", "cites"]),
+        build_graph(nodes, [("a", "b", "cites"), ("b", "c", "cites")]),
         folder / "typed.vectors",
         **EXACT,
     )
@@ -752,8 +760,8 @@ def test_columns_of_lists_and_objects_change_as_others_do(
         model=model,
     )
     found = VectorStore.load(store.path)
-    assert found.live.column("odd").to_pylist() == [values[2], *values[1:], values[2]]
-    assert compact_now(found).graph().column("odd").to_pylist() == [
+    assert found.graph.column("odd").to_pylist() == [values[2], *values[1:], values[2]]
+    assert compact_now(found).graph.freeze().column("odd").to_pylist() == [
         values[2],
         *values[1:],
         values[2],
@@ -761,7 +769,7 @@ def test_columns_of_lists_and_objects_change_as_others_do(
     with pytest.raises(
         GraphFormersError, match=r"which the column 'odd' holds|which cannot be compared"
     ):
-        allowed_nodes(found.live, ["odd<[1]"])
+        allowed_nodes(found.graph, ["odd<[1]"])
 
 
 def test_text_stays_as_it_was_written(tmp_path: Path) -> None:
@@ -771,7 +779,7 @@ def test_text_stays_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("id,text,version\na,graph,1.0\nb,text,1e5\nd,new,\n")
     report = update(store, nodes=tmp_path / "new.csv", model=model)
     assert report.changed_nodes == 1  # b: a has that version already
-    assert VectorStore.load(store.path).live.column("version").to_pylist() == [
+    assert VectorStore.load(store.path).graph.column("version").to_pylist() == [
         "1.0",
         "1e5",
         "3",
@@ -805,7 +813,7 @@ def test_a_link_without_an_end_is_no_link_to_none(tmp_path: Path) -> None:
 
 def links_of(store: VectorStore) -> list[tuple[str, str, str]]:
     """As a reader of the folder finds them, sorted."""
-    graph = VectorStore.load(store.path).graph()
+    graph = VectorStore.load(store.path).graph.freeze()
     ends = (graph.ids_of(side) for side in np.asarray(graph.edges))
     return sorted(zip(*ends, [graph.type_names[kind] for kind in graph.edge_types], strict=True))
 
@@ -831,7 +839,7 @@ def test_a_linked_pair_takes_links_of_other_types(tmp_path: Path) -> None:
     update(found, remove_edges=[("b", "a")], model=model)
     assert links_of(store) == [("b", "c", "cites"), ("c", "b", "extends")]
     assert update(found, edges=[("a", "b", "cites")], model=model).new_links == 1
-    assert farthest(found, model, found.graph()) <= 1e-5
+    assert farthest(found, model, found.graph.freeze()) <= 1e-5
 
 
 def test_an_empty_type_means_links_without_one(tmp_path: Path) -> None:
@@ -980,8 +988,8 @@ def test_links_of_one_type_can_be_removed(tmp_path: Path) -> None:
     )
     assert (report.removed_links, report.already_so, report.center_forwards) == (2, 1, 3)
     found = VectorStore.load(store.path)
-    assert found.graph().num_pairs == 0
-    assert farthest(found, model, found.graph()) <= 1e-5
+    assert found.graph.freeze().num_pairs == 0
+    assert farthest(found, model, found.graph.freeze()) <= 1e-5
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -993,8 +1001,8 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
     )
     table = pa.table({"id": ids, "text": ids})
     some = data.draw(st.lists(link, max_size=6, unique=True))
-    columns = [list(column) for column in zip(*some, strict=True)] if some else [[], [], []]
-    live = LiveGraph(build_graph(table, *columns[:2], columns[2] if any(columns[2]) else None))
+    typed = any(kind for *_, kind in some)
+    graph = EditedGraph(build_graph(table, some if typed else [pair[:2] for pair in some]))
     plain = {(one, other, kind or "") for one, other, kind in some}
     pair = st.tuples(st.sampled_from(ids), st.sampled_from(ids)).filter(
         lambda pair: pair[0] != pair[1]
@@ -1008,7 +1016,7 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
             if frozenset(each[:2]) not in pairs
         ]
         effect, before = (
-            work_out(gather_changes(live, edges=added, remove_edges=removed), live),
+            work_out(gather_changes(graph, edges=added, remove_edges=removed), graph),
             plain,
         )
         for one, other, *kind in removed:
@@ -1018,24 +1026,26 @@ def test_links_come_and_go_as_in_a_plain_set(data: st.DataObject) -> None:
                 if {one, other} != {*own[:2]} or (kind and own[2] != (kind[0] or ""))
             }
         assert effect.unlinked.number == len(before) - len(plain)
-        live = effect.live
+        graph = effect.graph
         for one, other, kind in added:
             if kind or not any({one, other} == {*own[:2]} for own in plain):
                 plain.add((one, other, kind or ""))
-        graph = live.freeze()
+        frozen = graph.freeze()
         names = (
-            [""] * graph.edges.shape[1]
-            if graph.edge_types is None
-            else [graph.type_names[kind] for kind in graph.edge_types]
+            [""] * frozen.edges.shape[1]
+            if frozen.edge_types is None
+            else [frozen.type_names[kind] for kind in frozen.edge_types]
         )
         assert (
-            set(zip(*(graph.ids_of(side) for side in np.asarray(graph.edges)), names, strict=True))
+            set(
+                zip(*(frozen.ids_of(side) for side in np.asarray(frozen.edges)), names, strict=True)
+            )
             == plain
         )
-        assert {frozenset(graph.ids_of(pair)) for pair in graph.pairs()} == {
+        assert {frozenset(frozen.ids_of(pair)) for pair in frozen.pairs()} == {
             frozenset(own[:2]) for own in plain
         }
-        live = LiveGraph(graph) if data.draw(st.booleans()) else live
+        graph = EditedGraph(frozen) if data.draw(st.booleans()) else graph
 
 
 def test_links_that_stay_keep_their_times(tmp_path: Path) -> None:
@@ -1048,12 +1058,16 @@ def test_links_that_stay_keep_their_times(tmp_path: Path) -> None:
         ("b", "c", "cites", 2004),
     ]
     sources, targets, kinds, years = (list(column) for column in zip(*ends, strict=True))
-    graph = build_graph(table, sources, targets, kinds, years)
+    graph = build_graph(
+        table,
+        {"source": sources, "target": targets, "type": kinds, "time": years},
+        columns={"time": "time"},
+    )
     store = embed(model, graph, tmp_path / "some.vectors")
     assert update(store, remove_edges=[("b", "a", "cites")], model=model).removed_links == 1
 
     def found() -> list[tuple[Any, ...]]:
-        left = VectorStore.load(store.path).graph()
+        left = VectorStore.load(store.path).graph.freeze()
         names = [left.type_names[kind] for kind in left.edge_types.tolist()]
         return list(
             zip(
@@ -1077,7 +1091,7 @@ def test_a_link_without_a_type_is_none_of_a_type(tmp_path: Path) -> None:
     """
     model = make_model()
     table = pa.table({"id": ["a", "b", "c"], "text": ["graph", "node", "text"]})
-    store = embed(model, build_graph(table, ["a", "b"], ["b", "c"]), tmp_path / "some.vectors")
+    store = embed(model, build_graph(table, [("a", "b"), ("b", "c")]), tmp_path / "some.vectors")
     (tmp_path / "gone.csv").write_text("source,target,type\na,b,cites\nc,b,\n")
     report = update(store, edges=[("a", "b", "likes")], model=model)
     report = update(store, remove_edges=tmp_path / "gone.csv", model=model)
@@ -1087,7 +1101,7 @@ def test_a_link_without_a_type_is_none_of_a_type(tmp_path: Path) -> None:
         in str(report.as_table())
     )
     update(store, remove_edges=[("a", "b", "likes")], model=model)
-    assert VectorStore.load(store.path).graph().num_pairs == 1
+    assert VectorStore.load(store.path).graph.freeze().num_pairs == 1
 
 
 def test_links_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
@@ -1117,8 +1131,8 @@ def test_views_of_strings_are_strings(tmp_path: Path) -> None:
     store = typed_base(tmp_path, model, venue=venues)
     update(store, nodes=[{"id": "d", "text": "new", "venue": "y"}], model=model)
     found = compact_now(VectorStore.load(store.path))
-    assert found.graph().column("venue").to_pylist() == ["x", "y", "x", "y"]
-    assert allowed_nodes(found.live, ["venue=y"]).tolist() == [False, True, False, True]  # type: ignore[union-attr]
+    assert found.graph.freeze().column("venue").to_pylist() == ["x", "y", "x", "y"]
+    assert allowed_nodes(found.graph, ["venue=y"]).tolist() == [False, True, False, True]  # type: ignore[union-attr]
 
 
 def test_an_update_whose_compaction_fails_is_done(
@@ -1180,7 +1194,7 @@ def test_a_folder_that_is_exchanged_while_it_is_opened_is_opened_again(
     monkeypatch.undo()
     assert len(calls) == 2
     assert found.log.end == 0
-    assert farthest(found, model, found.graph()) <= 1e-5
+    assert farthest(found, model, found.graph.freeze()) <= 1e-5
 
 
 def test_nobody_else_writes_between_a_compaction_and_the_next_change(
@@ -1207,11 +1221,11 @@ def test_nobody_else_writes_between_a_compaction_and_the_next_change(
         updater = Updater(VectorStore.load(store.path), model, lock)
         monkeypatch.setattr(VectorStore, "load", staticmethod(opened))
         assert updater.apply(
-            gather_changes(updater.store.live, nodes={"one": "graph"})
+            gather_changes(updater.store.graph, nodes={"one": "graph"})
         ).is_compacted
         monkeypatch.undo()
         assert tried
-        updater.apply(gather_changes(updater.store.live, nodes={"two": "graph text"}))
+        updater.apply(gather_changes(updater.store.graph, nodes={"two": "graph text"}))
         with pytest.raises(GraphFormersError, match="is being changed by another process"):
             update(store, nodes={"three": "text"}, model=model)
     update(store, nodes={"three": "text"}, model=model)
@@ -1234,10 +1248,10 @@ def test_an_updater_whose_new_base_cannot_be_opened_writes_no_more(
             patch.setattr(compaction, "is_due", lambda *given: True)
             patch.setattr(VectorStore, "load", staticmethod(fail))
             assert not updater.apply(
-                gather_changes(updater.store.live, nodes={"one": "graph"})
+                gather_changes(updater.store.graph, nodes={"one": "graph"})
             ).is_compacted
         with pytest.raises(GraphFormersError, match="was replaced or moved while it was in use"):
-            updater.apply(gather_changes(updater.store.live, nodes={"two": "graph text"}))
+            updater.apply(gather_changes(updater.store.graph, nodes={"two": "graph text"}))
     update(store, nodes={"three": "text"}, model=model)
     assert {"one", "three"} <= set(VectorStore.load(store.path))
 
@@ -1253,12 +1267,14 @@ def test_columns_alone_leave_texts_and_vectors(tmp_path: Path) -> None:
     store = VectorStore.load(store.path)
     update(store, nodes=[{"id": other, "year": 2002}], model=model)
     store = VectorStore.load(store.path)
-    assert [store.live.fields(node)["year"] for node in store.live.find([one, other])] == [
+    assert [store.graph.fields(node)["year"] for node in store.graph.find_nodes([one, other])] == [
         2001,
         2002,
     ]
-    assert store.live.fields(int(store.live.find([one])[0]))["colour"] == "red"
-    assert store.live.texts_of(store.live.find([one, other])) == graph.texts_of(np.array([1, 2]))
+    assert store.graph.fields(int(store.graph.find_nodes([one])[0]))["colour"] == "red"
+    assert store.graph.texts_of(store.graph.find_nodes([one, other])) == graph.texts_of(
+        np.array([1, 2])
+    )
     assert np.array_equal(
         np.asarray(store), np.asarray(embed(model, graph, tmp_path / "again.vectors"))
     )
@@ -1335,7 +1351,7 @@ def test_columns_that_the_import_left_out_stay_out(tmp_path: Path) -> None:
     assert update(store, nodes=tmp_path / "few.csv", model=model).new_nodes == 1
     report = update(store, nodes=tmp_path / "new.csv", model=model, keep=("note",))
     assert (report.new_columns, report.columns_not_kept) == (("note",), ())
-    assert VectorStore.load(store.path).live.fields(0) == {
+    assert VectorStore.load(store.path).graph.fields(0) == {
         "id": "a",
         "text": "graph",
         "year": 3,
@@ -1357,7 +1373,7 @@ def test_columns_that_the_import_left_out_stay_out(tmp_path: Path) -> None:
     assert update(
         store, nodes=tmp_path / "new.csv", model=model, keep=["colour", "size"]
     ).new_columns == ("colour",)
-    assert VectorStore.load(store.path).live.fields(3) == {
+    assert VectorStore.load(store.path).graph.fields(3) == {
         "id": "d",
         "text": "more",
         "year": 7,
@@ -1375,7 +1391,7 @@ def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Pa
     report = update(store, nodes=tmp_path / "new.csv", model=model, skip_bad=True)
     assert dict(report.skipped) == {"duplicate id": 1, "value of another kind": 2}
     assert [
-        VectorStore.load(store.path).live.fields(2)[name] for name in ("id", "text", "year")
+        VectorStore.load(store.path).graph.fields(2)[name] for name in ("id", "text", "year")
     ] == ["c", "words", 3]
     (tmp_path / "new.csv").write_text("id,text,year\nc,words,3\nd,more,soon\n")
     expected = (
@@ -1395,8 +1411,8 @@ def test_a_value_that_does_not_fit_its_column_is_told_with_its_line(tmp_path: Pa
     assert update(store, nodes=tmp_path / "new.jsonl", model=model, skip_bad=True).skipped == {
         "value of another kind": 1
     }
-    live = VectorStore.load(store.path).live
-    assert [live.fields(int(node))["tags"] for node in live.find(["a", "c", "e", "f"])] == [
+    graph = VectorStore.load(store.path).graph
+    assert [graph.fields(int(node))["tags"] for node in graph.find_nodes(["a", "c", "e", "f"])] == [
         [1],
         [1],
         [2],
@@ -1412,7 +1428,7 @@ def test_columns_that_are_called_like_ours(tmp_path: Path) -> None:
     # the text that the graph has beside its own
     (tmp_path / "new.csv").write_text("id,text\na,brief\n")
     assert update(store, nodes=tmp_path / "new.csv", model=model).forwards == 0
-    fields = VectorStore.load(store.path).live.fields(0)
+    fields = VectorStore.load(store.path).graph.fields(0)
     assert (fields["text"], fields["text_"]) == ("graph", "brief")
     # a column of the graph may be the id of a file
     (tmp_path / "new.csv").write_text("doi,abstract\na,other\n")
@@ -1428,7 +1444,7 @@ def test_a_column_that_the_graph_has_is_not_taken_for_the_text(tmp_path: Path) -
     (tmp_path / "new.csv").write_text("id,abstract\na,other\n")
     assert update(store, nodes=tmp_path / "new.csv", model=model).forwards == 0
     found = VectorStore.load(store.path)
-    assert (found.text("a"), found.live.fields(0)["abstract"]) == ("graph", "other")
+    assert (found.text("a"), found.graph.fields(0)["abstract"]) == ("graph", "other")
 
 
 def test_files_without_a_header_and_nodes_without_a_text(tmp_path: Path) -> None:
@@ -1441,7 +1457,7 @@ def test_files_without_a_header_and_nodes_without_a_text(tmp_path: Path) -> None
     assert (report.new_nodes, report.already_so) == (2, 1)
     found = VectorStore.load(store.path)
     assert [found.text(id) for id in "abcd"] == ["graph", "", "", "text"]
-    assert farthest(found, model, found.graph()) <= 1e-5
+    assert farthest(found, model, found.graph.freeze()) <= 1e-5
     (tmp_path / "new.csv").write_text("id,text\ne,words\n")
     with pytest.raises(GraphFormersError, match="no column for text"):
         update(
@@ -1499,7 +1515,7 @@ def test_a_column_that_may_be_the_type_of_links_to_remove_is_not_passed_over(
         ).removed_links
         == 1
     )
-    assert VectorStore.load(store.path).live.links_between([(0, 1)]) == [[("a", "b", "cites")]]
+    assert VectorStore.load(store.path).graph.links_between([(0, 1)]) == [[("a", "b", "cites")]]
 
 
 @pytest.mark.parametrize(
@@ -1580,7 +1596,10 @@ def test_values_that_python_does_not_have(values: pa.Array, tmp_path: Path) -> N
     assert update(store, nodes=nodes, model=model).already_so == 3
     found = VectorStore.load(store.path)
     expected = pa.concat_arrays([values, values.slice(1, 1)])
-    for column in (found.live.column("odd"), one_chunk(compact_now(found).graph().column("odd"))):
+    for column in (
+        found.graph.column("odd"),
+        one_chunk(compact_now(found).graph.freeze().column("odd")),
+    ):
         # which knows no equality of NaN
         assert column.cast(expected.type).to_string() == expected.to_string()
 

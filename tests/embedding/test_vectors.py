@@ -222,7 +222,7 @@ def test_updates_keep_the_precision(precision: str, tmp_path: Path) -> None:
     model = make_model()
     base = embed(model, some_graph(), tmp_path / "some.vectors", precision=precision)
     update(base, nodes={"new": "graph layer"}, edges=[("new", base.ids[0].as_py())], model=model)
-    graph = VectorStore.load(base.path).graph()
+    graph = VectorStore.load(base.path).graph.freeze()
     again = embed(model, graph, tmp_path / "again.vectors", precision=precision)
     assert (
         np.abs(

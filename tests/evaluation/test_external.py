@@ -8,7 +8,7 @@ import pytest
 from graphformers.embedding.job import embed
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.external import external_scores, read_vectors
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.splits.split import split_links
 from tests.conftest import make_graph
 from tests.model.conftest import make_model
@@ -116,7 +116,8 @@ def test_vectors_computed_from_held_out_links_are_reported(
     split = split_links(graph, valid=0.1, test=0.1, candidates=20)
     model, nodes = make_model(similarity="cosine"), np.arange(graph.num_nodes)
     embed(model, graph, tmp_path / "whole.vectors")
-    left = build_graph(graph.nodes, *(graph.ids_of(side) for side in split.train.T))
+    sources, targets = (graph.ids_of(side) for side in split.train.T)
+    left = build_graph(graph.table, {"source": sources, "target": targets})
     embed(model, left, tmp_path / "left.vectors")
     caplog.clear()
     scores = external_scores(tmp_path / "whole.vectors", graph, nodes, split.test.pairs)

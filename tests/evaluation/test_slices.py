@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphformers.evaluation.slices import slices_of, types_of
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.splits.split import split_links
 from tests.conftest import make_graph
 
@@ -46,7 +46,7 @@ def test_neighbours_that_both_ends_have_are_counted() -> None:
         if a != b
     ]
     table = pa.table({"id": [f"n{i}" for i in range(80)], "text": [f"text {i}" for i in range(80)]})
-    graph = build_graph(table, [a for a, _ in ends], [b for _, b in ends])
+    graph = build_graph(table, ends)
     split = split_links(graph, valid=0.1, test=0.4, candidates=10)
     found = slices_of(split, split.test)["common neighbours"]
     assert list(found) == ["none", "1", "2–5", "6 or more"]
@@ -64,7 +64,9 @@ def test_rare_relations_share_a_slice() -> None:
     ends = [(f"n{a}", f"n{b}") for a, b in draw.integers(0, 80, (400, 2)).tolist() if a != b]
     kinds = [f"kind{min(int(number), 16)}" for number in draw.exponential(4, len(ends))]
     table = pa.table({"id": [f"n{i}" for i in range(80)], "text": [f"text {i}" for i in range(80)]})
-    graph = build_graph(table, [a for a, _ in ends], [b for _, b in ends], kinds)
+    graph = build_graph(
+        table, {"source": [a for a, _ in ends], "target": [b for _, b in ends], "type": kinds}
+    )
     split = split_links(graph, valid=0.1, test=0.4, candidates=10)
     asked = [naive_types(graph, a, b) for a, b in split.test.pairs.tolist()]
     found = slices_of(split, split.test)["relation asked"]

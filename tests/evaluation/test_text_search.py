@@ -20,7 +20,7 @@ from graphformers.evaluation.metrics import METRICS
 from graphformers.evaluation.overview import evaluate_with_baselines
 from graphformers.evaluation.scores import ROUNDING, VectorScores
 from graphformers.evaluation.text_search import backbone_search, rank_queries, word_search
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 from graphformers.splits.split import split_links
 from tests.conftest import make_graph
@@ -32,7 +32,7 @@ WORDS = ["graph", "Text", "node-link", "vector", "größe", "layer", "a_b", "x2"
 def graph_of(texts: dict[str, str]) -> TextGraph:
     ids = list(texts)
     table = pa.table({"id": ids, "text": [texts[id] for id in ids]})
-    return build_graph(table, ids[:-1], ids[1:])
+    return build_graph(table, {"source": ids[:-1], "target": ids[1:]})
 
 
 texts_by_id = st.dictionaries(

@@ -19,7 +19,7 @@ import pyarrow as pa
 import tokenizers
 import torch
 
-import graphformers.graph.builder
+import graphformers.graph.interop
 import graphformers.graph.readers
 from graphformers.batching.packing import to_device
 from graphformers.batching.tokens import Tokenizer, graph_tokens
@@ -85,9 +85,8 @@ def make_tokenizer(text: str) -> Any:
 
 def build_graph(nodes: dict[str, list[Any]], links: dict[str, list[Any]]) -> Any:
     """`nodes` has id, text and other columns; `links` has source, target, type and time."""
-    ends = links["source"], links["target"]
-    return graphformers.graph.builder.build_graph(
-        pa.table(nodes), *ends, links["type"], links["time"], keep_empty=True
+    return graphformers.graph.interop.build_graph(
+        pa.table(nodes), links, columns={"time": "time"}, keep_empty=True
     )
 
 
@@ -566,13 +565,13 @@ def compact(place: Path) -> None:
 def store_facts(place: Path) -> Facts:
     """Ids, vectors, states where they are kept, and the graph."""
     store = VectorStore.load(place)
-    nodes = store.live.nodes()
+    nodes = store.graph.nodes
     return {
         "ids": store.ids.to_pylist(),
         "vectors": store.vectors(store.ids.to_pylist()),
         "states": None if store.states is None else store.states_of(nodes),
         "texts": [store.text(id) for id in store.ids.to_pylist()],
-        "graph": graph_facts(store.graph()),
+        "graph": graph_facts(store.graph.freeze()),
         "about": {
             name: store.settings[name]
             for name in ("method", "similarity", "hidden_size", "num_neighbors", "precision")

@@ -26,7 +26,7 @@ def read(files, builder, settings):
                 for reference in references.split():
                     records.add_edge(line, id, reference)
 '''
-PAPERS = "p1|Graphs of texts|p2 p9\np2|Texts of graphs|p1\np3|Nothing cited|\n"
+PAPERS = "p1|Graphs of texts|p2 p9\np2|Texts of graphs|p3\np3|Nothing cited|\n"
 
 
 def install(folder: Path, name: str, entry_points: str) -> None:
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 def test_an_importer_of_another_package(folder: Path) -> None:
     done = run(folder, "import", "papers.bars", "--format", "bars", "-o", "papers.graph")
     assert done.returncode == 0, done.stderr
-    assert "3 nodes, 1 linked pairs" in done.stdout + done.stderr
+    assert "3 nodes, 2 linked pairs" in done.stdout + done.stderr
     assert "1 edges to nodes outside the graph" in done.stdout + done.stderr
     unused = run(folder, "import", "papers.bars", "--format", "bars", "--no-quotes", "-o", "x")
     assert "--no-quotes given, but the format 'bars' does not use it" in unused.stderr

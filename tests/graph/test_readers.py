@@ -15,10 +15,10 @@ import pytest
 
 from graphformers.cli import app
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.builder import build_graph
 from graphformers.graph.describe import describe_graph, describe_import
 from graphformers.graph.importers import delimited
 from graphformers.graph.importers import table_files as tables
+from graphformers.graph.interop import build_graph
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -120,12 +120,17 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
     graph = read_graph(nodes, edges)
     assert str(describe_import(graph).as_table()).splitlines() == [
         "3 nodes, 2 linked pairs",
-        "  of 5 edges repeated or reversed: 2, from a node to itself: 1",
-        "  not kept of the edges: weight; links have a type and a time "
-        "(columns={'time': 'NAME'}) at most",
+        "  of 5 edges, 2 repeat or reverse others and 1 leads from a node to itself",
+        "  edge columns that were not kept: weight "
+        "(columns={'time': 'weight'} keeps weight as their time)",
     ]
     shown = str(describe_graph(graph.save(tmp_path / "a.graph")).as_table())
-    assert "not kept of the edges  weight" in shown
+    assert "edge columns not kept  weight (columns={'time': 'weight'} keeps weight as" in shown
+    untyped = build_graph([{"id": "a", "text": "one"}], {"u": [], "v": [], "year": [], "kind": []})
+    assert (
+        "year, kind (columns={'type': 'kind'} keeps kind as the type of links, "
+        "columns={'time': 'year'} keeps year as their time)"
+    ) in str(describe_graph(untyped).as_table())
 
 
 def test_an_import_tells_which_column_it_took_for_the_text(
@@ -138,14 +143,14 @@ def test_an_import_tells_which_column_it_took_for_the_text(
     words = ["import", str(nodes), str(edges), "--force", "-o", str(tmp_path / "a.graph")]
     app(words, standalone_mode=False)
     told = (
-        "the text is Title, not abstract; --column text=NAME chooses, "
-        "--column text=Title,abstract takes all"
+        "the text of a node is its Title, not its abstract; --column text=abstract takes another "
+        "column, --column text=Title,abstract all"
     )
     assert told in capsys.readouterr().out
     assert TextGraph.load(tmp_path / "a.graph").summary["other_texts"] == {"Title": ["abstract"]}
     for name in ("Title", "abstract", "Title,abstract"):
         app([*words, "--column", f"text={name}"], standalone_mode=False)
-        assert "the text is" not in capsys.readouterr().out
+        assert "the text of a node" not in capsys.readouterr().out
     named = write_csv(tmp_path / "named.csv", "name,description\na,first\nb,second\n")
     assert "other_texts" not in read_graph(named).summary  # the name is the id
 
@@ -212,11 +217,11 @@ def test_nodes_without_a_text_can_be_kept(
         {"id": "c", "text": " "},
         {"id": "d", "text": "Fourth"},
     ]
-    built = build_graph(rows, ["a", "b", "c"], ["b", "c", "d"], keep_empty=True)
+    built = build_graph(rows, [("a", "b"), ("b", "c"), ("c", "d")], keep_empty=True)
     assert built.texts.to_pylist() == graph.texts.to_pylist()
     words = ["import", str(nodes), str(edges), "--keep-empty", "-o", str(tmp_path / "g.graph")]
     app(words, standalone_mode=False)
-    assert "kept without a text: 2 nodes" in capsys.readouterr().out
+    assert "kept 2 nodes without a text" in capsys.readouterr().out
     assert TextGraph.load(tmp_path / "g.graph").text("c") == ""
 
 
@@ -736,5 +741,5 @@ def test_files_are_told_apart_by_their_columns_in_any_order(tmp_path: Path) -> N
     expected = read_graph(nodes=nodes, edges=edges)
     for given in ([nodes, edges], [edges, nodes], [[str(edges), nodes]], [[nodes], [edges]]):
         graph = read_graph(*given)
-        assert graph.nodes.equals(expected.nodes)
+        assert graph.table.equals(expected.table)
         assert (graph.edges == expected.edges).all()

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from graphformers.arrays import hash_strings, mix
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.sampling import NeighborSampler
 from graphformers.graph.textgraph import TextGraph
 from tests.conftest import make_graph
@@ -25,7 +25,8 @@ def sampler_of(graph: TextGraph, num_neighbors: int = 5, seed: int = 42) -> Neig
 def star(num_leaves: int) -> TextGraph:
     ids = ["hub", *(f"leaf{i}" for i in range(num_leaves))]
     return build_graph(
-        pa.table({"id": ids, "text": ["words"] * len(ids)}), ["hub"] * num_leaves, ids[1:]
+        pa.table({"id": ids, "text": ["words"] * len(ids)}),
+        {"source": ["hub"] * num_leaves, "target": ids[1:]},
     )
 
 
@@ -79,7 +80,8 @@ def test_centres_are_drawn_independently() -> None:
     """Two hubs with the same neighbours do not draw the same ones."""
     ids = ["one", "two", *(f"n{i}" for i in range(100))]
     graph = build_graph(
-        pa.table({"id": ids, "text": ["w"] * 102}), ["one"] * 100 + ["two"] * 100, ids[2:] * 2
+        pa.table({"id": ids, "text": ["w"] * 102}),
+        {"source": ["one"] * 100 + ["two"] * 100, "target": ids[2:] * 2},
     )
     sampler = sampler_of(graph)
     shared = 0
@@ -115,13 +117,13 @@ def test_nodes_inserted_elsewhere_do_not_matter(graph: TextGraph) -> None:
     """New nodes before, between and after change every row number, and no draw of a node they do
     not touch.
     """
-    rows = graph.nodes.to_pylist()
+    rows = graph.table.to_pylist()
     new = [{"id": f"new{i}", "text": "new", "year": 2000} for i in range(3)]
     grown_rows = [new[0], *rows[:77], new[1], *rows[77:], new[2]]
     ids = graph.ids.to_pylist()
     sources = [ids[a] for a in graph.edges[0]] + ["new0", "new1"]
     targets = [ids[b] for b in graph.edges[1]] + ["new1", "new2"]
-    grown = build_graph(pa.Table.from_pylist(grown_rows), sources, targets)
+    grown = build_graph(pa.Table.from_pylist(grown_rows), {"source": sources, "target": targets})
     for node in range(graph.num_nodes):
         assert drawn(sampler_of(graph), graph, node) == drawn(
             sampler_of(grown), grown, grown.node(ids[node])
@@ -203,7 +205,7 @@ def test_no_centres_and_no_neighbours(graph: TextGraph) -> None:
     empty = sampler_of(graph).sample(np.array([], dtype=np.int64))
     assert len(empty) == 0
     assert empty.indptr.tolist() == [0]
-    alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}), [], [])
+    alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}))
     assert sampler_of(alone).sample(np.array([0])).of(0).tolist() == []
     assert drawn(sampler_of(graph, 0), graph, 3) == []
 

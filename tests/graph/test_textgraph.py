@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.builder import build_graph
 from graphformers.graph.describe import describe_graph
-from graphformers.graph.interop import from_networkx, from_pyg, to_networkx, to_pyg
+from graphformers.graph.interop import build_graph, from_networkx, from_pyg, to_networkx, to_pyg
 from graphformers.graph.textgraph import TextGraph
 
 
@@ -24,8 +23,7 @@ def test_neighbours_are_those_of_a_naive_graph(
     edges = [(a % num_nodes, b % num_nodes) for a, b in drawn]
     graph = build_graph(
         pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": ["words"] * num_nodes}),
-        [f"n{a}" for a, _ in edges],
-        [f"n{b}" for _, b in edges],
+        [(f"n{a}", f"n{b}") for a, b in edges],
     )
     linked: dict[int, set[int]] = {i: set() for i in range(num_nodes)}
     for a, b in edges:
@@ -44,12 +42,12 @@ def test_neighbours_are_those_of_a_naive_graph(
 
 def test_a_saved_graph_is_the_same(graph: TextGraph, tmp_path: Path) -> None:
     saved = graph.save(tmp_path / "a.graph")
-    assert saved.nodes.equals(graph.nodes)
+    assert saved.table.equals(graph.table)
     for name in ("id_hashes", "indptr", "indices", "edges", "edge_types"):
         assert np.array_equal(getattr(saved, name), getattr(graph, name))
     assert saved.type_names == graph.type_names
     assert saved.texts.type == pa.large_string()
-    assert saved.nodes["text"].num_chunks == 1
+    assert saved.table["text"].num_chunks == 1
     with pytest.raises(ValueError, match="read-only"):
         saved.indices[0] = 1
     assert graph.artifact is None
@@ -76,7 +74,7 @@ def test_ids_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
             lambda strings: np.array([len(s) for s in strings], dtype=np.uint64),
         )
     graph = build_graph(
-        pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), ["aa"], ["dd"]
+        pa.table({"id": ["aa", "b", "cc", "dd"], "text": ["w"] * 4}), [("aa", "dd")]
     )
     assert graph.nodes_of(["dd", "cc", "b", "aa"]).tolist() == [3, 2, 1, 0]
     with pytest.raises(GraphFormersError, match="'ee'"):
@@ -91,7 +89,7 @@ def test_networkx_there_and_back(graph: TextGraph) -> None:
         "year": graph.column("year")[3].as_py(),
     }
     back = from_networkx(other)
-    assert back.nodes.equals(graph.nodes)
+    assert back.table.equals(graph.table)
     assert np.array_equal(back.indices, graph.indices)
     assert sorted(back.type_names) == sorted(graph.type_names)
 
@@ -102,6 +100,10 @@ def test_networkx_without_text_is_refused() -> None:
     with pytest.raises(InputError, match="no attribute 'text'"):
         from_networkx(other)
     assert from_networkx(other, text="title").text("a") == "A title"
+    named = from_networkx(other, text=["Another title"])
+    assert (named.text("a"), named.column("title").to_pylist()) == ("Another title", ["A title"])
+    with pytest.raises(InputError, match="text=list of 2 texts for the 1 nodes of this networkx"):
+        from_networkx(other, text=["one", "two"])
 
 
 def test_networkx_attributes_of_any_kind() -> None:
@@ -155,7 +157,7 @@ def test_pyg_keeps_columns_directions_and_types() -> None:
     nodes = nodes.append_column("known", pa.array([True, False, True])).append_column(
         "part", pa.array([0.5, None, 1.0])
     )
-    typed = build_graph(nodes, ["a", "a", "c"], ["b", "c", "a"], ["cites", "likes", "cites"])
+    typed = build_graph(nodes, [("a", "b", "cites"), ("a", "c", "likes"), ("c", "a", "cites")])
     data = to_pyg(typed, directed=True)
     assert data.validate()
     assert data.year.tolist() == [1, 2, 3]
@@ -196,6 +198,12 @@ def test_pyg_that_is_not_as_expected() -> None:
         2,
     )
     assert from_pyg(Data(num_nodes=3, text=texts)).num_pairs == 0
+    titled = from_pyg(Data(num_nodes=3, title=texts, text=["x", "y", "z"]), text="title")
+    assert (titled.texts.to_pylist(), titled.column_names) == (texts, ["text_"])
+    listed = from_pyg(Data(num_nodes=3, title=texts, text=["x", "y", "z"]), text=texts)
+    assert (listed.texts.to_pylist(), listed.column_names) == (texts, ["title"])
+    with pytest.raises(InputError, match="no attribute 'title'; pass text=… with the name"):
+        from_pyg(Data(num_nodes=3, text=texts), text="title")
     for wrong in (-1, 3):
         with pytest.raises(
             InputError, match=f"an edge of node {wrong} in edge_index, expected 0 to 2"
@@ -233,24 +241,66 @@ ROWS = [{"id": 1, "text": "one", "year": 1990}, {"id": 2, "text": "two", "year":
     ids=["list of dicts", "dict of lists", "table", "stream"],
 )
 def test_graphs_from_memory_come_in_many_forms(nodes: object) -> None:
-    for sources, targets in (
+    columns = [
         ([1], [2]),
         (np.array([1]), np.array([2])),
         (["1"], ["2"]),
         (pa.array([1]), pa.array([2])),
+    ]
+    tables = [{"source": one, "target": other, "type": [3]} for one, other in columns]
+    records = [{"from": 1, "to": 2, "relation": 3}]
+    for edges in (
+        *tables,
+        records,
+        pa.Table.from_pylist(records),
+        [(1, 2, 3)],
+        np.array([[1, 2, 3]]),
     ):
-        found = build_graph(nodes, sources, targets, [3])
+        found = build_graph(nodes, edges)
         assert (found.ids.to_pylist(), found.num_pairs, found.type_names) == (["1", "2"], 1, ("3",))
         assert found.column("year").to_pylist() == [1990, None]
+    assert build_graph(nodes, [(1, 2), (2, 1, "cites")]).type_names == ("", "cites")
     assert build_graph(nodes).num_pairs == 0
+    assert build_graph(nodes, []).num_pairs == 0
+
+
+def test_columns_in_memory_are_recognised_as_in_files() -> None:
+    nodes = {"key": ["a", "b"], "title": ["One", "Two"], "abstract": ["x", ""], "id_": [1, 2]}
+    edges = {"citing": ["a"], "cited": ["b"], "year": [1999], "weight": [0.5]}
+    graph = build_graph(nodes, edges)
+    assert (graph.ids.to_pylist(), graph.texts.to_pylist()) == (["a", "b"], ["One", "Two"])
+    assert graph.column_names == ["abstract", "id_"]
+    assert graph.edge_times is None
+    assert graph.summary["edge_columns_not_kept"] == ["year", "weight"]
+    assert graph.summary["other_texts"] == {"title": ["abstract"]}
+    columns = {"text": "title,abstract", "time": "year", "type": "weight"}
+    graph = build_graph(nodes, edges, columns=columns)
+    assert graph.texts.to_pylist() == ["One. x", "Two"]
+    assert (graph.edge_times.tolist(), graph.type_names) == ([1999.0], ("0.5",))
+    assert graph.summary["read_as"] == {"columns": {"text": "title,abstract", "type": "weight"}}
+    with pytest.raises(
+        InputError, match=r"columns=\{'src': 'from'\} given, but there are no edges"
+    ):
+        build_graph(nodes, columns={"src": "from"})
+    with pytest.raises(InputError, match=r"columns=\{'user': 'who'\} given, expected the roles"):
+        build_graph(nodes, columns={"user": "who"})
+    with pytest.raises(GraphFormersError, match="no column role 'txt'"):
+        build_graph(nodes, columns={"txt": "title"})
 
 
 def test_graphs_from_memory_that_are_wrong() -> None:
     wrong: list[tuple[tuple[object, ...], str]] = [
-        (([{"id": 1}],), "nodes with the columns id given, 'text' is missing"),
-        ((ROWS, [1], []), "edges with 1 sources, 0 targets given, expected as many of each"),
-        ((ROWS, [1], [2], []), "edges with 1 sources, 1 targets, 0 types given"),
-        ((ROWS, [1, float("nan")], [2, 1]), "an edge with an empty end"),
+        (([{"id": 1}],), r"nodes.*no column for text .* among: id"),
+        ((ROWS, {"source": [1], "target": []}), r"edges given that are not a table .*length 1"),
+        ((ROWS, {"source": [1], "target": [2], "type": []}), "edges given that are not a table"),
+        ((ROWS, {"source": [1]}), r"edges.*no column for dst .* among: source"),
+        ((ROWS, {"source": [[1]], "target": [2]}), "edges: the column 'source' holds values of"),
+        ((ROWS, [(1, 2), (float("nan"), 1)]), "edges, row 2: an edge with an empty end"),
+        ((ROWS, [(1, 2, "cites", 3)]), r"the edge \(1, 2, 'cites', 3\) given, expected \(source"),
+        ((ROWS, ["12"]), "the edge '12' given, expected"),
+        ((ROWS, 12), "edges=12 given, expected a table, or pairs"),
+        ((ROWS, "citations.csv"), r"'citations.csv' given, expected .*read_graph reads files"),
+        (("papers.csv",), r"'papers.csv' given, expected .*read_graph reads files"),
         (
             ([{"id": 1, "text": "x"}, {"id": 2, "text": float("nan")}],),
             "the text of node '2' is empty",
@@ -267,7 +317,8 @@ def test_graphs_from_memory_that_are_wrong() -> None:
         with pytest.raises(InputError, match=message):
             build_graph(*arguments)  # type: ignore[arg-type]
     assert (
-        build_graph([*ROWS, {"id": 3, "text": None}], [1, 1], [2, 9], skip_bad=True).num_nodes == 2
+        build_graph([*ROWS, {"id": 3, "text": None}], [(1, 2), (1, 9)], skip_bad=True).num_nodes
+        == 2
     )
 
 
@@ -280,7 +331,7 @@ def test_ids_as_they_come_from_a_graph(graph: TextGraph) -> None:
     assert id in graph
     assert pa.scalar("nobody") not in graph
     assert pa.scalar(7) not in graph
-    assert build_graph(graph.nodes, [id], [graph.ids[8]]).neighbors(id) == [graph.ids[8].as_py()]
+    assert build_graph(graph.table, [(id, graph.ids[8])]).neighbors(id) == [graph.ids[8].as_py()]
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody' in"):
         graph.text(pa.scalar("nobody"))
     for wrong, message in (
@@ -316,7 +367,7 @@ def test_a_description_renders_itself(graph: TextGraph) -> None:
 
 
 def test_a_graph_of_one_node() -> None:
-    graph = build_graph(pa.table({"id": ["a"], "text": ["alone"]}), [], [])
+    graph = build_graph(pa.table({"id": ["a"], "text": ["alone"]}))
     assert graph.num_pairs == 0
     assert describe_graph(graph).isolated == 1
     assert graph.neighbors("a") == []
@@ -333,7 +384,7 @@ def test_the_order_of_nodes_changes_no_neighbours(graph: TextGraph) -> None:
     order = random.Random(1).sample(range(graph.num_nodes), graph.num_nodes)
     ids = graph.ids.to_pylist()
     sources, targets = ([ids[node] for node in ends] for ends in graph.edges.tolist())
-    other = build_graph(graph.nodes.take(pa.array(order)), sources, targets)
+    other = build_graph(graph.table.take(pa.array(order)), {"source": sources, "target": targets})
     assert other.ids.to_pylist() != ids
     for name in ids:
         assert sorted(other.neighbors(name)) == sorted(graph.neighbors(name))
@@ -346,11 +397,14 @@ def test_whether_there_is_a_node(graph: TextGraph) -> None:
     assert "half \ud83d" not in build_graph([{"id": "half ?", "text": "a"}])
     assert 3 not in graph
     with pytest.raises(InputError, match="half of a character"):
-        build_graph(ROWS, ["half \ud83d"], ["1"])
+        build_graph(ROWS, [("half \ud83d", "1")])
 
 
 def test_edges_may_be_tensors() -> None:
     import torch
 
-    found = build_graph(ROWS, torch.tensor([1]), torch.tensor([2]))
-    assert found.num_pairs == 1
+    for edges in (
+        {"source": torch.tensor([1]), "target": torch.tensor([2])},
+        torch.tensor([[1, 2]]),
+    ):
+        assert build_graph(ROWS, edges).neighbors("1") == ["2"]

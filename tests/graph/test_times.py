@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphformers.embedding.changes import gather_changes
-from graphformers.embedding.live import LiveGraph
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.builder import build_graph
-from graphformers.graph.interop import from_networkx, from_pyg, to_networkx, to_pyg
+from graphformers.graph.edited import EditedGraph
+from graphformers.graph.interop import build_graph, from_networkx, from_pyg, to_networkx, to_pyg
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -28,7 +27,8 @@ def timed(seed: int = 0, num_nodes: int = 120, **changes: Any) -> TextGraph:
     graph = make_graph(num_nodes, 4 * num_nodes, seed)
     sources, targets = (graph.ids_of(side) for side in graph.edges)
     times = np.random.default_rng(seed).integers(0, 40, len(sources))
-    return build_graph(graph.nodes, sources, targets, times=times.tolist(), **changes)
+    edges = {"source": sources, "target": targets, "time": times}
+    return build_graph(graph.table, edges, columns={"time": "time"}, **changes)
 
 
 def times_of_pairs(graph: TextGraph) -> dict[frozenset[int], float]:
@@ -68,9 +68,12 @@ def test_late_links_between_new_nodes_are_left_out() -> None:
     ends = [*old, *new, *asked]
     graph = build_graph(
         pa.table({"id": names, "text": [f"text {name}" for name in names]}),
-        [a for a, _, _ in ends],
-        [b for _, b, _ in ends],
-        times=[t for *_, t in ends],
+        {
+            "source": [a for a, _, _ in ends],
+            "target": [b for _, b, _ in ends],
+            "time": [t for *_, t in ends],
+        },
+        columns={"time": "time"},
     )
     split = split_links(graph, valid=2, test=2, held_out="latest-links", candidates=2)
     found = {
@@ -87,8 +90,10 @@ def test_late_links_between_new_nodes_are_left_out() -> None:
 
 def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
     """As `--held-out year` tells it of nodes."""
-    ends = [graph.ids_of(nodes) for nodes in graph.edges]
-    years = build_graph(graph.nodes, *ends, times=[1990 + i % 5 for i in range(len(ends[0]))])
+    sources, targets = (graph.ids_of(side) for side in graph.edges)
+    order = np.arange(len(sources))
+    edges = {"source": sources, "target": targets, "year": 1990 + order % 5, "order": order}
+    years = build_graph(graph.table, edges, columns={"time": "year"})
     split = split_links(years, valid=30, test=40, held_out="latest-links", candidates=10)
     times = times_of_pairs(years)
     earliest = min(times[frozenset(pair)] for pair in split.valid.pairs.tolist())
@@ -99,7 +104,7 @@ def test_links_as_late_as_those_asked_are_told(graph: TextGraph) -> None:
         f"earliest held-out link ({earliest:.0f})"
     )
     assert split.notes[0] == said
-    distinct = build_graph(graph.nodes, *ends, times=list(range(len(ends[0]))))
+    distinct = build_graph(graph.table, edges, columns={"time": "order"})
     notes = split_links(distinct, valid=30, test=40, held_out="latest-links", candidates=10).notes
     assert not any("have the same time" in note for note in notes)
 
@@ -224,8 +229,8 @@ def test_attributes_that_are_no_times_are_noted() -> None:
 
 def test_an_update_refuses_times() -> None:
     with pytest.raises(GraphFormersError, match="an update does not keep the times of links"):
-        live = LiveGraph(make_graph(10, 20))
-        gather_changes(live, settings=ImportSettings(columns={"time": "when"}))
+        graph = EditedGraph(make_graph(10, 20))
+        gather_changes(graph, settings=ImportSettings(columns={"time": "when"}))
 
 
 def test_the_best_try_counts() -> None:
@@ -236,12 +241,24 @@ def test_the_best_try_counts() -> None:
     table = pa.table({"id": names, "text": [f"text {name}" for name in names]})
     ends = [*hub, *ring]
     graph = build_graph(
-        table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[t for *_, t in ends]
+        table,
+        {
+            "source": [a for a, *_ in ends],
+            "target": [b for _, b, _ in ends],
+            "time": [t for *_, t in ends],
+        },
+        columns={"time": "time"},
     )
     split = split_links(graph, valid=0.3, test=0.3, held_out="latest-links", candidates=2)
     assert len(split.valid) + len(split.test) == 20
     alike = build_graph(
-        table, [a for a, *_ in ends], [b for _, b, _ in ends], times=[1] * len(ends)
+        table,
+        {
+            "source": [a for a, *_ in ends],
+            "target": [b for _, b, _ in ends],
+            "time": [1] * len(ends),
+        },
+        columns={"time": "time"},
     )
     with pytest.raises(GraphFormersError, match="all links have the same time"):
         split_links(alike, held_out="latest-links")
@@ -254,10 +271,10 @@ def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
     ):
         split_links(graph, held_out="latest-links")
     whole = timed()
-    live = LiveGraph(whole)
-    new = next((a, b) for a in range(9) for b in range(a) if not live.is_linked(a, b))
-    live.link(*new, (*map(live.id, new), None))
-    grown = live.freeze()
+    graph = EditedGraph(whole)
+    new = next((a, b) for a in range(9) for b in range(a) if not graph.is_linked(a, b))
+    graph.add_link(*new, (*graph.ids_of(np.array(new)), None))
+    grown = graph.freeze()
     assert grown.edge_times is not None
     assert np.isnan(grown.edge_times).sum() == 1
     assert grown.edge_times[:-1].tolist() == whole.edge_times.tolist()  # type: ignore[union-attr]
@@ -268,9 +285,8 @@ def test_a_split_by_time_needs_all_times(graph: TextGraph) -> None:
 def test_too_few_late_links_are_said() -> None:
     chain = build_graph(
         pa.table({"id": list("abcdef"), "text": list("uvwxyz")}),
-        list("abcde"),
-        list("bcdef"),
-        times=[1, 2, 3, 4, 5],
+        {"source": list("abcde"), "target": list("bcdef"), "time": [1, 2, 3, 4, 5]},
+        columns={"time": "time"},
     )
     with pytest.raises(
         GraphFormersError, match="of the later half of the pairs have earlier links at both ends"
@@ -280,14 +296,20 @@ def test_too_few_late_links_are_said() -> None:
 
 def test_times_that_do_not_fit_their_edges() -> None:
     nodes = pa.table({"id": ["a", "b"], "text": ["one", "two"]})
+    ends, columns = {"source": ["a"], "target": ["b"]}, {"time": "when"}
     with pytest.raises(
-        InputError, match="edges with 1 sources, 1 targets, 2 times given, expected as many of each"
+        InputError,
+        match=r"edges given that are not a table .*when expected length 1 but got length 2",
     ):
-        build_graph(nodes, ["a"], ["b"], times=[1, 2])
-    with pytest.raises(InputError, match="row 1: the time 'soon'"):
-        build_graph(nodes, ["a"], ["b"], times=["soon"])
-    with pytest.raises(InputError, match="1 of the times given are not valid"):
-        build_graph(nodes, ["a"], ["b"], times=["soon"], skip_bad=True)
+        build_graph(nodes, ends | {"when": [1, 2]}, columns=columns)
+    with pytest.raises(InputError, match="edges, row 1: the time 'soon'"):
+        build_graph(nodes, ends | {"when": ["soon"]}, columns=columns)
+    with pytest.raises(InputError, match="no column for time"):
+        build_graph(nodes, ends, columns=columns)
+    edges = {"source": ["a", "b"], "target": ["b", "a"], "when": ["soon", "2024-05-01"]}
+    graph = build_graph(nodes, edges, columns=columns, skip_bad=True)
+    assert graph.edges.tolist() == [[1], [0]]
+    assert graph.summary["skipped"] == {"malformed row": 1}
 
 
 def test_other_libraries_keep_times() -> None:

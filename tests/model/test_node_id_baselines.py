@@ -16,7 +16,7 @@ from graphformers.arrays import hash_strings
 from graphformers.batching.tokens import graph_tokens
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.ranking import evaluate
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import from_backbone
 from graphformers.model.encoder import GraphFormers
@@ -137,9 +137,9 @@ def test_nodes_are_known_by_id_in_any_graph(method: str) -> None:
     model = known_model(method)
     vectors = model.encode_nodes(GRAPH)
     ids, texts = GRAPH.ids.to_pylist()[::-1], GRAPH.texts.to_pylist()[::-1]
-    grown = build_graph(pa.table({"id": ["new", *ids], "text": [texts[0], *texts]}), [], [])
+    grown = build_graph(pa.table({"id": ["new", *ids], "text": [texts[0], *texts]}))
     assert np.abs(model.encode_nodes(grown)[1:] - vectors[::-1]).max() <= CLOSE
-    other = build_graph(pa.table({"id": [f"other {id}" for id in ids], "text": texts}), [], [])
+    other = build_graph(pa.table({"id": [f"other {id}" for id in ids], "text": texts}))
     alone = model.encode(texts)
     assert np.abs(model.encode_nodes(other) - alone).max() <= CLOSE
     differs = np.abs(alone[::-1] - vectors).max(1) > 0.01
@@ -255,7 +255,7 @@ def test_the_surprise_is_that_of_a_bag_of_words() -> None:
     model = known_model("tnve").double()
     network, texts = model.network, make_texts(7)
     assert isinstance(network, TnveNetwork)
-    graph = build_graph(pa.table({"id": [str(i) for i in range(7)], "text": texts}), [], [])
+    graph = build_graph(pa.table({"id": [str(i) for i in range(7)], "text": texts}))
     batch = model.packer().pack(graph_tokens(graph, model.tokenizer), np.arange(7))
     latents = torch.randn(7, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = network._negative_log_likelihood(latents, network.words(batch.tokens_RW), batch)
@@ -282,7 +282,7 @@ def test_words_start_as_the_backbones(method: str) -> None:
 
 
 def one_text(text: str) -> TextGraph:
-    return build_graph(pa.table({"id": ["one"], "text": [text]}), [], [])
+    return build_graph(pa.table({"id": ["one"], "text": [text]}))
 
 
 def test_no_text_and_no_node() -> None:

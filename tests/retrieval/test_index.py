@@ -12,7 +12,7 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.coding import asked, coding_of
 from graphformers.retrieval.index import (
@@ -42,9 +42,7 @@ class Crowd(VectorStore):
 
     def __init__(self, place: Path, vectors: Any, similarity: str) -> None:
         graph = build_graph(
-            pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)}),
-            [],
-            [],
+            pa.table({"id": [f"n{i}" for i in range(len(vectors))], "text": ["x"] * len(vectors)})
         )
         model = make_model(method="plm", hidden_size=24)
         super().__init__(embed(model, graph, place).artifact)
@@ -63,7 +61,7 @@ class Crowd(VectorStore):
 
 
 def brute_force(store: VectorStore, query: Any, k: int, allowed: Any = None) -> list[int]:
-    nodes = store.live.nodes()
+    nodes = store.graph.nodes
     vectors = store.raw(nodes).floats().astype(float)
     if store.is_cosine:
         vectors, query = (
@@ -234,7 +232,7 @@ def test_changes_are_found_at_once_and_what_is_gone_never(
         for id in ("new one", "new two", *([changed] if changed != gone else [])):
             query = store[id]
             found = index.search(query[None], 61)
-            names = store.live.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
+            names = store.graph.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
             assert id in names
             assert gone not in names
             assert len(names) == len(set(names)) == 61

@@ -52,7 +52,7 @@ def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.M
             }
             updater.apply(
                 gather_changes(
-                    updater.store.live, nodes, [(f"new {i}", ids[2 * i])], [ids[20 + i]], None
+                    updater.store.graph, nodes, [(f"new {i}", ids[2 * i])], [ids[20 + i]], None
                 )
             )
             store, unseen = updater.store.fork(), np.array([30, 31, 32])
@@ -81,6 +81,6 @@ def test_a_store_that_is_changed_under_it(tmp_path: Path) -> None:
     with locked(tmp_path / "v") as lock:
         updater, before = Updater(VectorStore.load(tmp_path / "v"), model, lock), None
         for text in ("graph", "vector link", "node 42"):
-            updater.apply(gather_changes(updater.store.live, {"new": text}, None, None, None))
+            updater.apply(gather_changes(updater.store.graph, {"new": text}, None, None, None))
             before = Overlay.of(updater.store, np.zeros(0, dtype=np.int64), before)
             assert before.vectors_MD == pytest.approx(updater.store.compared(before.nodes_M))

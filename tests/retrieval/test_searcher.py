@@ -11,7 +11,7 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.retrieval.filters import allowed_nodes
 from graphformers.retrieval.searcher import Searcher, search
 from tests.embedding.conftest import make_model, some_graph
@@ -63,8 +63,8 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
         remove=["a1"],
         model=model,
     )
-    live = VectorStore.load(place).live
-    rows = {node: live.fields(node) for node in live.nodes().tolist()}
+    graph = VectorStore.load(place).graph
+    rows = {node: graph.fields(node) for node in graph.nodes.tolist()}
     for filter, test in {
         "year>=1995": lambda row: row["year"] >= 1995,
         "year = 1995": lambda row: row["year"] == 1995,
@@ -77,14 +77,14 @@ def test_filters_are_those_of_a_loop(place: Path) -> None:
         "kind~X": lambda row: row.get("kind") == "x",
         "kind ~ z": lambda row: False,
     }.items():
-        mark = allowed_nodes(live, [filter])
+        mark = allowed_nodes(graph, [filter])
         assert mark is not None
         assert [bool(mark[node]) for node in rows] == [bool(test(row)) for row in rows.values()]
-    both = allowed_nodes(live, ["year>=1993", "year<1996"])
+    both = allowed_nodes(graph, ["year>=1993", "year<1996"])
     assert [bool(both[node]) for node in rows] == [
         1993 <= row["year"] < 1996 for row in rows.values()
     ]  # type: ignore[index,operator]
-    assert allowed_nodes(live, []) is None
+    assert allowed_nodes(graph, []) is None
     found = Searcher(place, model).similar("new", 60, where=["year>=1995"])
     years = {str(row["id"]): row["year"] for row in rows.values()}
     assert {match.id for match in found} == {
@@ -132,7 +132,7 @@ def test_values_that_python_does_not_have(tmp_path: Path) -> None:
         }
     )
     model = make_model()
-    store = embed(model, build_graph(table, ["a"], ["b"]), tmp_path / "v.vectors")
+    store = embed(model, build_graph(table, [("a", "b")]), tmp_path / "v.vectors")
     searcher = Searcher(store, model, columns=["day", "far", "span", "x"])
     (found,) = searcher.text("graph", where=["day in 2020-01-01T00:00:00.123456789"])
     assert found.id == "a"
@@ -144,11 +144,11 @@ def test_values_that_python_does_not_have(tmp_path: Path) -> None:
 
 
 def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    live = VectorStore.load(place).live
+    graph = VectorStore.load(place).graph
     found = search(place, "graph text", 5, columns="year", model=make_model())
     assert [match.columns for match in found] == [
-        {"year": live.fields(int(node))["year"]}
-        for node in live.find([match.id for match in found])
+        {"year": graph.fields(int(node))["year"]}
+        for node in graph.find_nodes([match.id for match in found])
     ]
     app(
         ["search", str(place), "graph text", "-k", "5", "--show", "year", "--json"],

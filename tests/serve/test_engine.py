@@ -62,7 +62,10 @@ def test_waiting_writes_are_one_record(engine: Engine, place: Path) -> None:
     assert answers[8] == {"added": 1, "already_there": 1, "self_links": 1}
     assert answers[9] == {"id": ids[50], "is_removed": True}
     assert num_records(place) == 1
-    assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
+    assert (
+        farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph.freeze())
+        < 1e-5
+    )
     assert found(engine, id="new1", k=70)[0] not in ("new1", ids[50])
     assert set(found(engine, id="new1", k=70)) == {*ids, *(f"new{i}" for i in range(8))} - {
         "new1",
@@ -82,10 +85,10 @@ def test_writes_that_touch_each_other_are_both_done(engine: Engine) -> None:
         PutNode(ids[0], "comes back"),
     ]
     answers = engine._write(writes)
-    live = engine.view.store.live
+    graph = engine.view.store.graph
     assert answers[0] == {"id": "a", "is_new": True, "new_links": 0, "new_columns": []}
     assert isinstance(answers[2], dict | NotFoundError)
-    assert live.fields(int(live.find(["b"])[0])) == {
+    assert graph.fields(int(graph.find_nodes(["b"])[0])) == {
         "id": "b",
         "text": "with another column",
         "kind": "x",
@@ -111,16 +114,16 @@ def test_links_of_one_type_can_go(engine: Engine, place: Path) -> None:
         f"no link of 'a' and {ids[0]!r} of type 'cites'",
     ]
     assert answers[1] == {"source": ids[0], "target": "a", "is_removed": True}
-    live = VectorStore.load(place).live
-    a, first = live.find(["a", ids[0]]).tolist()
-    assert live.links_between([(a, first)]) == [[(ids[0], "a", "likes")]]
-    assert list(live.row(a)) == [first]
+    graph = VectorStore.load(place).graph
+    a, first = graph.find_nodes(["a", ids[0]]).tolist()
+    assert graph.links_between([(a, first)]) == [[(ids[0], "a", "likes")]]
+    assert list(graph.neighbors_of(a)) == [first]
 
 
 def test_links_that_come_and_go_at_once(engine: Engine, place: Path) -> None:
     view = engine.view
-    pair = next(pair for pair in view.store.graph().pairs().tolist())
-    one, other = view.store.graph().ids_of(np.array(pair))
+    pair = next(pair for pair in view.store.graph.freeze().pairs().tolist())
+    one, other = view.store.graph.ids_of(np.array(pair))
     answers = engine._write(
         [
             RemoveEdge(one, other),
@@ -136,14 +139,17 @@ def test_links_that_come_and_go_at_once(engine: Engine, place: Path) -> None:
     assert answers[1] == {"added": 1, "already_there": 0, "self_links": 0}
     assert answers[5] == {"source": "a", "target": other, "is_removed": True}
     assert all(isinstance(answer, dict) for answer in answers)
-    live = engine.view.store.live
-    assert live.find([one])[0] < 0
-    assert list(live.row(int(live.find(["a"])[0]))) == []
-    assert farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph()) < 1e-5
+    graph = engine.view.store.graph
+    assert graph.find_nodes([one])[0] < 0
+    assert list(graph.neighbors_of(int(graph.find_nodes(["a"])[0]))) == []
+    assert (
+        farthest(VectorStore.load(place), engine.model, VectorStore.load(place).graph.freeze())
+        < 1e-5
+    )
 
 
 def test_a_linked_pair_takes_links_of_other_types(engine: Engine, place: Path) -> None:
-    graph = engine.view.store.graph()
+    graph = engine.view.store.graph.freeze()
     one, other = graph.ids_of(np.array(graph.pairs()[0]))
     cites, back = (one, other, "newly cites"), (other, one, "newly cites")
     answers = engine._write([AddEdges((cites, cites, (other, one, None))), AddEdges((cites, back))])
@@ -154,7 +160,7 @@ def test_a_linked_pair_takes_links_of_other_types(engine: Engine, place: Path) -
     assert engine._write([AddEdges((cites, back))]) == [
         {"added": 0, "already_there": 2, "self_links": 0}
     ]
-    after = VectorStore.load(place).graph()
+    after = VectorStore.load(place).graph.freeze()
     assert after.edges.shape[1] == graph.edges.shape[1] + 2
     np.testing.assert_array_equal(after.indices, graph.indices)
 
@@ -162,7 +168,7 @@ def test_a_linked_pair_takes_links_of_other_types(engine: Engine, place: Path) -
 def test_more_types_of_links_than_a_graph_holds_are_refused(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = engine.view.store.graph()
+    graph = engine.view.store.graph.freeze()
     one, other = graph.ids_of(np.array(graph.pairs()[0]))
     types = len(graph.type_names)
     monkeypatch.setattr(changes_module, "MAX_TYPES", types + 1)
@@ -211,7 +217,7 @@ def test_a_view_never_changes(engine: Engine) -> None:
     """
     view, id = engine.view, engine.view.store.ids[5].as_py()
     hits = view.index.search(view.store[id][None], 60)
-    before = (len(view.store), view.store[id].copy(), view.store.live.row(5).copy(), hits)
+    before = (len(view.store), view.store[id].copy(), view.store.graph.neighbors_of(5).copy(), hits)
     engine._write(
         [
             PutNode(id, "something else"),
@@ -223,7 +229,7 @@ def test_a_view_never_changes(engine: Engine) -> None:
     after = (
         len(view.store),
         view.store[id],
-        view.store.live.row(5),
+        view.store.graph.neighbors_of(5),
         view.index.search(view.store[id][None], 60),
     )
     assert before[0] == after[0]
@@ -328,5 +334,5 @@ def test_compaction_goes_on_beside_reads_and_writes(
     engine.close()
     assert len(bases) > 2, "there were compactions"
     store = VectorStore.load(place)
-    assert farthest(store, engine.model, store.graph()) < 1e-5
+    assert farthest(store, engine.model, store.graph.freeze()) < 1e-5
     Engine(ServeSettings(place, device="cpu")).close()  # the folder was given back

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from tests.browser import Visit, visit
 from tests.conftest import make_graph
 from tests.serve.conftest import TOKEN, Running, make_vectors, running
@@ -20,13 +20,13 @@ EVIL = "<img src=x onerror=\"document.title='obeyed'\"><b>bold</b> graph"
 def server(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """A graph of 300 nodes; one text tries to be more than a text, and one id has a slash."""
     graph = make_graph(300, 1200)
-    rows = graph.nodes.to_pylist()
+    rows = graph.table.to_pylist()
     rows.append({"id": "evil/<i>", "text": EVIL, "year": 1999})
     ids = [row["id"] for row in rows]
     pairs = [(ids[a], ids[b]) for a, b in graph.pairs().tolist()] + [
         ("evil/<i>", id) for id in ids[:4]
     ]
-    grown = build_graph(pa.Table.from_pylist(rows), [a for a, _ in pairs], [b for _, b in pairs])
+    grown = build_graph(pa.Table.from_pylist(rows), pairs)
     with running(make_vectors(tmp_path_factory.mktemp("page"), grown)) as found:
         yield found
 

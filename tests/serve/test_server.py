@@ -22,7 +22,7 @@ import pytest
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval.searcher import Searcher
 from tests import forked
@@ -71,7 +71,9 @@ def test_answers_are_those_of_the_searcher(shared: Running) -> None:
             m.id for m in searcher.text("graph layer", 4, neighbors=[id])
         ]
         assert found[0]["num_neighbors"] == len(
-            searcher.store.live.row(int(searcher.store.live.find([found[0]["id"]])[0]))
+            searcher.store.graph.neighbors_of(
+                int(searcher.store.graph.find_nodes([found[0]["id"]])[0])
+            )
         )
         assert len(found[0]["neighbors"]) == min(2, found[0]["num_neighbors"])
         vector = searcher.store[id].tolist()
@@ -220,7 +222,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
             for m in client.get(path(ids[1], "/similar"), params={"k": 100}).json()["matches"]
         ]
         assert server.stop() == (0, "")
-    rows = [row for row in graph.nodes.to_pylist() if row["id"] != ids[20]]
+    rows = [row for row in graph.table.to_pylist() if row["id"] != ids[20]]
     rows = [
         row | {"text": "another text", "year": 1990} if row["id"] == ids[9] else row for row in rows
     ]
@@ -230,7 +232,7 @@ def test_a_new_node_has_the_vector_that_embed_gives(tmp_path: Path) -> None:
     pairs += [("new/1", other) for other in (*ids[:3], ids[5])]
     import pyarrow as pa
 
-    grown = build_graph(pa.Table.from_pylist(rows), [a for a, _ in pairs], [b for _, b in pairs])
+    grown = build_graph(pa.Table.from_pylist(rows), pairs)
     expected = embed(model, grown, tmp_path / "grown.vectors", **EXACT)
     everyone = [row["id"] for row in rows]
     np.testing.assert_allclose(

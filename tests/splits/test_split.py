@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import graphformers.splits.candidates as candidates
 from graphformers.errors import ArtifactError, GraphFormersError
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 from graphformers.splits.settings import SplitSettings
 from graphformers.splits.split import LinkSplit, split_links
@@ -76,7 +76,7 @@ def test_no_negative_has_the_text_of_the_positive() -> None:
     )
     ends = [(f"n{i}", f"n{(i * step + 1) % 150}") for i in range(150) for step in (3, 7, 11)]
     split = split_links(
-        build_graph(table, [a for a, _ in ends], [b for _, b in ends]),
+        build_graph(table, ends),
         valid=20,
         test=40,
         candidates=30,
@@ -150,18 +150,22 @@ def test_temporal_splits_hold_out_the_latest(graph: TextGraph) -> None:
 def test_columns_that_are_no_time_are_refused(
     graph: TextGraph, values: list[Any], message: str
 ) -> None:
-    table = graph.nodes.append_column("when", pa.array(values * 100))
+    table = graph.table.append_column("when", pa.array(values * 100))
     ids = graph.ids.to_pylist()
-    other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
+    other = build_graph(
+        table,
+        {"source": [ids[a] for a in graph.edges[0]], "target": [ids[b] for b in graph.edges[1]]},
+    )
     with pytest.raises(GraphFormersError, match=message):
         split_links(other, held_out="when", candidates=20)
 
 
 def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> None:
     years = [1990 + i % 3 for i in range(graph.num_nodes)]
+    sources, targets = map(graph.ids_of, graph.edges)
     tied = build_graph(
-        graph.nodes.drop(["year"]).append_column("year", pa.array(years)),
-        *map(graph.ids_of, graph.edges),
+        graph.table.drop(["year"]).append_column("year", pa.array(years)),
+        {"source": sources, "target": targets},
     )
     split = split_links(tied, valid=5, test=5, held_out="year", candidates=10)
     asked = np.concatenate([split.valid.pairs[:, 0], split.test.pairs[:, 0]])
@@ -178,8 +182,11 @@ def test_known_nodes_as_late_as_those_that_ask_are_told(graph: TextGraph) -> Non
 def test_dates_as_text_are_a_time(graph: TextGraph) -> None:
     dates = [f"20{i % 20:02d}-03-01" for i in range(graph.num_nodes)]
     ids = graph.ids.to_pylist()
-    table = graph.nodes.append_column("when", pa.array(dates))
-    other = build_graph(table, [ids[a] for a in graph.edges[0]], [ids[b] for b in graph.edges[1]])
+    table = graph.table.append_column("when", pa.array(dates))
+    other = build_graph(
+        table,
+        {"source": [ids[a] for a in graph.edges[0]], "target": [ids[b] for b in graph.edges[1]]},
+    )
     split = split_links(other, valid=5, test=5, held_out="when", candidates=20)
     assert all(dates[anchor] >= "2018" for anchor in split.test.pairs[:, 0])
 
@@ -219,9 +226,8 @@ def test_the_split_does_not_depend_on_the_order_of_the_rows(graph: TextGraph) ->
     ids = graph.ids.to_pylist()
     order = np.random.default_rng(0).permutation(graph.num_nodes)
     shuffled = build_graph(
-        graph.nodes.take(pa.array(order)),
-        [ids[a] for a in graph.edges[0]],
-        [ids[b] for b in graph.edges[1]],
+        graph.table.take(pa.array(order)),
+        {"source": [ids[a] for a in graph.edges[0]], "target": [ids[b] for b in graph.edges[1]]},
     )
 
     def asked(graph: TextGraph) -> set[tuple[str, ...]]:
@@ -281,7 +287,7 @@ def test_what_cannot_be_had_is_said(graph: TextGraph) -> None:
         ),
     ):
         split_links(graph, candidates=500)
-    alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}), [], [])
+    alone = build_graph(pa.table({"id": ["a"], "text": ["x"]}))
     with pytest.raises(GraphFormersError, match="has no links"):
         split_links(alone)
     for wrong in (
@@ -315,11 +321,7 @@ def test_a_small_graph_gets_as_many_candidates_as_fit(graph: TextGraph, tmp_path
     )
     assert split.save(tmp_path / "a.split").notes == split.notes
     full = [(a, b) for a in "abcdef" for b in "abcdef" if a < b]
-    dense = build_graph(
-        pa.table({"id": list("abcdef"), "text": list("uvwxyz")}),
-        [a for a, _ in full],
-        [b for _, b in full],
-    )
+    dense = build_graph(pa.table({"id": list("abcdef"), "text": list("uvwxyz")}), full)
     with pytest.raises(GraphFormersError, match="a question has no possible negative"):
         split_links(dense, valid=0.1, test=0.1)
 
@@ -340,7 +342,11 @@ def with_hub(
     years[0] = 2020 if held_out == "year" else years[0]
     times = draw.integers(0, 10**6, len(ends)).tolist()
     nodes = pa.table({"id": ids, "text": [f"text {i}" for i in ids], "year": years})
-    return build_graph(nodes, [ids[a] for a, _ in ends], [ids[b] for _, b in ends], times=times)
+    return build_graph(
+        nodes,
+        {"source": [ids[a] for a, _ in ends], "target": [ids[b] for _, b in ends], "time": times},
+        columns={"time": "time"},
+    )
 
 
 @pytest.mark.parametrize("num_nodes", [900, 3500])
@@ -376,6 +382,20 @@ def test_the_questions_of_a_hub_are_left_out(num_nodes: int, held_out: str) -> N
         assert 0 in split.held_out_nodes
 
 
+def test_a_split_and_its_questions_are_shown(graph: TextGraph) -> None:
+    split = split_links(graph, valid=10, test=20, candidates=30)
+    assert repr(split) == f"LinkSplit({len(split.train)} train, 10 valid, 20 test pairs)"
+    assert "#Train" in split._repr_html_()
+    assert repr(split.test) == "LinkQuestions(20 pairs, 30 candidates each)"
+    table = split.test.as_table()
+    assert len(table.rows) == 5
+    anchor, positive, negatives = table.rows[0]
+    assert [int(anchor), int(positive)] == split.test.pairs[0].tolist()
+    listed = ", ".join(map(str, split.test.candidates[0, 1:6].tolist()))
+    assert negatives == f"{listed} …"
+    assert "20 pairs, 30 candidates each" in split.test._repr_html_()
+
+
 def test_a_small_graph_with_a_hub_is_shortened_to_what_the_others_leave() -> None:
     split = split_links(with_hub(250, 14, 5, "links"))
     check_common(split)
@@ -393,11 +413,7 @@ def test_a_text_that_most_nodes_share_is_named() -> None:
     ids = [f"n{i}" for i in range(500)]
     texts = ["untitled" if i < 350 else f"text {i}" for i in range(500)]
     ends = [(ids[a], ids[b]) for a, b in draw.integers(0, 500, (1500, 2)).tolist() if a != b]
-    split = split_links(
-        build_graph(
-            pa.table({"id": ids, "text": texts}), [a for a, _ in ends], [b for _, b in ends]
-        )
-    )
+    split = split_links(build_graph(pa.table({"id": ids, "text": texts}), ends))
     count = split.test.candidates.shape[1]
     assert count < 160
     assert re.search(
@@ -470,8 +486,7 @@ def test_a_hub_linked_to_almost_everything_gets_its_negatives() -> None:
     ids = [f"n{i}" for i in range(300)]
     graph = build_graph(
         pa.table({"id": ids, "text": ids}),
-        ["n0"] * 280 + ids[280:],
-        ids[1:281] + ids[281:] + ["n280"],
+        {"source": ["n0"] * 280 + ids[280:], "target": ids[1:281] + ids[281:] + ["n280"]},
     )
     eligible = np.flatnonzero(graph.degrees() > 0)
     found = candidates.draw_candidates(graph, np.array([[0, 1]]), eligible, 19, 0, max_rounds=2)[0]

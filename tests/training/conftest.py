@@ -7,7 +7,7 @@ import pyarrow as pa
 import torch
 
 from graphformers.batching.tokens import Tokenizer
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 from graphformers.model.config import ModelConfig
 from graphformers.model.encoder import GraphFormers
@@ -40,7 +40,7 @@ def make_topics(num_nodes: int = 160, seed: int = 0) -> TextGraph:
         if topics[a] == topics[b] and draw.random() < 0.6
     ]
     table = pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": texts})
-    return build_graph(table, [f"n{a}" for a, _ in ends], [f"n{b}" for _, b in ends])
+    return build_graph(table, [(f"n{a}", f"n{b}") for a, b in ends])
 
 
 def make_split(seed: int = 0) -> LinkSplit:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from graphformers.evaluation.ranking import evaluate
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.graph.textgraph import TextGraph
 from graphformers.model.node_id_baselines import NodeIdNetwork
 from graphformers.splits.split import split_links
@@ -45,7 +45,7 @@ def make_blind(num_nodes: int = 160) -> TextGraph:
         if a % 16 == b % 16 and draw.random() < 0.6
     ]
     table = pa.table({"id": [f"n{i}" for i in range(num_nodes)], "text": texts})
-    return build_graph(table, [f"n{a}" for a, _ in ends], [f"n{b}" for _, b in ends])
+    return build_graph(table, [(f"n{a}", f"n{b}") for a, b in ends])
 
 
 @pytest.mark.parametrize("method", NODE_ID)

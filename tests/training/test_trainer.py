@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,7 +19,7 @@ from graphformers.artifact import open_artifact
 from graphformers.embedding.job import embed
 from graphformers.errors import ArtifactError, GraphFormersError, StoppedError
 from graphformers.evaluation.ranking import evaluate
-from graphformers.graph.builder import build_graph
+from graphformers.graph.interop import build_graph
 from graphformers.model.backbones import training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.split import split_links
@@ -748,8 +747,8 @@ def test_nodes_without_a_text(method: str, tmp_path: Path) -> None:
         {"id": id, "text": "" if i % 3 == 0 else whole.text(id)}
         for i, id in enumerate(whole.ids.to_pylist())
     ]
-    ends = [whole.ids.take(pa.array(side)).to_pylist() for side in whole.pairs().T]
-    graph = build_graph(rows, *ends, keep_empty=True)
+    edges = [whole.ids_of(pair) for pair in whole.pairs()]
+    graph = build_graph(rows, edges, keep_empty=True)
     split, model = split_links(graph, valid=10, test=10, candidates=20), make_model(method=method)
     Trainer(model, split, TrainConfig(batch_size=16, max_steps=3, workers=0)).train()
     assert 0 < evaluate(model, split).scores["MRR"].value <= 1
