@@ -135,6 +135,7 @@ class GraphBuilder:
         self._starts.append(self._num_nodes)
         self._locates.append(batch.locate)
         self._num_nodes += len(batch)
+        self.problems.num_read += len(batch)
 
     def add_table(self, table: pa.Table) -> None:
         """Adds nodes from memory, in a table as `node_table` returns it."""
@@ -163,6 +164,7 @@ class GraphBuilder:
         )
         repeats = self._find_repeats(ids, hashes)
         if len(repeats):
+            self.problems.num_read -= len(repeats)
             self._kept = np.setdiff1d(np.arange(len(ids)), repeats)
             table, hashes = table.take(pa.array(self._kept)).combine_chunks(), hashes[self._kept]
         self._table, self._hashes, self._known = table, hashes, one_chunk(table["id"])
@@ -189,7 +191,7 @@ class GraphBuilder:
             if first != node:
                 repeats.append(int(node))
         for done, node in enumerate(repeats):
-            if not self.problems.wants_examples("duplicate id"):
+            if not self.problems.wants_details("duplicate id"):
                 self.problems.counts["duplicate id"] += len(repeats) - done
                 break
             name = ids[node].as_py()
@@ -230,6 +232,7 @@ class GraphBuilder:
                 return f"{ids[i].as_py()!r}, expected the id of a node"
 
             self.problems.report("unknown node", nodes < 0, locate, detail)
+            self.problems.num_read += int((nodes >= 0).sum())
         return np.concatenate(found)
 
     def _lookup(self, arrays: list[pa.Array]) -> list[Array]:
@@ -262,6 +265,7 @@ class GraphBuilder:
             types = self._encode_types(batch)[kept]
             times = None if batch.times is None else batch.times[kept]
             self._edges.append(_Edges(sources[kept], targets[kept], types, times))
+            self.problems.num_read += int(kept.sum())
 
     def _encode_types(self, batch: EdgeBatch) -> Array:
         if batch.types is None or not len(batch):
@@ -284,6 +288,7 @@ class GraphBuilder:
         missing = (sources < 0) | (targets < 0)
         if self._outside:
             self.problems.normal[OUTSIDE] += int(missing.sum())
+            self.problems.num_read += int(missing.sum())
             return
 
         def detail(i: int) -> str:

@@ -110,6 +110,7 @@ def build_graph(
             for batch in edge_batches(links, builder.problems, settings, times):
                 builder.add_edges(batch)
         graph = builder.build()
+    builder.problems.warn()
     read_as = settings.remembered().get("columns")
     if not read_as:
         return graph
