@@ -64,8 +64,10 @@ def formats_page() -> str:
 Made from the table of formats (`graphformers/graph/formats.py`) by `make docs`.
 
 The format of files is chosen by `--format NAME`, in Python by `read_graph(…, format="NAME")`. Text
-files may be compressed (.gz .xz .bz2). `--skip-bad` and `--keep-empty` apply to every format; other
-options to those that list them. [extending.md](extending.md#an-importer) adds a format."""
+files may be compressed (.gz .xz .bz2). `--skip-bad`, `--bad-rows`, `--keep-empty` and the limits
+(`--max-row` and others) apply to every format; other options to those that list them.
+[howto-import.md](howto-import.md) imports tables of many kinds, step by step;
+[extending.md](extending.md#an-importer) adds a format."""
     return "\n\n".join([head, *(_format(name, each) for name, each in FORMATS.items())]) + "\n"
 
 

@@ -283,10 +283,15 @@ class GraphBuilder:
 
     def _warn_of_lists(self) -> None:
         if self._num_listed and not self._num_known:
+            example = self._unknown or ""
+            likely = next((mark for mark in "|,/ " if mark in example), None)
+            advice = "ids must be written as those of the nodes are"
+            if likely is not None:
+                separated = ImportSettings.usage(list_separator=likely)
+                advice = f"if these are several ids, {separated} separates them"
             logger.warning(
                 f"WARNING: none of the {self._num_listed:,} listed ids is the id of a node, such "
-                f"as {self._unknown!r}; is that one id? "
-                f"{ImportSettings.usage(list_separator=' ')} separates ids by spaces, and so on"
+                f"as {example!r}; {advice}"
             )
 
     def _encode_types(self, batch: EdgeBatch) -> Array:

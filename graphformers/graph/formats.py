@@ -55,8 +55,8 @@ class Format:
         reader: The importer, as "module:function". It is imported when the format is used.
         example: The first lines of a file, for the documentation.
         suffixes: Suffixes that files of the format have, for messages.
-        settings: The settings of `ImportSettings` that the format uses, besides `skip_bad`
-            and `keep_empty`, which apply to all formats.
+        settings: The settings of `ImportSettings` that the format uses, besides `skip_bad`,
+            `bad_rows`, `keep_empty` and the limits, which apply to all formats.
         outside: Whether links to nodes outside the data are normal. They are then counted and left
             out; otherwise they are bad rows.
         reads_files: Whether the inputs are files; otherwise they are names.

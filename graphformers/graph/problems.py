@@ -127,8 +127,8 @@ class Problems:
         ((reason, count),) = self.counts.most_common(1)
         share = bad / total
         message = (
-            f"{bad:,} of {total:,} rows ({100 * share:.2g} %) were left out, most often: {reason} "
-            f"({count:,})"
+            f"left out {bad:,} of {total:,} rows ({100 * share:.2g} %); the most common reason is "
+            f"{reason} ({count:,})"
         )
         if reason in self._examples:
             message += f", such as {self._examples[reason][0]}"

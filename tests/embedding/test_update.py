@@ -1625,3 +1625,16 @@ def test_nanoseconds_where_words_or_numbers_are(tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("id,text,odd\nb,text,yesterday\n")
     graph = read_graph([tmp_path / "one.parquet", tmp_path / "two.csv"])
     assert graph.column("odd").to_pylist() == ["2009-02-13 23:31:30.123456789", "yesterday"]
+
+
+def test_links_that_new_nodes_list(tmp_path: Path) -> None:
+    """As when the graph was imported; ids that no node has are left out."""
+    table = "id,title,cites\na,graph,b;x\nb,text,\n"
+    model, store = imported_base(tmp_path, table, columns={"links": "cites:cites"})
+    (tmp_path / "new.csv").write_text("id,title,cites\nc,node,a;zz\nd,word,c;b\n")
+    report = update(store, nodes=tmp_path / "new.csv", model=model)
+    assert (report.new_nodes, report.new_links, report.new_columns) == (2, 3, ())
+    graph = VectorStore.load(store.path).graph
+    assert sorted(graph.neighbors("c")) == ["a", "d"]
+    with pytest.raises(GraphFormersError, match="'cites' for links given, but no file holds nodes"):
+        update(store, edges=[("a", "c")], columns={"links": "cites"}, model=model)

@@ -46,23 +46,24 @@ def test_many_bad_rows_are_told_loudly(
 ) -> None:
     few = write_nodes(tmp_path / "few.csv", 999, 1)
     read_graph(few, skip_bad=True)
-    message = "1 of 1,000 rows (0.1 %) were left out, most often: empty text (1), such as "
+    message = "left out 1 of 1,000 rows (0.1 %); the most common reason is empty text (1), such as "
     assert caplog.messages[-1].startswith(message)
     many = write_nodes(tmp_path / "many.csv", 75, 25)
     app(["import", str(many), "--skip-bad", "-o", str(tmp_path / "g")], standalone_mode=False)
     assert "… and 20 more; --bad-rows FILE.jsonl writes all of them" in capsys.readouterr().out
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert caplog.messages[-1] == (
-        f"WARNING: 25 of 100 rows (25 %) were left out, most often: empty text (25), such as "
-        f"{many}:77: the text of node 'bad0' is empty, expected some words. So many bad rows may "
-        f"mean that the data are read in the wrong way; --bad-rows FILE.jsonl writes all bad "
+        f"WARNING: left out 25 of 100 rows (25 %); the most common reason is empty text (25), such "
+        f"as {many}:77: the text of node 'bad0' is empty, expected some words. So many bad rows "
+        f"may mean that the data are read in the wrong way; --bad-rows FILE.jsonl writes all bad "
         f"rows to a file"
     )
     caplog.clear()
     read_graph(write_nodes(tmp_path / "none.csv", 10, 0), skip_bad=True)
     assert not caplog.messages
     build_graph([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], skip_bad=True)
-    assert "1 of 2 rows (50 %) were left out, most often: duplicate id" in caplog.messages[-1]
+    message = "left out 1 of 2 rows (50 %); the most common reason is duplicate id"
+    assert message in caplog.messages[-1]
 
 
 def test_a_file_for_bad_rows_that_cannot_be(tmp_path: Path) -> None:
