@@ -34,6 +34,7 @@ from graphformers.graph.importers.tables import (
     check_kept,
     edge_batches,
     edge_columns,
+    link_columns,
     node_batches,
     node_columns,
 )
@@ -275,7 +276,7 @@ class _Reading:
         own = {
             role: name
             for role, name in self.remembered.items()
-            if role not in asked and names.issuperset(_parts(role, name))
+            if role not in asked and names.issuperset(_parts(role, name, names))
         }
         return replace(self.settings, columns=own | asked)
 
@@ -332,15 +333,17 @@ class _Reading:
                 words = "which means nothing in an update"
             elif role in ("src", "dst", "type") and not edges:
                 words = "but no file holds links"
-            elif (role == "text" and not nodes) or (role == "id" and not nodes and not ids):
+            elif role in ("text", "links", "id") and not (nodes or (role == "id" and ids)):
                 words = "but no file holds nodes"
             else:
                 continue
             raise GraphFormersError(f"the column {name!r} for {role} given, {words}")
 
 
-def _parts(role: str, name: str) -> list[str]:
-    """The columns that a role was given: several for a text."""
+def _parts(role: str, name: str, names: Collection[str] = ()) -> list[str]:
+    """The columns that a role was given: several for a text and for listed links."""
+    if role == "links":
+        return list(link_columns(name, names))
     return [part.strip() for part in name.split(",")] if role == "text" else [name]
 
 
@@ -378,7 +381,8 @@ def gather_changes(
     links, where, unread, _ = _links(edges, how)
     unlinked = _links_to_remove(remove_edges, how)
     removed = tuple(dict.fromkeys(_ids(remove, how)))
-    (table, found), dropped = _nodes(nodes, how), list[str]()
+    listed = _Collector(how.problems, None)
+    (table, found), dropped = _nodes(nodes, listed, how), list[str]()
     if isinstance(nodes, str | Path) and how.taken is not None:
         dropped = how.not_taken(table, found, input_path(nodes))
         table = table.drop_columns(dropped)
@@ -388,6 +392,13 @@ def gather_changes(
             how.problems.counts["edge to an unknown node"] += len(lost)
         kept = [i for i in range(len(links)) if i not in lost]
         links, where = [links[i] for i in kept], [where[i] for i in kept]
+    # Links that nodes list to others outside the graph are normal.
+    known = {*table["id"].to_pylist()}
+    outside = {i for i, _ in lost_ends(listed.links, graph, known, set(removed))}
+    kept = [i for i in range(len(listed.links)) if i not in outside]
+    if where or not links:
+        where = [*where, *(listed.where[i] for i in kept)]
+    links = [*links, *(listed.links[i] for i in kept)]
     return Changes(
         table,
         tuple(links),
@@ -400,13 +411,16 @@ def gather_changes(
     )
 
 
-def _nodes(given: Nodes | None, how: _Reading) -> tuple[pa.Table, list[str]]:
-    """Nodes with their columns as the graph has them, and the columns of the file."""
+def _nodes(given: Nodes | None, links: _Collector, how: _Reading) -> tuple[pa.Table, list[str]]:
+    """Nodes with their columns as the graph has them, and the columns of the file.
+
+    Links that the nodes list are collected.
+    """
     if given is None:
         return NO_NODES, []
     builder = GraphBuilder(how.problems, keep_empty=how.settings.keep_empty)
     if isinstance(given, str | Path):
-        names = _add_file(input_path(given), builder, how)
+        names = _add_file(input_path(given), builder, links, how)
     else:
         names = list[str]()
         if isinstance(given, Mapping):
@@ -435,21 +449,27 @@ def _nodes(given: Nodes | None, how: _Reading) -> tuple[pa.Table, list[str]]:
     return _typed(builder, how.graph), names
 
 
-def _add_file(path: Path, builder: GraphBuilder, how: _Reading) -> list[str]:
-    """Adds the nodes of a file, and returns its columns. Without texts, nodes keep theirs."""
+def _add_file(path: Path, builder: GraphBuilder, links: _Collector, how: _Reading) -> list[str]:
+    """Adds the nodes of a file and the links that they list, and returns its columns.
+
+    Without texts, nodes keep theirs.
+    """
     check_files([path])
     with open_table(path, how.settings, how.problems) as table:
-        found, settings = table.names, how.for_columns(table.names)
+        found, settings = table.fields, how.for_columns(table.fields)
         strange = how.no_texts() if "text" not in settings.columns else set()
         possible = [name for name in found if name not in strange]
         if "text" not in settings.columns and not guess_column("text", possible, settings):
             columns = NodeColumns(require_columns(["id"], found, settings, path)[0], ())
         else:
             columns = node_columns(found, settings, path, possible)
-        names = ColumnNames(found)
+        names = ColumnNames(table.names)
+        names.add(path for path in table.paths if path in (settings.keep or ()))
         if table.is_complete:
             check_kept(names, settings)
-        for batch in node_batches(table, columns, names, settings):
+        for batch, listed in node_batches(table, columns, names, settings):
+            for edges in listed:
+                links.add_edges(edges)
             if not columns.texts:
                 batch = _with_known_texts(batch, found, how.graph)
             builder.add_nodes(_as_in_graph(batch, how.graph))
@@ -523,7 +543,7 @@ def _links(given: Links | None, how: _Reading, untyped: str | None = None) -> _L
         path = input_path(given)
         check_files([path])
         with open_table(path, how.settings, how.problems) as table:
-            return _links_of_table(table, how.for_columns(table.names), how.problems, untyped)
+            return _links_of_table(table, how.for_columns(table.fields), how.problems, untyped)
     if _has_columns(given):
         rows = table_in_memory(given, "links", "{'source': 'p1', 'target': 'p2'}")
         table = MemoryTable(Path("links"), rows)
@@ -536,7 +556,7 @@ def _links_of_table(
 ) -> _Links:
     problems.unread.clear()
     collector = _Collector(problems, untyped)
-    has_types = edge_columns(table.names, settings, table.path)[2] is not None
+    has_types = edge_columns(table.fields, settings, table.path)[2] is not None
     for batch in edge_batches(table, problems, settings):
         collector.add_edges(batch)
     return _Links(collector.links, collector.where, list(problems.unread), has_types)

@@ -50,6 +50,7 @@ class EdgeBatch:
         locate: Returns the file and the line of an edge.
         types: The type of each edge; None where edges have none.
         times: float64: the time of each edge, NaN if unknown; None where edges have none.
+        outside: Whether edges to nodes outside the data are normal, also where the format has none.
     """
 
     sources: pa.Array
@@ -57,6 +58,7 @@ class EdgeBatch:
     locate: Locate
     types: pa.Array | None = None
     times: Array | None = None
+    outside: bool = False
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -70,14 +72,22 @@ class Table(ABC):
     Attributes:
         path: The file, for messages.
         names: The names of the columns.
+        paths: Fields within columns that hold objects, such as doc.title. They are read where they
+            are named.
         is_text: Whether the columns are untyped text.
         is_complete: Whether `names` lists all columns; a .jsonl file may have more.
     """
 
     path: Path
     names: list[str]
+    paths: Sequence[str] = ()
     is_text = False
     is_complete = True
+
+    @property
+    def fields(self) -> list[str]:
+        """All names that a user may give: columns, and fields within them."""
+        return [*self.names, *(path for path in self.paths if path not in self.names)]
 
     @abstractmethod
     def batches(

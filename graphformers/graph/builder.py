@@ -4,6 +4,7 @@ All formats use the same builder and may add batches in any order. It checks the
 formats share: ids are unique and not empty, texts are not empty, and edges join existing nodes.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from graphformers.graph.settings import ImportSettings
 from graphformers.graph.spool import EdgeSpool
 from graphformers.graph.textgraph import TextGraph
 
+logger = logging.getLogger(__name__)
 # Edges looked up at a time: a hash table over all ids is made for each such block.
 RESOLVE_ROWS = 8_000_000
 # Edges that come before the nodes are kept in memory up to so many bytes.
@@ -96,6 +98,9 @@ class GraphBuilder:
         nothing = np.zeros(0, dtype=np.int32)
         self._edges = [_Edges(nothing, nothing, nothing.astype(np.int16))]
         self._types: dict[str, int] = {}
+        # links that columns of nodes list: all, those to nodes, and an id that no node has
+        self._num_listed = self._num_known = 0
+        self._unknown: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +140,7 @@ class GraphBuilder:
         self._starts.append(self._num_nodes)
         self._locates.append(batch.locate)
         self._num_nodes += len(batch)
+        self.problems.num_read += len(batch)
 
     def add_table(self, table: pa.Table) -> None:
         """Adds nodes from memory, in a table as `node_table` returns it."""
@@ -163,6 +169,7 @@ class GraphBuilder:
         )
         repeats = self._find_repeats(ids, hashes)
         if len(repeats):
+            self.problems.num_read -= len(repeats)
             self._kept = np.setdiff1d(np.arange(len(ids)), repeats)
             table, hashes = table.take(pa.array(self._kept)).combine_chunks(), hashes[self._kept]
         self._table, self._hashes, self._known = table, hashes, one_chunk(table["id"])
@@ -189,7 +196,7 @@ class GraphBuilder:
             if first != node:
                 repeats.append(int(node))
         for done, node in enumerate(repeats):
-            if not self.problems.wants_examples("duplicate id"):
+            if not self.problems.wants_details("duplicate id"):
                 self.problems.counts["duplicate id"] += len(repeats) - done
                 break
             name = ids[node].as_py()
@@ -230,6 +237,7 @@ class GraphBuilder:
                 return f"{ids[i].as_py()!r}, expected the id of a node"
 
             self.problems.report("unknown node", nodes < 0, locate, detail)
+            self.problems.num_read += int((nodes >= 0).sum())
         return np.concatenate(found)
 
     def _lookup(self, arrays: list[pa.Array]) -> list[Array]:
@@ -262,6 +270,24 @@ class GraphBuilder:
             types = self._encode_types(batch)[kept]
             times = None if batch.times is None else batch.times[kept]
             self._edges.append(_Edges(sources[kept], targets[kept], types, times))
+            if batch.outside:
+                self._note_listed(batch, kept)
+            self.problems.num_read += int(kept.sum())
+
+    def _note_listed(self, batch: EdgeBatch, kept: Array) -> None:
+        """Counts links that columns of nodes list, and keeps an id that no node has."""
+        self._num_listed += len(batch)
+        self._num_known += int(kept.sum())
+        if self._unknown is None and not kept.all():
+            self._unknown = batch.targets[int(np.argmin(kept))].as_py()
+
+    def _warn_of_lists(self) -> None:
+        if self._num_listed and not self._num_known:
+            logger.warning(
+                f"WARNING: none of the {self._num_listed:,} listed ids is the id of a node, such "
+                f"as {self._unknown!r}; is that one id? "
+                f"{ImportSettings.usage(list_separator=' ')} separates ids by spaces, and so on"
+            )
 
     def _encode_types(self, batch: EdgeBatch) -> Array:
         if batch.types is None or not len(batch):
@@ -282,8 +308,9 @@ class GraphBuilder:
 
     def _report_outside(self, batch: EdgeBatch, sources: Array, targets: Array) -> None:
         missing = (sources < 0) | (targets < 0)
-        if self._outside:
+        if self._outside or batch.outside:
             self.problems.normal[OUTSIDE] += int(missing.sum())
+            self.problems.num_read += int(missing.sum())
             return
 
         def detail(i: int) -> str:
@@ -301,6 +328,7 @@ class GraphBuilder:
         if self._known is None:
             self.seal_nodes()
         self._resolve()
+        self._warn_of_lists()
         if not len(self._hashes):
             skipped = "; ".join(self.problems.examples()[:3])
             advice = (

@@ -219,7 +219,8 @@ class ImportReport(Result):
         examples = found["skipped_examples"]
         lines += [f"    {example}" for example in examples]
         if examples and (more := sum(found["skipped"].values()) - len(examples)):
-            lines.append(f"    … and {more:,} more")
+            all_rows = ImportSettings.usage(bad_rows="FILE.jsonl")
+            lines.append(f"    … and {more:,} more; {all_rows} writes all of them")
         return Table((), [(line,) for line in lines])
 
 

@@ -72,7 +72,7 @@ class Format:
 
 
 TEXT = ("encoding",)
-TABLES = ("columns", "keep", "header", "quotes", *TEXT)
+TABLES = ("columns", "keep", "header", "quotes", "list_separator", *TEXT)
 LIMITS = ("max_row", "max_columns", "max_nesting", "max_expansion")
 VIEWS = ("window", "min_count", "max_views")
 _IMPORTERS = "graphformers.graph.importers"

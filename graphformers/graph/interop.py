@@ -65,8 +65,8 @@ def build_graph(
         edges: The table of edges, or pairs (source, target) or triples (source, target, type) of
             ids.
         columns: The column of each role whose name does not say so: id, text (several:
-            "title,abstract"), src, dst, type, time. Times of edges are kept only if their column is
-            named here; they are numbers or dates.
+            "title,abstract"), links (ids that a node lists), src, dst, type, time. Times of
+            edges are kept only if their column is named here; they are numbers or dates.
         skip_bad: Leave out and count bad rows instead of stopping at the first.
         keep_empty: Keep nodes without a text, as empty texts, instead of treating them as bad rows.
 
@@ -90,10 +90,10 @@ def build_graph(
     for role, name in named.items():
         if role in ("user", "item"):
             raise InputError(
-                f"columns={{{role!r}: {name!r}}} given, expected the roles id, text, src, dst, "
-                f"type and time"
+                f"columns={{{role!r}: {name!r}}} given, expected the roles id, text, links, "
+                f"src, dst, type and time"
             )
-        if role not in ("id", "text") and edges is None:
+        if role not in ("id", "text", "links") and edges is None:
             raise InputError(f"columns={{{role!r}: {name!r}}} given, but there are no edges")
     for given in (nodes, edges):
         if isinstance(given, str | Path):
@@ -111,6 +111,7 @@ def build_graph(
             for batch in edge_batches(links, builder.problems, settings, times):
                 builder.add_edges(batch)
         graph = builder.build()
+    builder.problems.warn()
     read_as = settings.remembered().get("columns")
     if not read_as:
         return graph

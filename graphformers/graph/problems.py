@@ -1,9 +1,12 @@
 """Bad rows of input files: an error by default, counted and listed with `skip_bad`."""
 
+import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -12,8 +15,11 @@ from graphformers.errors import BadRowError, InputError
 from graphformers.graph.settings import ImportSettings
 from graphformers.places import JsonObject
 
+logger = logging.getLogger(__name__)
 # number of examples listed for each reason
 EXAMPLES = 5
+# A larger share of bad rows is probably a mistake in how the file is read.
+LARGE_SHARE = 0.01
 
 # a line number, or a description such as "row 3"
 Spot = int | str
@@ -26,9 +32,11 @@ class Problems:
     """Collects the bad rows of one import.
 
     With `strict` the first bad row is an error. Otherwise bad rows are left out and counted by
-    reason, and the first few of each reason are listed.
+    reason, and the first few of each reason are listed. All of them are written to the file
+    `bad_rows`, if it is given; used as a context manager, Problems closes it.
 
     Attributes:
+        num_read: Number of rows of nodes and edges that are good.
         counts: Number of bad rows by reason.
         normal: Number of rows left out that are normal for a format, such as citations of papers
             outside the data.
@@ -37,13 +45,25 @@ class Problems:
             have been, in order.
     """
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, bad_rows: str | Path | None = None) -> None:
         self.strict = strict
+        self.num_read = 0
         self.counts: Counter[str] = Counter()
         self.normal: Counter[str] = Counter()
         self.unread: dict[str, None] = {}
         self.other_texts: dict[str, dict[str, None]] = {}
         self._examples: dict[str, list[str]] = {}
+        self._file: TextIO | None = None
+        if bad_rows is not None:
+            self._file = Path(bad_rows).open("w", encoding="utf-8")  # noqa: SIM115
+
+    def __enter__(self) -> "Problems":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def add(
         self,
@@ -64,12 +84,19 @@ class Problems:
         if self.strict:
             raise BadRowError(message, advice)
         self.counts[reason] += 1
-        if self.wants_examples(reason):
+        if self._file is not None:
+            path, spot = place
+            row = {"file": str(path), "line": spot, "reason": reason, "detail": detail}
+            self._file.write(json.dumps(row) + "\n")
+        if self._lacks_examples(reason):
             self._examples.setdefault(reason, []).append(message)
 
-    def wants_examples(self, reason: str) -> bool:
-        """Whether more examples of a reason are listed; otherwise it is enough to count them."""
-        return self.strict or len(self._examples.get(reason, ())) < EXAMPLES
+    def wants_details(self, reason: str) -> bool:
+        """Whether rows are listed or written; otherwise it is enough to count them."""
+        return self.strict or self._file is not None or self._lacks_examples(reason)
+
+    def _lacks_examples(self, reason: str) -> bool:
+        return len(self._examples.get(reason, ())) < EXAMPLES
 
     def report(
         self,
@@ -82,10 +109,35 @@ class Problems:
         """Adds the rows of a batch where `bad` is true; `detail` describes the problem of a row."""
         rows = np.flatnonzero(bad)
         for done, row in enumerate(rows.tolist()):
-            if not self.wants_examples(reason):
+            if not self.wants_details(reason):
                 self.counts[reason] += len(rows) - done
                 break
             self.add(reason, locate(row), detail(row), advice=advice)
+
+    def warn(self, advice: str = "") -> None:
+        """Logs how many rows were left out, and the most common reason; nothing if none were.
+
+        Args:
+            advice: What else the user can do if they are many.
+        """
+        if not self.counts:
+            return
+        bad = self.counts.total()
+        total = bad + self.num_read
+        ((reason, count),) = self.counts.most_common(1)
+        share = bad / total
+        message = (
+            f"{bad:,} of {total:,} rows ({100 * share:.2g} %) were left out, most often: {reason} "
+            f"({count:,})"
+        )
+        if reason in self._examples:
+            message += f", such as {self._examples[reason][0]}"
+        if share > LARGE_SHARE:
+            message = (
+                f"WARNING: {message}. So many bad rows may mean that the data are read in the "
+                f"wrong way{advice}"
+            )
+        logger.warning(message)
 
     def examples(self) -> list[str]:
         """The messages of the listed problems."""

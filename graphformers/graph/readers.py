@@ -60,16 +60,25 @@ def read_graph(
             raise InputError(
                 f"no files given for the format {settings.format}, expected at least one"
             )
-    builder = GraphBuilder(
-        Problems(strict=not settings.skip_bad),
-        outside=format.outside,
-        keep_empty=settings.keep_empty,
-    )
-    with advise_skipping(), builder:
+        if settings.bad_rows is not None:
+            _check_bad_rows(Path(settings.bad_rows), sources)
+    with (
+        advise_skipping(),
+        Problems(strict=not settings.skip_bad, bad_rows=settings.bad_rows) as problems,
+        GraphBuilder(problems, outside=format.outside, keep_empty=settings.keep_empty) as builder,
+    ):
         load_importer(settings.format)(sources, builder, settings)
         graph = builder.build()
+    file = ImportSettings.usage(bad_rows="FILE.jsonl")
+    problems.warn("" if settings.bad_rows else f"; {file} writes all bad rows to a file")
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
+
+
+def _check_bad_rows(path: Path, sources: Sequence[Source]) -> None:
+    """Raises an error if the file for bad rows is one of the inputs."""
+    if any(path.exists() and path.samefile(source.path) for source in sources):
+        raise InputError(f"{path}: an input, expected another file to write bad rows to")
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -31,8 +31,10 @@ class ImportSettings(Settings):
     )
     columns: dict[str, str] = setting(
         default_factory=dict,
-        help="Which column is id, text (several: text=title,abstract), src, dst, type, time "
-        "(of links or views), user or item, where its name does not say so.",
+        help="Which column is id, text (several: text=title,abstract; within JSON objects: "
+        "text=doc.title), src, dst, type, time (of links or views), user or item, where its name "
+        "does not say so; links=references is a column of nodes that lists ids of linked nodes, "
+        "links=references:cites with a type.",
         option="--column ROLE=NAME...",
     )
     keep: tuple[str, ...] | None = setting(
@@ -54,6 +56,11 @@ class ImportSettings(Settings):
         "Encoding of text files, such as cp1252, latin-1 or utf-16; UTF-8 with or without a byte "
         "order mark is the default.",
         option="--encoding NAME",
+    )
+    list_separator: str = setting(
+        ";",
+        "What separates the ids of linked nodes in a field of text.",
+        option="--list-separator TEXT",
     )
     skip_bad: bool = setting(
         False,
@@ -127,6 +134,7 @@ class ImportSettings(Settings):
                     f"{self.usage(bad_rows=self.bad_rows)} given without "
                     f"{self.usage(skip_bad=True)}, which leaves out rows"
                 )
+        require(self, self.list_separator != "", "list_separator", "a character or more")
         used = find_format(self.format).settings
         for name in (*TABLES, *VIEWS):
             value = getattr(self, name)
@@ -152,7 +160,7 @@ class ImportSettings(Settings):
         Returns:
             The settings that differ from the defaults.
         """
-        roles = ("id", "text", "src", "dst", "type")
+        roles = ("id", "text", "src", "dst", "type", "links")
         found: dict[str, object] = {name: getattr(self, name) for name in (*TABLES, "keep_empty")}
         found["columns"] = {role: self.columns[role] for role in self.columns if role in roles}
         usual = ImportSettings()
@@ -203,6 +211,8 @@ ROLES = {
     "user": ("user", "user_id", "userid", "visitor", "visitorid", "customer", "session"),
     "time": ("time", "timestamp", "ts", "date", "datetime"),
     "item": ("item", "item_id", "itemid", "product", "product_id", "id"),
+    # is never guessed: ids that a column lists may be of anything
+    "links": (),
 }
 
 

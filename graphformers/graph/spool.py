@@ -39,8 +39,8 @@ class EdgeSpool:
         self._held: deque[EdgeBatch] = deque()
         self._file: BinaryIO | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
-        # of each batch in the file: its places, and whether it has types and times
-        self._stored: deque[tuple[Locate, bool, bool]] = deque()
+        # of each batch in the file: its places, whether it has types and times, and `outside`
+        self._stored: deque[tuple[Locate, bool, bool, bool]] = deque()
 
     def add(self, batch: EdgeBatch) -> None:
         """Adds a batch."""
@@ -64,7 +64,8 @@ class EdgeSpool:
         self._writer.close()
         self._file.seek(0)
         with self._file, pa.ipc.open_stream(self._file) as batches:
-            for rows, (locate, has_types, has_times) in zip(batches, self._stored, strict=True):
+            for rows, stored in zip(batches, self._stored, strict=True):
+                locate, has_types, has_times, outside = stored
                 source, target, type, time = rows.columns
                 yield EdgeBatch(
                     source,
@@ -72,6 +73,7 @@ class EdgeSpool:
                     locate,
                     type if has_types else None,
                     np.asarray(time) if has_times else None,
+                    outside,
                 )
         self._stored.clear()
         self._file = self._writer = None
@@ -93,4 +95,4 @@ class EdgeSpool:
             pa.array(batch.times) if has_times else pa.nulls(len(batch), SCHEMA[3].type),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
-        self._stored.append((batch.locate, has_types, has_times))
+        self._stored.append((batch.locate, has_types, has_times, batch.outside))

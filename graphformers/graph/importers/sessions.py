@@ -33,7 +33,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
     has_items = has_logs = False
     for group, is_last in open_tables(files, settings, builder.problems):
         is_log = [
-            all(guess_column(role, table.names, settings) for role in ("user", "time", "item"))
+            all(guess_column(role, table.fields, settings) for role in ("user", "time", "item"))
             for _, table in group
         ]
         logs = [table for (_, table), flag in zip(group, is_log, strict=True) if flag]
@@ -88,7 +88,7 @@ class ViewReader:
 
     def read(self, table: Table) -> None:
         """Reads one log."""
-        only = require_columns(("user", "time", "item"), table.names, self._settings, table.path)
+        only = require_columns(("user", "time", "item"), table.fields, self._settings, table.path)
         user, time, item = only
         problems = self._builder.problems
         for batch in table.batches(only, [user, item], only):

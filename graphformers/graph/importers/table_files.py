@@ -41,6 +41,8 @@ RECORDS_AHEAD = 10_000
 BYTES_AHEAD = 1 << 20
 # tables that are open at a time
 OPEN_TABLES = 64
+# Fields within objects that messages list.
+PATHS_SHOWN = 100
 Record = dict[str, object]
 
 
@@ -174,6 +176,7 @@ class JsonTable(Table):
             if self._num_bytes > BYTES_AHEAD:
                 break
         self.names = list(dict.fromkeys(name for _, record in self._ahead for name in record))
+        self.paths = self._find_paths()
         if not self.names:
             raise InputError(f"{self.path}: no records, expected one JSON object per line")
         check_columns(self.names, str(self.path), settings)
@@ -199,12 +202,13 @@ class JsonTable(Table):
                 return
             names = only
             if names is None:
-                names = list(dict.fromkeys(chain(texts, *found)))
+                names = list(dict.fromkeys(chain(texts, self._named, *found)))
                 check_columns(names, f"{self.path}:{lines[0]}", self._settings)
             columns = {}
             for name in names:
                 make = text_column if name in texts else make_column
-                columns[name] = make([record.get(name) for record in found])
+                read = field_of if "." in name else Record.get
+                columns[name] = make([read(record, name) for record in found])
             yield TableBatch(columns, line_locator(self.path, lines))
 
     def _complete(
@@ -212,18 +216,33 @@ class JsonTable(Table):
     ) -> Iterator[tuple[int, Record]]:
         """Yields (line, record) of the records with the required fields and no nested texts."""
         for line, record in records:
-            missing = [name for name in required if name not in record]
-            nested = [name for name in texts if isinstance(record.get(name), list | dict)]
+            # A part of a path that is missing is a missing value.
+            missing = [name for name in required if name not in record and "." not in name]
+            nested = [name for name in texts if isinstance(field_of(record, name), list | dict)]
             if missing:
                 expected = ", ".join(required)
                 detail = f"no field {missing[0]!r} in this record, expected {expected}"
                 self._problems.add("missing field", (self.path, line), detail)
             elif nested:
-                shown = repr(record[nested[0]])[:60]
+                shown = repr(field_of(record, nested[0]))[:60]
                 detail = f"the field {nested[0]!r} is {shown}, expected text or a number"
                 self._problems.add("malformed row", (self.path, line), detail)
             else:
                 yield line, record
+
+    def _find_paths(self) -> list[str]:
+        """Fields of objects within the first records: those that the user named, and some."""
+        named = [path for path in named_paths(self._settings) if path not in self.names]
+        records = [record for _, record in self._ahead]
+        self._named = [
+            path for path in named if any(field_of(record, path) is not None for record in records)
+        ]
+        paths = dict.fromkeys(self._named)
+        for record in records:
+            paths.update(dict.fromkeys(_paths_of(record)))
+            if len(paths) > PATHS_SHOWN:
+                break
+        return list(paths)
 
     def _decoded(self) -> Generator[tuple[int, Record], None, None]:
         import msgspec
@@ -252,6 +271,36 @@ class JsonTable(Table):
                 yield line, record
             else:
                 self._problems.add("malformed row", (self.path, line), detail)
+
+
+def named_paths(settings: ImportSettings) -> list[str]:
+    """The columns that the user named and whose names may be paths."""
+    named = [part.strip() for name in settings.columns.values() for part in name.split(",")]
+    # The type of listed links follows their column.
+    named += [name.rpartition(":")[0] for name in named]
+    return [name for name in dict.fromkeys([*named, *(settings.keep or ())]) if "." in name]
+
+
+def field_of(record: Record, name: str) -> object:
+    """A field, also one of an object within the record, such as doc.title; None if it is missing.
+
+    A field whose own name has a full stop comes first.
+    """
+    if name in record:
+        return record[name]
+    value: object = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _paths_of(record: Record) -> Iterator[str]:
+    """The paths of all fields of objects within a record."""
+    for name, value in record.items():
+        if isinstance(value, dict):
+            for inner in value:
+                yield f"{name}.{inner}"
+            yield from (f"{name}.{path}" for path in _paths_of(value))
 
 
 def _nesting(value: object) -> int:
@@ -300,6 +349,8 @@ class ParquetTable(Table):
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
         self.names = list(self._file.schema_arrow.names)
+        self.paths = [path for field in self._file.schema_arrow for path in _paths_of_type(field)]
+        self._named = [path for path in named_paths(settings) if path in self.paths]
         check_columns(self.names, str(path), settings)
 
     def close(self) -> None:
@@ -313,6 +364,10 @@ class ParquetTable(Table):
         file, path = self._file, self.path
         done = 0
         with self, progress(f"Reading {path.name}", file.metadata.num_rows, "rows") as task:
+            names = None
+            if only is None and (self._named or any(name in self.paths for name in texts)):
+                names = list(dict.fromkeys([*self.names, *texts, *self._named]))
+            # Parquet reads a field within a column as the column with this field alone.
             blocks = file.iter_batches(batch_size=BATCH_ROWS * 4, columns=only)
             while True:
                 try:
@@ -324,9 +379,27 @@ class ParquetTable(Table):
                     ) from error
                 if block is None:
                     return
+                if wanted := names or only:
+                    block = pa.record_batch([_column(block, name) for name in wanted], wanted)
                 yield _parquet_batch(path, block, done, texts, self._problems)
                 done += block.num_rows
                 task.advance(block.num_rows)
+
+
+def _paths_of_type(field: pa.Field) -> Iterator[str]:
+    """The paths of all fields within a column of structs."""
+    if pa.types.is_struct(field.type):
+        for inner in field.type:
+            yield f"{field.name}.{inner.name}"
+            yield from (f"{field.name}.{path}" for path in _paths_of_type(inner))
+
+
+def _column(block: pa.RecordBatch, name: str) -> pa.Array:
+    """A column, or a field within one, such as doc.title."""
+    if name in block.schema.names:
+        return block.column(name)
+    first, *parts = name.split(".")
+    return pc.struct_field(block.column(first), parts)
 
 
 def _parquet_batch(

@@ -1,7 +1,8 @@
 """Node and edge tables (.csv .tsv .jsonl .parquet); the roles of columns are guessed or named."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import pyarrow.compute as pc
 from graphformers.errors import InputError
 from graphformers.graph.batches import EdgeBatch, Table, TableBatch, check_columns
 from graphformers.graph.builder import GraphBuilder
-from graphformers.graph.columns import ColumnNames
+from graphformers.graph.columns import ColumnNames, as_strings, as_text
 from graphformers.graph.importers.sources import Source
 from graphformers.graph.importers.table_files import open_tables
-from graphformers.graph.problems import Problems
+from graphformers.graph.problems import Locate, Problems
 from graphformers.graph.settings import (
     ImportSettings,
     columns_for,
@@ -29,10 +30,17 @@ from graphformers.settings import usage
 
 @dataclass(frozen=True)
 class NodeColumns:
-    """The columns of the id and of the texts of a table of nodes, which may have no texts."""
+    """The columns of a table of nodes by their roles.
+
+    Attributes:
+        id: The id.
+        texts: The texts, which are joined; empty if the nodes have no texts.
+        links: Columns that list the ids of linked nodes, and the type of these links.
+    """
 
     id: str
     texts: Sequence[str]
+    links: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSettings) -> None:
@@ -50,7 +58,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
             tables[kind].append(table)
             seen[kind].append(table.path)
         for table in tables["edges"]:
-            edge_columns(table.names, settings, table.path)
+            edge_columns(table.fields, settings, table.path)
         if is_last:
             _check_inputs(seen["nodes"], seen["edges"], settings)
         read_nodes(tables["nodes"], names, builder, settings, is_last=is_last)
@@ -61,7 +69,7 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
 
 def _kind_of(table: Table, settings: ImportSettings) -> str:
     """Whether a table holds nodes or edges: edges have a source and a target."""
-    names = table.names
+    names = table.fields
     is_edges = all(guess_column(role, names, settings) for role in ("src", "dst"))
     if is_edges and "id" in names and {"text", "title"} & set(names):
         raise InputError(
@@ -104,17 +112,20 @@ def read_nodes(
         settings: The columns that were named or are kept.
         is_last: Whether there are no further groups.
     """
-    columns = [node_columns(table.names, settings, table.path) for table in tables]
+    columns = [node_columns(table.fields, settings, table.path) for table in tables]
     for table, found in zip(tables, columns, strict=True):
         names.add(table.names)
+        names.add(path for path in table.paths if path in (settings.keep or ()))
         _note_other_texts(table, found, builder.problems, settings)
     if tables:
         check_columns(list(names), str(tables[-1].path), settings)
     if is_last and all(table.is_complete for table in tables):
         check_kept(names, settings)
     for table, found in zip(tables, columns, strict=True):
-        for batch in node_batches(table, found, names, settings):
+        for batch, listed in node_batches(table, found, names, settings):
             builder.add_nodes(batch)
+            for links in listed:
+                builder.add_edges(links)
     if is_last:
         check_kept(names, settings)
         builder.seal_nodes()
@@ -131,24 +142,25 @@ def _note_other_texts(
 
 def node_batches(
     table: Table, columns: NodeColumns, names: ColumnNames, settings: ImportSettings
-) -> Iterator[TableBatch]:
+) -> Iterator[tuple[TableBatch, list[EdgeBatch]]]:
     """Reads the nodes of a table: id, text unless there are no texts, and the other columns.
 
-    Several texts are joined with full stops.
+    Several texts are joined with full stops. The links that the nodes list come with them.
     """
     roles = list(dict.fromkeys([columns.id, *columns.texts]))
     only = None
     if settings.keep is not None:
-        available = table.names if table.is_complete else settings.keep
+        available = table.fields if table.is_complete else settings.keep
         kept = [name for name in available if name in settings.keep and name not in roles]
-        only = [*roles, *kept]
-    kept_texts = [
-        name for name in columns.texts if name in (settings.keep or ()) and name != columns.id
-    ]
+        only = list(dict.fromkeys([*roles, *columns.links, *kept]))
+    # Texts and listed links are columns, too, if they are kept by name.
+    used = [*columns.texts, *columns.links]
+    kept_used = [name for name in used if name in (settings.keep or ()) and name != columns.id]
     # Of several text columns, a record needs only one.
     required = roles if len(columns.texts) == 1 else [columns.id]
     for batch in table.batches(only, roles, required):
-        others = [name for name in batch.columns if name not in roles] + kept_texts
+        others = [name for name in batch.columns if name not in (*roles, *columns.links)]
+        others += kept_used
         # A requested column that no record of a .jsonl has is an array of nulls.
         others = [
             name for name in others if name in table.names or batch.columns[name].type != pa.null()
@@ -158,7 +170,11 @@ def node_batches(
             found["text"] = _join([batch.columns[name] for name in columns.texts])
         found |= {names[name]: batch.columns[name] for name in others}
         untyped = frozenset(names[name] for name in others if name in batch.untyped)
-        yield TableBatch(found, batch.locate, untyped)
+        listed = [
+            list_edges(found["id"], batch.columns[name], kind, batch.locate, settings)
+            for name, kind in columns.links.items()
+        ]
+        yield TableBatch(found, batch.locate, untyped), listed
 
 
 def node_columns(
@@ -199,9 +215,70 @@ def node_columns(
             texts = [guess_column("text", others, settings) or name for name in texts]
     if id_name is None:
         missing = {"id": given.get("id"), **missing}
+    links = link_columns(given["links"], found) if "links" in given else {}
+    if absent := [name for name in links if name not in found]:
+        missing["links"] = " and ".join(absent)
     if id_name is None or missing:
         raise missing_columns(missing, found, path)
-    return NodeColumns(id_name, texts)
+    return NodeColumns(id_name, texts, links)
+
+
+def link_columns(given: str, names: Collection[str]) -> dict[str, str | None]:
+    """The columns that list linked nodes, and the types of these links.
+
+    Args:
+        given: Columns as the user named them: references, or references:cites with a type.
+        names: The columns of the table, whose own names may have a colon.
+    """
+    links: dict[str, str | None] = {}
+    for part in map(str.strip, given.split(",")):
+        name, _, kind = part.rpartition(":")
+        if part in names or not name:
+            links[part] = None
+        else:
+            links[name] = kind
+    return links
+
+
+def list_edges(
+    ids: pa.Array, values: pa.Array, kind: str | None, locate: Locate, settings: ImportSettings
+) -> EdgeBatch:
+    """The links of nodes to those that a column of them lists.
+
+    Args:
+        ids: The ids of the nodes.
+        values: Lists of ids, or texts: ids with separators, or lists in JSON.
+        kind: The type of the links; None for links without.
+        locate: Returns the place of a node.
+        settings: The separator.
+    """
+    if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
+        values = _split_lists(as_strings(values), settings.list_separator)
+    rows, found = pc.list_parent_indices(values), as_strings(pc.list_flatten(values))
+    targets = pc.utf8_trim_whitespace(found)
+    is_id = pc.fill_null(pc.not_equal(targets, ""), False)
+    rows, targets = rows.filter(is_id), targets.filter(is_id)
+    places = np.asarray(rows)
+    types = None if kind is None else pa.repeat(pa.scalar(kind, pa.large_string()), len(rows))
+    sources = as_strings(ids).take(rows)
+    return EdgeBatch(sources, targets, lambda i: locate(int(places[i])), types, None, outside=True)
+
+
+def _split_lists(texts: pa.Array, separator: str) -> pa.Array:
+    """Lists of ids in texts such as p1;p2 and ["p1","p2"]."""
+    is_json = pc.fill_null(pc.starts_with(pc.utf8_ltrim_whitespace(texts), "["), False)
+    if not pc.any(is_json).as_py():
+        return pc.split_pattern(texts, separator)
+    lists = []
+    for text in texts.to_pylist():
+        try:
+            values = json.loads(text) if text and text.lstrip().startswith("[") else None
+        except ValueError:
+            values = None
+        if not isinstance(values, list):
+            values = text.split(separator) if text else []
+        lists.append([as_text(value) for value in values])
+    return pa.array(lists, pa.large_list(pa.large_string()))
 
 
 def check_kept(names: Collection[str], settings: ImportSettings) -> None:
@@ -233,7 +310,7 @@ def edge_batches(
 ) -> Iterator[EdgeBatch]:
     """Reads the edges of a table, with their times if `times` is given."""
     names, path = table.names, table.path
-    source, target, type_name = edge_columns(names, settings, path)
+    source, target, type_name = edge_columns(table.fields, settings, path)
     time_name = settings.columns["time"] if times else None
     texts = [source, target] + ([type_name] if type_name else [])
     only = texts + ([time_name] if time_name else [])

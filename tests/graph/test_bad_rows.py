@@ -1,0 +1,77 @@
+"""Bad rows that are left out: how many, which, and all of them in a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from graphformers.cli import app
+from graphformers.errors import GraphFormersError, InputError
+from graphformers.graph.describe import describe_import
+from graphformers.graph.interop import build_graph
+from graphformers.graph.readers import read_graph
+from graphformers.graph.settings import ImportSettings
+
+
+def write_nodes(path: Path, good: int, bad: int) -> Path:
+    rows = [f"{i},text {i}" for i in range(good)] + [f"bad{i}," for i in range(bad)]
+    path.write_text("\n".join(["id,text", *rows]) + "\n")
+    return path
+
+
+def test_all_bad_rows_are_written(tmp_path: Path) -> None:
+    nodes = write_nodes(tmp_path / "n.csv", 20, 22)
+    (tmp_path / "e.csv").write_text("src,dst\n0,1\n1,lost\n2,3,4\n")
+    file = tmp_path / "bad.jsonl"
+    graph = read_graph(nodes, tmp_path / "e.csv", skip_bad=True, bad_rows=file)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 24
+    assert rows[0] == {
+        "file": str(nodes),
+        "line": 22,
+        "reason": "empty text",
+        "detail": "the text of node 'bad0' is empty, expected some words",
+    }
+    assert {(Path(row["file"]).name, row["line"]) for row in rows[22:]} == {
+        ("e.csv", 3),
+        ("e.csv", 4),
+    }
+    lines = str(describe_import(graph).as_table()).splitlines()
+    assert lines[-1] == "    … and 17 more; bad_rows='FILE.jsonl' writes all of them"
+    assert sum(line.startswith(f"    {nodes}:") for line in lines) == 5
+
+
+def test_many_bad_rows_are_told_loudly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = write_nodes(tmp_path / "few.csv", 999, 1)
+    read_graph(few, skip_bad=True)
+    message = "1 of 1,000 rows (0.1 %) were left out, most often: empty text (1), such as "
+    assert caplog.messages[-1].startswith(message)
+    many = write_nodes(tmp_path / "many.csv", 75, 25)
+    app(["import", str(many), "--skip-bad", "-o", str(tmp_path / "g")], standalone_mode=False)
+    assert "… and 20 more; --bad-rows FILE.jsonl writes all of them" in capsys.readouterr().out
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert caplog.messages[-1] == (
+        f"WARNING: 25 of 100 rows (25 %) were left out, most often: empty text (25), such as "
+        f"{many}:77: the text of node 'bad0' is empty, expected some words. So many bad rows may "
+        f"mean that the data are read in the wrong way; --bad-rows FILE.jsonl writes all bad "
+        f"rows to a file"
+    )
+    caplog.clear()
+    read_graph(write_nodes(tmp_path / "none.csv", 10, 0), skip_bad=True)
+    assert not caplog.messages
+    build_graph([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], skip_bad=True)
+    assert "1 of 2 rows (50 %) were left out, most often: duplicate id" in caplog.messages[-1]
+
+
+def test_a_file_for_bad_rows_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(GraphFormersError, match=r"bad_rows='n.csv' given, expected a name that"):
+        ImportSettings(skip_bad=True, bad_rows="n.csv")
+    with pytest.raises(GraphFormersError, match=r"given without skip_bad=True, which leaves out"):
+        ImportSettings(bad_rows="bad.jsonl")
+    nodes = tmp_path / "n.jsonl"
+    nodes.write_text('{"id": "a", "text": "x"}\n')
+    with pytest.raises(InputError, match="an input, expected another file to write bad rows to"):
+        read_graph(nodes, skip_bad=True, bad_rows=nodes)
+    assert nodes.read_text()
