@@ -108,7 +108,7 @@ class Rows:
         """Puts rows in the place of those of nodes."""
         self.logged |= {node: (rows, row) for row, node in enumerate(nodes.tolist())}
 
-    def fork(self) -> "Rows":
+    def copy(self) -> "Rows":
         """A copy, which later rows do not change."""
         return replace(self, logged=self.logged.copy())
 
@@ -420,22 +420,22 @@ class VectorStore:
             if ids:
                 rows.put(graph.find_nodes(ids), record.arrays[name])
 
-    def fork(self) -> "VectorStore":
+    def copy(self) -> "VectorStore":
         """A copy of this state, which later changes do not affect. Base and arrays are shared.
 
         Returns:
             The copy.
         """
         other = copy.copy(self)
-        other._rows = {name: rows.fork() for name, rows in self._rows.items()}
+        other._rows = {name: rows.copy() for name, rows in self._rows.items()}
         other.log = copy.copy(self.log)
         return other
 
     def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
-        """Whether this store and its fork have the same logged vector of a node.
+        """Whether this store and its copy have the same logged vector of a node.
 
         Args:
-            other: The fork.
+            other: The copy.
             nodes: Row numbers.
 
         Returns:

@@ -1,1 +1,1 @@
-"""Graphs and their input: TextGraph, readers of files, and conversion to other libraries."""
+"""Graphs, stored and edited, and their input: readers of files, tables in memory, conversion."""

@@ -213,7 +213,7 @@ class ImportReport(Result):
         if empty := found.get("empty_texts"):
             lines.append(f"  kept {count_of(empty, 'node', 'nodes')} without a text")
         for kind, number in found["left_aside"].items():
-            lines.append(f"  {number:,} {kind} were left out, as is normal for such data")
+            lines.append(f"  left out, as is normal for such data: {kind} ({number:,})")
         for reason, number in found["skipped"].items():
             lines.append(f"  skipped {count_of(number, 'row', 'rows')}: {reason}")
         examples = found["skipped_examples"]

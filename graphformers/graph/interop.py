@@ -19,7 +19,7 @@ from graphformers.graph.batches import MemoryTable, Table
 from graphformers.graph.builder import NODE, GraphBuilder, text_array
 from graphformers.graph.columns import ColumnNames, as_text, make_column, table_in_memory
 from graphformers.graph.importers.tables import edge_batches, read_nodes
-from graphformers.graph.problems import Problems
+from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.protocol import Graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph, loaded_graph
@@ -98,7 +98,8 @@ def build_graph(
     for given in (nodes, edges):
         if isinstance(given, str | Path):
             raise InputError(f"{str(given)!r} given, expected a table; read_graph reads files")
-    with GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty) as builder:
+    builder = GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty)
+    with advise_skipping(), builder:
         # An empty list is a table without columns.
         table = table_in_memory(nodes, "nodes", NODE)
         tables: list[Table] = [MemoryTable(Path("nodes"), table)] if table.column_names else []

@@ -201,9 +201,9 @@ class TextGraph(Graph):
 
     def links_between(self, pairs: Sequence[tuple[int, int]]) -> list[list[Link]]:
         found: dict[tuple[int, int], list[Link]] = {(min(pair), max(pair)): [] for pair in pairs}
-        is_end = np.zeros(self.num_nodes, dtype=bool)
-        is_end[[end for pair in found for end in pair]] = True
         if found:
+            is_end = np.zeros(self.num_nodes, dtype=bool)
+            is_end[[end for pair in found for end in pair]] = True
             for e in np.flatnonzero(is_end[self.edges[0]] & is_end[self.edges[1]]).tolist():
                 ends = self.edges[:, e]
                 links = found.get((int(ends.min()), int(ends.max())))

@@ -32,7 +32,7 @@ class Overlay:
         holds is not read again.
 
         `before` is that of an earlier state with the same base and the same `unseen`. Of a store
-        that was changed itself, instead of a fork of it, nobody can tell what is still the same.
+        that was changed itself, instead of a copy of it, nobody can tell what is still the same.
         """
         if before is not None and before.store is store and before.end == store.log.end:
             return before

@@ -114,7 +114,7 @@ class Engine:
                 if self._lock is not None
                 else None
             )
-            state = store.fork()
+            state = store.copy()
             self.view = View(state, open_index(state))
         except BaseException:
             self._held.close()
@@ -222,7 +222,7 @@ class Engine:
                     answers[i] = error
                 return later
             with self._swapping:
-                state = self._updater.store.fork()
+                state = self._updater.store.copy()
                 self.view = View(state, self.view.index.on(state))
         return later
 
@@ -244,7 +244,7 @@ class Engine:
         logger.info(
             f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …"
         )
-        before = updater.store.fork()
+        before = updater.store.copy()
         try:
             store = compaction.compact(updater.store, self._lock)
         # Whatever the error is, waiting loses nothing.
@@ -256,7 +256,7 @@ class Engine:
         self._updater = None
         updater.store = store
         with self._swapping:
-            state = store.fork()
+            state = store.copy()
             self.view = View(state, self.view.index.carried_over(before, state))
         self._updater = updater
         if not self.view.index.is_exact:

@@ -500,7 +500,7 @@ def test_numbers_that_float16_does_not_hold_are_said(tmp_path: Path) -> None:
             parameter.mul_(1e6)
     assert np.isfinite(np.asarray(embed(model, some_graph(), tmp_path / "some.vectors"))).all()
     with pytest.raises(
-        GraphFormersError, match="do not fit into float16; float32 or int8 hold them"
+        GraphFormersError, match="do not fit into float16; precision='float32' or int8 hold them"
     ):
         embed(model, some_graph(), tmp_path / "half.vectors", precision="float16")
 

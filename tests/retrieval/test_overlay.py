@@ -55,7 +55,7 @@ def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.M
                     updater.store.graph, nodes, [(f"new {i}", ids[2 * i])], [ids[20 + i]], None
                 )
             )
-            store, unseen = updater.store.fork(), np.array([30, 31, 32])
+            store, unseen = updater.store.copy(), np.array([30, 31, 32])
             with monkeypatch.context() as patch:
                 read: list[np.ndarray] = []  # type: ignore[type-arg]
                 patch.setattr(
