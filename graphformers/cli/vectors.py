@@ -9,7 +9,7 @@ from graphformers.cli.command import UsageError, argument, command, given, optio
 from graphformers.cli.options import AS_JSON, DEVICE, FORCE, GRAPH, MOVED_MODEL, OUTPUT, VECTORS
 from graphformers.cli.output import show_result
 from graphformers.embedding.settings import Cluster, EmbedSettings
-from graphformers.graph.formats import TABLES
+from graphformers.graph.formats import TABLES, TEXT
 from graphformers.graph.settings import ImportSettings
 from graphformers.serve.settings import Limits, ServeSettings, read_token
 
@@ -93,6 +93,7 @@ def update_command(
     reading: dict[str, Any] = given(
         ImportSettings, *TABLES, "skip_bad", "keep_empty", default="as in the import"
     ),
+    encoding: dict[str, Any] = given(ImportSettings, *TEXT),
     model: Path | None = MOVED_MODEL,
     device: str | None = DEVICE,
     as_json: bool = AS_JSON,
@@ -117,6 +118,7 @@ def update_command(
         model=model,
         device=device,
         **reading,
+        **encoding,
     )
     show_result(report, as_json, vectors)
 

@@ -25,7 +25,7 @@ from graphformers.graph.columns import (
     table_in_memory,
 )
 from graphformers.graph.edited import UNTYPED, EditedGraph
-from graphformers.graph.formats import LIMITS, TABLES
+from graphformers.graph.formats import LIMITS, TABLES, TEXT
 from graphformers.graph.importers.delimited import DelimitedTable
 from graphformers.graph.importers.sources import check_files, file_kind, input_path, read_lines
 from graphformers.graph.importers.table_files import KINDS, open_table
@@ -51,7 +51,7 @@ NO_NODES = pa.table(
     {"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())}
 )
 # what can be said of how files are read
-READING = (*TABLES, "skip_bad", "keep_empty", *LIMITS)
+READING = (*TABLES, *TEXT, "skip_bad", "keep_empty", *LIMITS)
 Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
 # or an Arrow table
 Links = str | Path | Sequence[Sequence[str | None]] | Sequence[Mapping[str, Any]] | Any

@@ -72,7 +72,7 @@ class Format:
 
 
 TEXT = ("encoding",)
-TABLES = ("columns", "keep", "header", "quotes", "list_separator", *TEXT)
+TABLES = ("columns", "keep", "header", "quotes", "list_separator")
 LIMITS = ("max_row", "max_columns", "max_nesting", "max_expansion")
 VIEWS = ("window", "min_count", "max_views")
 _IMPORTERS = "graphformers.graph.importers"
@@ -86,7 +86,7 @@ papers.csv:     id,title,year
 citations.csv:  source,target
                 p1,p2""",
         suffixes=(".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet"),
-        settings=TABLES,
+        settings=(*TABLES, *TEXT),
     ),
     "dblp": Format(
         "titles and references of dblp.v12.json, one record per line",
@@ -139,7 +139,7 @@ items.csv:  item,title
 views.csv:  user,time,item
             u1,2024-05-01 12:30:00,i1""",
         suffixes=(".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet"),
-        settings=(*TABLES, *VIEWS),
+        settings=(*TABLES, *TEXT, *VIEWS),
     ),
     "pairs": Format(
         "the TSV of the 2021 code, where equal texts are one node",

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.formats import TABLES, VIEWS, find_format
+from graphformers.graph.formats import TABLES, TEXT, VIEWS, find_format
 from graphformers.settings import Settings, require, setting
 
 
@@ -136,7 +136,7 @@ class ImportSettings(Settings):
                 )
         require(self, self.list_separator != "", "list_separator", "a character or more")
         used = find_format(self.format).settings
-        for name in (*TABLES, *VIEWS):
+        for name in (*TABLES, *TEXT, *VIEWS):
             value = getattr(self, name)
             if name not in used and value != getattr(ImportSettings, name, {}):
                 raise GraphFormersError(
@@ -156,6 +156,8 @@ class ImportSettings(Settings):
 
     def remembered(self) -> dict[str, object]:
         """The settings that a graph saves, so that updates read tables in the same way.
+
+        The encoding is not among them: text in another one would be read without an error.
 
         Returns:
             The settings that differ from the defaults.

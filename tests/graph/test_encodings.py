@@ -30,6 +30,13 @@ def test_a_table_in_any_encoding(tmp_path: Path, encoding: str, pack: type[bytes
     assert read_graph(path, encoding=encoding).texts.to_pylist() == TEXTS
 
 
+def test_an_encoding_is_not_that_of_later_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "n.csv", TEXT.encode("cp1252"))
+    assert "read_as" not in read_graph(path, encoding="cp1252").summary
+    with pytest.raises(GraphFormersError, match="but the format 'python' does not use it"):
+        ImportSettings(format="python", encoding="cp1252")
+
+
 def test_records_and_lines_of_other_encodings(tmp_path: Path) -> None:
     path = write(tmp_path / "n.jsonl", '{"id": "ä", "text": "日本語"}\n'.encode("gb18030"))
     graph = read_graph(path, encoding="gb18030")
