@@ -145,7 +145,13 @@ class ImportSettings(Settings):
                 )
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
-            raise GraphFormersError(f"no column role {unknown[0]!r}; there are: {', '.join(ROLES)}")
+            given = self.usage(columns={unknown[0]: self.columns[unknown[0]]})
+            near = get_close_matches(unknown[0], ROLES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise GraphFormersError(
+                f"{given} given, but there is no column role {unknown[0]!r}; there are: "
+                f"{', '.join(ROLES)}{hint}"
+            )
         is_list = not isinstance(self.keep, str)
         require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
 
@@ -262,24 +268,40 @@ def missing_columns(missing: Mapping[str, str | None], names: list[str], path: P
         names: The columns that there are.
         path: The file.
     """
-    looked_for = [
-        f"{role} (looked for {given or ' or '.join(ROLES[role][:3])})"
-        for role, given in missing.items()
-    ]
-    proposed: dict[str, str] = {}
+    looked_for, proposed = list[str](), dict[str, str]()
     for role, given in missing.items():
         free = [name for name in names if name not in proposed.values()]
-        proposed[role] = _nearest_column(role, given, free) or "NAME"
-    return InputError(
+        if given is None:
+            looked_for.append(f"{role} (looked for {' or '.join(ROLES[role][:3])})")
+            proposed[role] = _nearest_column(role, free) or "NAME"
+            continue
+        # Of several columns, only some may be missing.
+        absent, parts = list[str](), list[str]()
+        for part in map(str.strip, given.split(",")):
+            name, colon, kind = part.rpartition(":") if role == "links" else (part, "", "")
+            if part in names or name in names:
+                parts.append(part)
+                continue
+            absent.append(name or part)
+            near = get_close_matches(name or part, names, 1)
+            parts.append((near[0] if near else "NAME") + (colon + kind if name else ""))
+        looked_for.append(f"{role} (looked for {' and '.join(absent)})")
+        proposed[role] = ",".join(parts)
+    words = "it" if len(missing) == 1 else "them"
+    message = (
         f"{path}:1: no column for {' and '.join(looked_for)} among: {', '.join(names)}; name "
-        f"{'it' if len(missing) == 1 else 'them'} with {ImportSettings.usage(columns=proposed)}"
+        f"{words} with {ImportSettings.usage(columns=proposed)}"
     )
+    if len(names) == 1:
+        message += "; is it one column? commas, tabs, semicolons and bars separate fields"
+    elif {"id", "text"} <= set(missing):
+        links = ImportSettings.usage(columns={"src": names[0], "dst": names[1]})
+        message += f"; or, if the rows are links, {links}"
+    return InputError(message)
 
 
-def _nearest_column(role: str, given: str | None, names: list[str]) -> str | None:
+def _nearest_column(role: str, names: list[str]) -> str | None:
     """The column that is probably meant for a role."""
-    if given is not None:
-        return next(iter(get_close_matches(given, names, 1)), None)
     words = set(ROLES[role])
     for name in names:
         # such as paper_id, paperId and "Paper id"

@@ -145,3 +145,15 @@ def test_ids_that_no_node_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     caplog.clear()
     read_graph(tmp_path / "n.csv", columns={"links": "to"}, list_separator=" ")
     assert not caplog.text
+
+
+def test_lists_of_objects(tmp_path: Path) -> None:
+    records = [
+        {"id": "a", "text": "One", "refs": [{"paper": {"id": "b"}}, {"paper": {"id": "z"}}, {}]},
+        {"id": "b", "text": "Two", "refs": [{"paper": None}]},
+    ]
+    path = write_jsonl(tmp_path / "n.jsonl", records)
+    graph = read_graph(path, columns={"links": "refs.paper.id"})
+    assert edges_of(graph) == [("a", "b", None)]
+    with pytest.raises(InputError, match=r"a column of links holds lists of struct.*of ids"):
+        read_graph(path, columns={"links": "refs"})

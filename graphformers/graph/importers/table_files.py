@@ -284,23 +284,28 @@ def named_paths(settings: ImportSettings) -> list[str]:
 def field_of(record: Record, name: str) -> object:
     """A field, also one of an object within the record, such as doc.title; None if it is missing.
 
-    A field whose own name has a full stop comes first.
+    A field whose own name has a full stop comes first. Of a list of objects, such as
+    references.id, the result is the list of their fields.
     """
     if name in record:
         return record[name]
     value: object = record
     for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, list):
+            value = [each.get(part) for each in value if isinstance(each, dict)]
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
 def _paths_of(record: Record) -> Iterator[str]:
     """The paths of all fields of objects within a record."""
     for name, value in record.items():
-        if isinstance(value, dict):
-            for inner in value:
-                yield f"{name}.{inner}"
-            yield from (f"{name}.{path}" for path in _paths_of(value))
+        objects = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
+        for each in objects:
+            if isinstance(each, dict):
+                yield from (f"{name}.{inner}" for inner in each)
+                yield from (f"{name}.{path}" for path in _paths_of(each))
 
 
 def _nesting(value: object) -> int:

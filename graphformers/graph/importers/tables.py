@@ -16,7 +16,7 @@ from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.columns import ColumnNames, as_strings, as_text
 from graphformers.graph.importers.sources import Source
 from graphformers.graph.importers.table_files import open_tables
-from graphformers.graph.problems import Locate, Problems
+from graphformers.graph.problems import Locate, Problems, format_place
 from graphformers.graph.settings import (
     ImportSettings,
     columns_for,
@@ -196,8 +196,8 @@ def node_columns(
     missing: dict[str, str | None] = {}
     if len(parts) > 1:
         texts = [part for part in parts if part in found]
-        if absent := [part for part in parts if part not in found]:
-            missing["text"] = " and ".join(absent)
+        if texts != parts:
+            missing["text"] = given["text"]
     else:
         others = [name for name in possible if name != given.get("id")]
         text = guess_column("text", others, settings) or guess_column("text", found, settings)
@@ -216,8 +216,8 @@ def node_columns(
     if id_name is None:
         missing = {"id": given.get("id"), **missing}
     links = link_columns(given["links"], found) if "links" in given else {}
-    if absent := [name for name in links if name not in found]:
-        missing["links"] = " and ".join(absent)
+    if any(name not in found for name in links):
+        missing["links"] = given["links"]
     if id_name is None or missing:
         raise missing_columns(missing, found, path)
     return NodeColumns(id_name, texts, links)
@@ -254,7 +254,13 @@ def list_edges(
     """
     if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
         values = _split_lists(as_strings(values), settings.list_separator)
-    rows, found = pc.list_parent_indices(values), as_strings(pc.list_flatten(values))
+    try:
+        rows, found = pc.list_parent_indices(values), as_strings(pc.list_flatten(values))
+    except pa.ArrowNotImplementedError as error:
+        place, kinds = format_place(locate(0)).partition(":")[0], values.type.value_type
+        raise InputError(
+            f"{place}: a column of links holds lists of {kinds}, expected lists of ids"
+        ) from error
     targets = pc.utf8_trim_whitespace(found)
     is_id = pc.fill_null(pc.not_equal(targets, ""), False)
     rows, targets = rows.filter(is_id), targets.filter(is_id)
