@@ -100,7 +100,7 @@ citations.csv:  source,target
         settings=TEXT,
     ),
     "wikidata5m": Format(
-        "id<TAB>text and head<TAB>relation<TAB>tail files; the first sentence is the text",
+        "files of id<TAB>text and of head<TAB>relation<TAB>tail; the first sentence is the text",
         f"{_IMPORTERS}.wikidata5m:read",
         """\
 wikidata5m_text.txt:   Q1<TAB>The universe is all of space and time. It is large.

@@ -1,5 +1,6 @@
 """Every format on a small file of its layout, its normal gaps and its bad rows."""
 
+import inspect
 import json
 import lzma
 import re
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from graphformers.errors import InputError
-from graphformers.graph.formats import FORMATS
+from graphformers.graph.formats import FORMATS, Importer, load_importer
 from graphformers.graph.importers.debian import dependencies
 from graphformers.graph.importers.pairs import text_id
 from graphformers.graph.importers.wikidata5m import first_sentence
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
+from graphformers.settings import describe
 
 
 def read(format: str, *paths: Path, **changes: object) -> TextGraph:
@@ -316,6 +318,15 @@ def test_python_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     }
     with pytest.raises(InputError, match="no installed Python package of that name"):
         read_graph(["no_such_package"], settings=ImportSettings(format="python"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_an_importer_and_an_example(name: str) -> None:
+    parameters = list(inspect.signature(load_importer(name)).parameters)
+    assert parameters == list(inspect.signature(Importer.__call__).parameters)[1:]
+    assert FORMATS[name].example
+    known = {entry.name for entry in describe(ImportSettings)}
+    assert set(FORMATS[name].settings) <= known
 
 
 def test_every_format_is_documented_in_help() -> None:
