@@ -23,6 +23,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from graphformers.errors import GraphFormersError
@@ -202,6 +203,8 @@ def usage(name: str, value: object, option: str = "") -> str:
         ...     usage("nodes", "FILE")
         '--nodes FILE'
     """
+    if isinstance(value, Path):
+        value = str(value)
     if not _names_options:
         return f"{name}={list(value) if isinstance(value, tuple) else value!r}"
     words = [word.rstrip(",") for word in option.split() if word.startswith("-")]

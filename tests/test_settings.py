@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -106,4 +107,4 @@ def test_messages_spell_settings_for_python_and_for_the_command_line() -> None:
         assert EmbedSettings.usage(num_neighbors=5) == "--neighbors 5"
         # not an option of its own: --set max_steps=9
         assert TrainConfig.usage(max_steps=9) == "max_steps=9"
-    assert usage("nodes", "FILE") == "nodes='FILE'"
+    assert usage("nodes", Path("a.csv")) == "nodes='a.csv'"
