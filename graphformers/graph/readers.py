@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from graphformers.errors import InputError
+from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.importers.sources import Source, check_files, input_path
 from graphformers.graph.problems import Problems, advise_skipping
@@ -64,11 +64,17 @@ def read_graph(
     builder = GraphBuilder(
         Problems(strict=not settings.skip_bad), outside=outside, keep_empty=keep_empty
     )
-    with advise_skipping(), builder:
-        import_module(f"graphformers.graph.importers.{settings.format}").read(
-            sources, builder, settings
-        )
-        graph = builder.build()
+    try:
+        with advise_skipping(), builder:
+            import_module(f"graphformers.graph.importers.{settings.format}").read(
+                sources, builder, settings
+            )
+            graph = builder.build()
+    except MemoryError as error:
+        raise GraphFormersError(
+            f"the memory does not suffice to read the files ({error or 'out of memory'}); columns "
+            f"that are not needed can be left out with --keep"
+        ) from error
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
 

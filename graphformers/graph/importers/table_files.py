@@ -156,6 +156,8 @@ class JsonTable(Table):
         self._records = self._decoded()
         self._ahead: list[tuple[int, Record]] = []
         self._num_bytes = 0
+        # the fields of objects, by column
+        self._fields: dict[str, set[tuple[str, ...]]] = {}
         for entry in islice(self._records, RECORDS_AHEAD):
             self._ahead.append(entry)
             if self._num_bytes > BYTES_AHEAD:
@@ -190,8 +192,12 @@ class JsonTable(Table):
                 check_columns(names, f"{self.path}:{lines[0]}", self._settings)
             columns = {}
             for name in names:
-                make = text_column if name in texts else make_column
-                columns[name] = make([record.get(name) for record in found])
+                values = [record.get(name) for record in found]
+                if name in texts:
+                    columns[name] = text_column(values)
+                    continue
+                self._count_fields(name, values, lines[0])
+                columns[name] = make_column(values)
             yield TableBatch(columns, line_locator(self.path, lines))
 
     def _complete(
@@ -211,6 +217,33 @@ class JsonTable(Table):
                 self._problems.add("malformed row", (self.path, line), detail)
             else:
                 yield line, record
+
+    def _count_fields(self, name: str, values: list[object], line: int) -> None:
+        """Raises an error if the objects in a column have too many fields.
+
+        Each field becomes a column of its own inside of the column.
+        """
+        fields = self._fields.setdefault(name, set())
+        level: dict[tuple[str, ...], list[object]] = {(): values}
+        while level:
+            inner: dict[tuple[str, ...], list[object]] = {}
+            for path, found in level.items():
+                for value in found:
+                    if isinstance(value, dict):
+                        for key, each in value.items():
+                            inner.setdefault((*path, key), []).append(each)
+                    elif isinstance(value, list) and value:
+                        inner.setdefault(path, []).extend(value)
+                if len(inner) > self._settings.max_columns:
+                    break
+            fields.update(path for path in inner if path)
+            if len(fields) > self._settings.max_columns:
+                raise InputError(
+                    f"{self.path}:{line}: the objects in the column {name!r} have more than "
+                    f"{self._settings.max_columns:,} different fields; --keep NAMES leaves the "
+                    f"column out, --max-columns sets how many are read"
+                )
+            level = inner
 
     def _decoded(self) -> Generator[tuple[int, Record], None, None]:
         import msgspec
@@ -284,6 +317,8 @@ class ParquetTable(Table):
         self.path, self._problems = path, problems
         try:
             self._file = parquet.ParquetFile(content or path, memory_map=content is None)
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
         self.names = list(self._file.schema_arrow.names)
@@ -300,10 +335,13 @@ class ParquetTable(Table):
         file, path = self._file, self.path
         done = 0
         with self, progress(f"Reading {path.name}", file.metadata.num_rows, "rows") as task:
-            blocks = file.iter_batches(batch_size=BATCH_ROWS * 4, columns=only)
+            # A thread that cannot be started, or runs out of memory, may end the process.
+            blocks = file.iter_batches(BATCH_ROWS * 4, columns=only, use_threads=False)
             while True:
                 try:
                     block = next(blocks, None)
+                except MemoryError:
+                    raise
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{path}, after row {done}: the Parquet file is damaged ({error}); fetch "
