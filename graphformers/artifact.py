@@ -194,24 +194,34 @@ def write_artifact(
     check_writable(path, kind, force=force)
     target = _behind_links(path)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
-        try:  # from before there is anything, so that an interrupt at any moment leaves nothing
-            with held(target.parent, create=False):
-                _sweep(target)
-                folder.mkdir()
-                # tells other writers that this one is alive; the kernel drops it with the process
-                lock = os.open(folder, os.O_RDONLY)
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            draft = Draft(folder, lock=lock)
+        with draft_of(target) as draft:
             yield draft
             publish_artifact(draft, target, kind, version, force=force)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
     except OSError as error:
         raise full_disk(error, target) from error
+
+
+@contextmanager
+def draft_of(target: Path) -> Iterator[Draft]:
+    """An empty hidden folder beside the target, removed after the `with` block unless renamed.
+
+    Folders that killed processes left there are removed first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder, lock = target.parent / f".{target.name}.draft-{secrets.token_hex(8)}", None
+    # The block begins before the folder exists, so that an interrupt at any moment leaves nothing.
+    try:
+        with held(target.parent, create=False):
+            _sweep(target)
+            folder.mkdir()
+            # The lock tells other writers that this one is alive; it ends with the process.
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Draft(folder, lock=lock)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def publish_artifact(

@@ -34,18 +34,14 @@ VERSION = 1
 TRUNCATION_WARNING_SHARE = 0.05
 MAX_STORED_TOKENS = 512
 BATCH = 16_384
-SPECIAL_NAMES = (
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "<pad>",
-    "<unk>",
-    "<s>",
-    "</s>",
-    "<mask>",
-)
+# what special tokens are called in files of tokenizers, by their roles in transformers
+SPECIAL_NAMES = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
 
 
 class Tokenizer:
@@ -79,7 +75,8 @@ class Tokenizer:
         marked = {
             i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
         }
-        named = {found for name in SPECIAL_NAMES if (found := self.find(name)) is not None}
+        names = chain.from_iterable(SPECIAL_NAMES.values())
+        named = {found for name in names if (found := self.find(name)) is not None}
         return tuple(sorted(marked | named | {*self.prefix, *self.suffix}))
 
     @cached_property
@@ -107,6 +104,14 @@ class Tokenizer:
             (found for name in names if (found := self._tokenizer.token_to_id(name)) is not None),
             None,
         )
+
+    def special_names(self) -> dict[str, str]:
+        """The names of special tokens by their roles, such as {"mask_token": "[MASK]"}."""
+        return {
+            role: next(name for name in names if self.find(name) is not None)
+            for role, names in SPECIAL_NAMES.items()
+            if self.find(*names) is not None
+        }
 
     def to_json(self) -> str:
         """The content of a tokenizer.json."""

@@ -122,19 +122,36 @@ def update_command(
 
 @command("export")
 def export_command(
-    vectors: Path = VECTORS,
+    source: Path = argument(..., "FOLDER", "A folder of vectors, or a model."),
     output: Path = option(
-        ..., "-o, --output FILE", "NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt."
+        ...,
+        "-o, --output PATH",
+        "Of vectors: NAME.npy (ids beside it in NAME.ids.txt), .parquet, or .txt. Of a model: a "
+        "folder.",
     ),
     force: bool = FORCE,
 ) -> None:
-    """Write vectors as a file of NumPy, Parquet or word2vec's text format.
+    """Write vectors or a model in a format of other programs.
+
+    Vectors: a file of NumPy, Parquet or word2vec's text format.
+
+    A model: its text encoder, as a folder of sentence-transformers. It encodes texts as the model
+    encodes those without neighbours.
 
     graphformers export papers.vectors -o papers.parquet
+
+    graphformers export papers.model -o papers.minilm
     """
+    from graphformers.artifact import open_artifact
     from graphformers.embedding.vectors import VectorStore
 
-    store = VectorStore.load(vectors)
+    if open_artifact(source, None, None).kind == "model":
+        from graphformers.model.encoder import GraphFormers
+
+        GraphFormers.from_pretrained(source, device="cpu").save_language_model(output, force=force)
+        print(f"{output}: a language model for sentence-transformers")
+        return
+    store = VectorStore.load(source)
     store.export(output, force=force)
     print(f"{output}: {len(store):,} vectors of {store.size} numbers")
 

@@ -40,6 +40,10 @@ class PlmNetwork(TextNetwork):
         super().__init__(config)
         self.text = TextEncoder(config)
 
+    @classmethod
+    def is_plain_without_neighbors(cls, config: ModelConfig) -> bool:
+        return True
+
     def vectors(self, texts: PackedBatch) -> Tensor:
         return self.text.encode(texts).float()
 

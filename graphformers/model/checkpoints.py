@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphformers.errors import GraphFormersError
 from graphformers.model.config import ModelConfig
+from graphformers.model.registry import PART_KINDS
 from graphformers.settings import SettingValue
 
 BERT_LAYER = {
@@ -202,6 +203,73 @@ def read_weights(name: str, theirs: Mapping[str, Tensor], num_layers: int) -> di
             f"tensors in this checkpoint that the network does not have: {listed(left)}"
         )
     return ours
+
+
+def write_settings(config: ModelConfig) -> dict[str, SettingValue]:
+    """The config.json of a language model that is the text encoder of a network."""
+    name = exported_family(config)
+    family = FAMILIES[name]
+    found = {theirs: getattr(config, ours) for ours, theirs in family.config.items()}
+    found["max_position_embeddings"] = config.max_positions + family.first_position
+    found |= {"model_type": name, "pad_token_id": config.pad_token}
+    found["architectures"] = [{"bert": "BertModel", "mpnet": "MPNetModel"}[name]]
+    if family.relative is not None:
+        found["relative_attention_num_buckets"] = config.relative_buckets
+    return found
+
+
+def write_weights(config: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a language model, from ours of the text encoder; reverses `read_weights`.
+
+    Token types, which our networks add to the positions, are zero, and so is the pooler: nothing
+    uses it, but transformers reports its absence at every start.
+    """
+    family = FAMILIES[exported_family(config)]
+    positions = ours["embedding.positions.weight"]
+    size = config.hidden_size
+    found = {
+        "pooler.dense.weight": positions.new_zeros(size, size),
+        "pooler.dense.bias": positions.new_zeros(size),
+        "embeddings.word_embeddings.weight": ours["embedding.words.weight"],
+        "embeddings.position_embeddings.weight": torch.cat(
+            [positions.new_zeros(family.first_position, size), positions]
+        ),
+    }
+    if family.relative is None:
+        found["embeddings.token_type_embeddings.weight"] = positions.new_zeros(2, size)
+    else:
+        found[family.relative] = ours["relative_bias.tokens.weight"]
+    for part in ("weight", "bias"):
+        found[f"embeddings.LayerNorm.{part}"] = ours[f"embedding.norm.{part}"]
+        for i in range(config.num_layers):
+            for target, names in family.layer.items():
+                parts = ours[f"layers.{i}.{target}.{part}"].chunk(len(names))
+                for each, tensor in zip(names, parts, strict=True):
+                    found[f"{family.layers}.{i}.{each}.{part}"] = tensor
+    return found
+
+
+def exported_family(config: ModelConfig) -> str:
+    """The family as which a text encoder is written: MPNet with relative positions, else BERT.
+
+    Raises:
+        GraphFormersError: No family has its parts.
+    """
+    parts = {name: getattr(config, name) for name in PART_KINDS}
+    usual = {entry.name: entry.default for entry in fields(ModelConfig) if entry.name in parts}
+    if parts != usual:
+        name = next(name for name in parts if parts[name] != usual[name])
+        raise GraphFormersError(f"{name}={parts[name]!r}: no known language model has such layers")
+    if not config.relative_buckets:
+        return "bert"
+    # transformers fixes both numbers in the code of MPNet.
+    if config.relative_distance != 128 or config.pad_token != 1:
+        raise GraphFormersError(
+            f"relative_distance={config.relative_distance} and pad_token={config.pad_token}, "
+            f"expected 128 and 1, as MPNet has; language models of other kinds with relative "
+            f"positions cannot be written"
+        )
+    return "mpnet"
 
 
 class _Reader:

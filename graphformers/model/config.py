@@ -67,6 +67,9 @@ class ModelConfig(Settings):
         "Whether nodes without neighbours have a graph token, too, made of their own state alone; "
         "without, the backbone encodes them as plain texts.",
     )
+    learn_temperature: bool = setting(
+        False, "Whether training learns the temperature of the objective, too."
+    )
     norm: str = setting("layer_norm", "Norm of the layers.")
     mlp: str = setting("plain", "MLP of the layers.")
     layer: str = setting("post_norm", "Layer: where its norms are, and how tokens attend.")

@@ -156,6 +156,28 @@ class GraphFormers(nn.Module):
 
         save_pretrained(self, path, force=force)
 
+    def save_language_model(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the text encoder as a folder of sentence-transformers.
+
+        It encodes texts as this model encodes texts without neighbours. Models of the method plm
+        have such an encoder, and GraphFormers with `isolated_graph_token=False`.
+
+        Args:
+            path: The folder to write.
+            force: Replace a folder of sentence-transformers that exists.
+
+        Raises:
+            GraphFormersError: The folder exists, or the model has no such encoder.
+
+        Example:
+            >>> plm = GraphFormers.from_backbone("minilm", method="plm", pooling="mean")
+            >>> plm.save_language_model("papers.minilm")
+        """
+        # Imported here, since it imports this module.
+        from graphformers.model.language_model import save_language_model
+
+        save_language_model(self, path, force=force)
+
     @property
     def device(self) -> torch.device:
         """The device of the weights."""

@@ -190,6 +190,10 @@ class GraphFormersNetwork(Network):
     def inputs(cls, config: ModelConfig) -> NetworkInputs:
         return NetworkInputs(num_states=config.num_layers - 1, graph_tokens=True)
 
+    @classmethod
+    def is_plain_without_neighbors(cls, config: ModelConfig) -> bool:
+        return not config.isolated_graph_token
+
     def neighbor_states(self, texts: PackedBatch) -> list[Tensor]:
         """z^1 … z^(L-1), each (N, D). Eq. 5, g in N_x: neighbours are read alone."""
         # The last graph attention stands before layer L-1 and reads z^(L-1), the output of the

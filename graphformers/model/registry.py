@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from graphformers.arrays import Array
@@ -48,6 +49,10 @@ class Network(nn.Module):
     def __init__(self, config: "ModelConfig") -> None:
         super().__init__()
         self.config = config
+        self.log_temperature: nn.Parameter | None = None
+        if config.learn_temperature:
+            # the log of a factor of the temperature that training starts with
+            self.log_temperature = nn.Parameter(torch.zeros(()))
 
     @classmethod
     def variant(cls, config: "ModelConfig") -> type["Network"]:
@@ -88,6 +93,11 @@ class Network(nn.Module):
         The centres are the anchors of the pairs, their positives, and text queries, if any.
         """
         return self(batch), None
+
+    @classmethod
+    def is_plain_without_neighbors(cls, config: "ModelConfig") -> bool:
+        """Whether the vector of a text without neighbours is that of its backbone alone."""
+        return False
 
     def activations(self, size: BatchSize) -> int:
         """Numbers that a batch of this size keeps for the backward pass, estimated."""

@@ -30,6 +30,11 @@ class ObjectiveSettings(Settings):
     """
 
     temperature: float = setting(1.0, "Scores are divided by it; cosines need about 0.05.", above=0)
+    margin: float = setting(
+        0.0,
+        "Subtracted from the score of each positive, before the division by the temperature.",
+        at_least=0,
+    )
     symmetric: bool = setting(
         False, "Also rank the anchors for each positive; the loss is the mean of both."
     )
@@ -59,20 +64,27 @@ class Objective:
         self.settings = settings
         self.cosine = cosine
 
-    def loss(self, all_KSD: Tensor, batch: "TrainBatch") -> Tensor:
+    def loss(
+        self, all_KSD: Tensor, batch: "TrainBatch", log_temperature: Tensor | None = None
+    ) -> Tensor:
         """The sum of the losses of the pairs of this process.
 
         Args:
             all_KSD: The vectors of the S sides of all pairs: anchors, positives, and the text
                 queries of the anchors if there are any.
             batch: The part of the batch that this process computes.
+            log_temperature: The log of a factor of the temperature, if that is learned.
         """
+        temperature: float | Tensor = self.settings.temperature
+        if log_temperature is not None:
+            temperature = temperature * log_temperature.exp()
         if self.cosine:
             all_KSD = F.normalize(all_KSD, dim=-1)
         anchor_KD, positive_KD, *query_KD = all_KSD.unbind(1)
-        loss = self._link_loss(anchor_KD, positive_KD, batch, query=0)
+        loss = self._link_loss(anchor_KD, positive_KD, batch, temperature, query=0)
         if self.settings.symmetric:
-            loss = (loss + self._link_loss(positive_KD, anchor_KD, batch, query=1)) / 2
+            turned = self._link_loss(positive_KD, anchor_KD, batch, temperature, query=1)
+            loss = (loss + turned) / 2
         if query_KD:
             # Among the positives are neighbours of the anchor, from which search has to tell it.
             key_XD = torch.cat([anchor_KD, positive_KD])
@@ -80,14 +92,20 @@ class Objective:
                 query_KD[0][batch.own],
                 key_XD,
                 batch.first,
-                self.settings.temperature,
+                temperature,
                 batch.query_duplicates,
+                margin=self.settings.margin,
             )
             loss = loss + self.settings.text_query_weight * text_loss
         return loss
 
     def _link_loss(
-        self, query_KD: Tensor, key_KD: Tensor, batch: "TrainBatch", query: int
+        self,
+        query_KD: Tensor,
+        key_KD: Tensor,
+        batch: "TrainBatch",
+        temperature: float | Tensor,
+        query: int,
     ) -> Tensor:
         """The loss with anchors as queries (0), or with positives as queries (1)."""
         frequency_K2 = batch.log_frequency_K2
@@ -95,9 +113,10 @@ class Objective:
             query_KD[batch.own],
             key_KD,
             batch.first,
-            self.settings.temperature,
+            temperature,
             batch.false_negatives[query],
             None if frequency_K2 is None else frequency_K2[:, 1 - query],
+            self.settings.margin,
         )
 
 
@@ -105,9 +124,10 @@ def link_loss(
     anchor_BD: Tensor,
     key_KD: Tensor,
     first: int,
-    temperature: float,
+    temperature: float | Tensor,
     false_negatives: Tensor | None = None,
     log_frequency_K: Tensor | None = None,
+    margin: float = 0.0,
 ) -> Tensor:
     """Cross entropy of each anchor's positive among all keys, eq. 6.
 
@@ -122,19 +142,25 @@ def link_loss(
             links; without the correction a softmax over them learns the ratio of a link's
             probability to that by chance. With it, it learns the probability, by which uniformly
             sampled candidates are ranked.
+        margin: Subtracted from the scores of positives, so that they have to exceed those of
+            negatives by it.
 
     Returns:
         The sum over the anchors, a scalar.
     """
     # In float32: half precision would round scores of hundreds to steps of 0.5 to 4.
-    scores_BK = anchor_BD.float() @ key_KD.float().T / temperature
+    labels_B = torch.arange(first, first + len(anchor_BD), device=anchor_BD.device)
+    scores_BK = anchor_BD.float() @ key_KD.float().T
+    if margin:
+        margin_B1 = scores_BK.new_full((len(labels_B), 1), -margin)
+        scores_BK = scores_BK.scatter_add(1, labels_B[:, None], margin_B1)
+    scores_BK = scores_BK / temperature
     if log_frequency_K is not None:
         scores_BK = scores_BK - log_frequency_K
     if false_negatives is not None and false_negatives.shape[1]:
         # made on the device: a copy from the CPU would wait for it
         excluded = torch.full((), -math.inf, dtype=scores_BK.dtype, device=scores_BK.device)
         scores_BK = scores_BK.index_put((false_negatives[0], false_negatives[1]), excluded)
-    labels_B = torch.arange(first, first + len(anchor_BD), device=anchor_BD.device)
     return F.cross_entropy(scores_BK, labels_B, reduction="sum")
 
 

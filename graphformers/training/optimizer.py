@@ -19,7 +19,7 @@ def make_optimizer(model: GraphFormers, config: TrainConfig) -> torch.optim.Opti
     for name, parameter in network.named_parameters():
         factor = config.graph_factor if network.learns_faster(name) else 1.0
         factor *= network.learning_rate_factor
-        decay = 0.0 if parameter.ndim == 1 or "bias" in name else config.weight_decay
+        decay = 0.0 if parameter.ndim <= 1 or "bias" in name else config.weight_decay
         groups.setdefault((factor, decay), []).append(parameter)
     return torch.optim.AdamW(
         [

@@ -25,6 +25,7 @@ MODEL_SETTINGS = (
     "pooling",
     "graph_token_scale",
     "isolated_graph_token",
+    "learn_temperature",
 )
 # settings that may change when a run is continued, because they do not change its result
 CHANGEABLE = (

@@ -97,7 +97,7 @@ class TrainStep:
             The mean loss, a scalar.
         """
         batch, encoded = self._until_it_fits(batch, lambda part: self.encode(part, seed))
-        loss, gradient_BSD = self.loss(batch, encoded.chunks)
+        loss, gradient_BSD, gradient_of_temperature = self.loss(batch, encoded.chunks)
 
         def backward(part: TrainBatch) -> None:
             if part is not batch:
@@ -107,6 +107,9 @@ class TrainStep:
             self.backward(part, encoded, gradient_BSD, seed)
 
         done, _ = self._until_it_fits(batch, backward)
+        if self.model.network.log_temperature is not None:
+            # After the other gradients, which are removed when memory runs out.
+            self.model.network.log_temperature.grad = gradient_of_temperature
         self.loader.chunks.record(done)
         return loss
 
@@ -166,12 +169,15 @@ class TrainStep:
             needed = [layer[chunk.needed_m] for layer in states]
             return EncodedChunk(network.center_vectors(chunk.centers, needed, chunk.index))
 
-    def loss(self, batch: TrainBatch, chunks: list[EncodedChunk]) -> tuple[Tensor, Tensor]:
+    def loss(
+        self, batch: TrainBatch, chunks: list[EncodedChunk]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes the loss and its gradient for the vectors of this process.
 
         Returns:
-            The mean loss over the pairs of all processes, and (B, S, D): the gradients of the
-            vectors of B anchors, positives and text queries.
+            The mean loss over the pairs of all processes; (B, S, D): the gradients of the vectors
+            of B anchors, positives and text queries; and this process's part of the gradient of the
+            temperature, if that is learned.
         """
         sides = [chunk.vectors_ND.detach().chunk(batch.num_sides) for chunk in chunks]
         empty = torch.zeros(0, self.model.config.hidden_size, device=self.model.device)
@@ -180,12 +186,15 @@ class TrainStep:
         )
         all_KSD = self.world.gather(own_BSD, batch.sizes).requires_grad_()
         num_pairs = sum(batch.sizes)
-        loss = self.objective.loss(all_KSD, batch) / num_pairs
-        (gradient_KSD,) = torch.autograd.grad(loss, all_KSD)
+        learned = self.model.network.log_temperature
+        loss = self.objective.loss(all_KSD, batch, learned) / num_pairs
+        inputs = [all_KSD] if learned is None else [all_KSD, learned]
+        gradient_KSD, *others = torch.autograd.grad(loss, inputs)
         extra = [chunk.extra_loss.detach() for chunk in chunks if chunk.extra_loss is not None]
         loss = loss.detach() + sum(extra) / num_pairs
         summed = self.world.sum(torch.cat([gradient_KSD.flatten(), loss[None]]))
-        return summed[-1], summed[:-1].view_as(gradient_KSD)[batch.own]
+        own = summed[:-1].view_as(gradient_KSD)[batch.own]
+        return summed[-1], own, others[0] if others else None
 
     def backward(
         self, batch: TrainBatch, encoded: EncodedBatch, gradient_BSD: Tensor, seed: int

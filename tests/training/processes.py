@@ -58,8 +58,9 @@ def main(output: Path, method: str, batch_size: int, fail_on: int | None = None)
         symmetric=True,
         logq_correction=True,
         max_norm=1.0,
+        margin=0.1,
     )
-    model = make_model(method=method)
+    model = make_model(method=method, learn_temperature=True)
     # what is drawn differs with the number of processes
     if isinstance(model.network, NodeIdNetwork):
         model.network.settings = NodeIdSettings(node_dropout=0.0, noise=0.0, bound_weight=0.05)

@@ -67,6 +67,7 @@ def naive(
     mask_false_negatives: bool = True,
     logq_correction: bool = False,
     text_query_weight: float = 0.0,
+    margin: float = 0.0,
 ) -> tuple[float, Gradients]:
     """One pair at a time through the network, eq. 6 one score at a time, and autograd for the
     rest.
@@ -84,10 +85,14 @@ def naive(
     if model.config.similarity == "cosine":
         anchors, keys = F.normalize(anchors, dim=-1), F.normalize(keys, dim=-1)
 
-    def score(mine: torch.Tensor, theirs: torch.Tensor, node: int) -> torch.Tensor:
-        return mine @ theirs / 0.7 - (
-            math.log((SPLIT.train == node).sum()) if logq_correction else 0.0
-        )
+    learned = model.network.log_temperature
+    temperature = 0.7 if learned is None else 0.7 * learned.exp()
+
+    def score(
+        mine: torch.Tensor, theirs: torch.Tensor, node: int, margin: float = 0.0
+    ) -> torch.Tensor:
+        frequency = math.log((SPLIT.train == node).sum()) if logq_correction else 0.0
+        return (mine @ theirs - margin) / temperature - frequency
 
     def one_way(mine: torch.Tensor, theirs: torch.Tensor, side: int) -> torch.Tensor:
         losses = []
@@ -98,7 +103,7 @@ def naive(
                 same = node in (own[0], own[1]) or frozenset((int(own[side]), int(node))) in links
                 if k != b and not (same and mask_false_negatives):
                     others.append(score(mine[b], theirs[k], node))
-            positive = score(mine[b], theirs[b], own[1 - side])
+            positive = score(mine[b], theirs[b], own[1 - side], margin)
             losses.append(torch.logsumexp(torch.stack([positive, *others]), 0) - positive)
         return torch.stack(losses).mean()
 
@@ -119,9 +124,9 @@ def naive(
         for b, query in enumerate(queries):
             own = F.normalize(query, dim=-1) if model.config.similarity == "cosine" else query
             vectors = torch.cat([anchors, keys])
-            kept = [own @ vectors[b] / 0.7]
+            kept = [(own @ vectors[b] - margin) / temperature]
             kept += [
-                own @ other / 0.7
+                own @ other / temperature
                 for other, node in zip(vectors, ends, strict=True)
                 if node != nodes[b]
             ]
@@ -180,6 +185,18 @@ def test_a_step_with_text_queries_is_the_naive_one(
     expected = naive(model, text_query_weight=0.5)
     assert_close(run(model, text_query_weight=0.5), expected)
     assert_close(run(model, chunk_size=7, text_query_weight=0.5), expected)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_step_with_a_margin_and_a_learned_temperature_is_the_naive_one(symmetric: bool) -> None:
+    model = make_model(similarity="cosine", learn_temperature=True)
+    assert model.network.log_temperature is not None
+    torch.nn.init.constant_(model.network.log_temperature, -0.4)
+    changes: dict[str, Any] = {"margin": 0.2, "text_query_weight": 0.5, "symmetric": symmetric}
+    expected = naive(model, **changes)
+    assert expected[1]["log_temperature"].abs() > 1e-3
+    assert_close(run(model, **changes), expected)
+    assert_close(run(model, chunk_size=7, **changes), expected)
 
 
 @pytest.mark.parametrize("method", ["plm", "max", "tnve", "iftn"])
@@ -325,7 +342,7 @@ class _SmallMemory:
 def test_when_memory_runs_out_chunks_get_smaller(
     backward: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = make_model()
+    model = make_model(similarity="cosine", learn_temperature=True)
     expected = run(model)
     memory = _SmallMemory(model.network, most=40, backward=backward)
     forward = model.network.forward
