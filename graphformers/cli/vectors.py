@@ -9,7 +9,7 @@ from graphformers.cli.command import UsageError, argument, command, given, optio
 from graphformers.cli.options import AS_JSON, DEVICE, FORCE, GRAPH, MOVED_MODEL, OUTPUT, VECTORS
 from graphformers.cli.output import show_result
 from graphformers.embedding.settings import Cluster, EmbedSettings
-from graphformers.graph.formats import TABLES, TEXT
+from graphformers.graph.formats import LIMITS, TABLES, TEXT
 from graphformers.graph.settings import ImportSettings
 from graphformers.serve.settings import Limits, ServeSettings, read_token
 
@@ -91,7 +91,7 @@ def update_command(
         "a type (empty: without a type).",
     ),
     reading: dict[str, Any] = given(
-        ImportSettings, *TABLES, "skip_bad", "keep_empty", default="as in the import"
+        ImportSettings, *TABLES, "skip_bad", "keep_empty", *LIMITS, default="as in the import"
     ),
     encoding: dict[str, Any] = given(ImportSettings, *TEXT),
     model: Path | None = MOVED_MODEL,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from graphformers.errors import InputError
+from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.formats import find_format, load_importer
 from graphformers.graph.importers.sources import Source, check_files, input_path
@@ -62,13 +62,17 @@ def read_graph(
             )
         if settings.bad_rows is not None:
             _check_bad_rows(Path(settings.bad_rows), sources)
-    with (
-        advise_skipping(),
-        Problems(strict=not settings.skip_bad, bad_rows=settings.bad_rows) as problems,
-        GraphBuilder(problems, outside=format.outside, keep_empty=settings.keep_empty) as builder,
-    ):
-        load_importer(settings.format)(sources, builder, settings)
-        graph = builder.build()
+    problems = Problems(strict=not settings.skip_bad, bad_rows=settings.bad_rows)
+    builder = GraphBuilder(problems, outside=format.outside, keep_empty=settings.keep_empty)
+    try:
+        with advise_skipping(), problems, builder:
+            load_importer(settings.format)(sources, builder, settings)
+            graph = builder.build()
+    except MemoryError as error:
+        raise GraphFormersError(
+            f"the memory does not suffice to read the files ({error or 'out of memory'}); "
+            f"{ImportSettings.usage(keep='NAMES')} leaves out columns that are not needed"
+        ) from error
     file = ImportSettings.usage(bad_rows="FILE.jsonl")
     problems.warn("" if settings.bad_rows else f"; {file} writes all bad rows to a file")
     read_as = settings.remembered() if settings.format == "tables" else {}

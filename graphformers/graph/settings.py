@@ -114,7 +114,7 @@ class ImportSettings(Settings):
     )
     max_expansion: int = setting(
         200,
-        "How many times its own size a compressed file may hold, if that is more than 32 MB.",
+        "How many times its own size a compressed file may hold, if that is more than 16 MB.",
         at_least=1,
         option="--max-expansion NUMBER",
     )

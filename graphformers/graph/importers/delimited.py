@@ -38,11 +38,12 @@ DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 # Blocks are this large after a malformed row, so that few rows are parsed by Python. They double
 # while Arrow parses them.
 BLOCK_BYTES = 1 << 18
-CLEAN_BYTES = 1 << 22
+CLEAN_BYTES = 1 << 20
 BATCH_ROWS = 65_536
 # A quoted field with at least this many whole lines that all have as many fields as a row is taken
 # for one opened by a stray quote. Lines of prose may have that many commas, but rarely tabs.
 LINES_LIKE_ROWS = {",": 20, "\t": 2, ";": 20, "|": 5}
+MALFORMED = "malformed row"
 DECLARED = re.compile(rb'"?sep=([,;|\t])"?')
 QUOTE, LINE_FEED, RETURN = b'"\n\r'
 
@@ -107,7 +108,7 @@ class DelimitedTable(Table):
                 return block[: end or len(block)]
             if size > self._limit:
                 raise InputError(f"{self.path}:1: {too_long(self._settings)}")
-            size *= 2
+            size *= 4
 
     def _first_row(self, place: str) -> tuple[list[str], int]:
         """The fields of the first row, and the number of bytes up to its end."""
@@ -137,7 +138,7 @@ class DelimitedTable(Table):
                 raise InputError(f"{self.path}: empty file, expected {wanted}")
             if size > self._limit:
                 raise InputError(f"{place}: {too_long(self._settings)}")
-            size *= 2
+            size *= 4
 
     def rows(self, lines: Iterable[bytes]) -> "Reader":
         """Python's reader over lines. Bytes that are not UTF-8 become lone surrogates."""
@@ -201,10 +202,10 @@ class DelimitedTable(Table):
                     break
                 elif is_full:
                     place = self.path, buffer.line
-                    self._problems.add("malformed row", place, too_long(self._settings))
+                    self._problems.add(MALFORMED, place, too_long(self._settings))
                     buffer.skip_line()
                 else:
-                    size *= 2
+                    size *= 4
             if buffer.broken is not None:
                 report_broken(self.path, buffer.line - 1, buffer.broken, self._problems)
 
@@ -406,28 +407,29 @@ class RowReader:
 
     If a quote opens a field and is not closed properly, its line is one bad row, and reading
     continues with the next line.
+
+    Attributes:
+        num_bytes: The bytes of the lines that were read.
     """
 
     def __init__(
         self, table: DelimitedTable, only: list[str], problems: Problems, first_line: int
     ) -> None:
         self._table, self._only, self._problems = table, only, problems
-        self._first_line = first_line
         self._is_utf8 = True
-        # lines that were read, and their bytes
-        self._done = 0
+        # the line after those that were read
+        self._line = first_line
         self.num_bytes = 0
 
     def read(self, block: bytes, *, ended: bool, full: bool) -> Iterator[TableBatch]:
         """Yields batches. An incomplete row at the end is not read, unless the file `ended`.
 
-        If the block is `full`, an incomplete row that is its first is too long, and reported.
+        If the block is `full`, an incomplete row that is its first is too long. It is reported, and
+        the rows after its first line are left to other blocks.
         """
         self._is_utf8 = bad_bytes(block) is None
-        lines = io.BytesIO(block).readlines()
-        if not ended and not block.endswith(b"\n"):
-            lines.pop()
-        found = self._rows(lines, ended=ended, full=full)
+        end = len(block) if ended else block.rfind(b"\n") + 1
+        found = self._rows(block[:end], ended=ended, full=full)
         while True:
             numbers, rows = [], []
             for number, fields in islice(found, BATCH_ROWS):
@@ -441,62 +443,82 @@ class RowReader:
                 line_locator(self._table.path, numbers),
                 frozenset(self._only),
             )
-        self.num_bytes = sum(map(len, lines[: self._done]))
 
-    def _rows(
-        self, lines: list[bytes], *, ended: bool, full: bool
-    ) -> Iterator[tuple[int, list[str]]]:
+    def _rows(self, block: bytes, *, ended: bool, full: bool) -> Iterator[tuple[int, list[str]]]:
         """Yields (line number, fields) of each valid row."""
-        while self._done < len(lines):
-            base = start = self._done
-            reader = self._table.rows(map(lines.__getitem__, range(base, len(lines))))
+        while self.num_bytes < len(block):
+            lines = _Lines(block, self.num_bytes)
+            base = self._line
+            reader = self._table.rows(lines)
             try:
                 for fields in reader:
-                    start, self._done = self._done, base + reader.line_num
-                    if self._done - start > 1 and any(map(self._hides_rows, fields)):
+                    start, line = self.num_bytes, self._line
+                    self.num_bytes, self._line = lines.end, base + reader.line_num
+                    if self._line - line > 1 and any(map(self._hides_rows, fields)):
                         self._report(
-                            start,
+                            line,
                             "a field opened with a quote here holds lines that look like rows, "
                             f"expected a closing quote ({_plain_quotes()}; .jsonl takes any text)",
                         )
-                        self._done = start + 1
+                        self._go_on_after(block, start, line)
                         break
-                    if self._is_valid(fields, start):
-                        yield self._first_line + start, fields
+                    if self._is_valid(fields, line):
+                        yield line, fields
             except csv.Error as error:
-                is_cut = not ended and "end of data" in str(error)
-                if is_cut and not (full and self._done == 0):
+                start, line = self.num_bytes, self._line
+                if not ended and "end of data" in str(error):
+                    if full and start == 0:
+                        never_closed = f"a quote that is never closed ({_plain_quotes()})"
+                        self._report(line, f"{self._table.too_long()}; or {never_closed}")
+                        self._go_on_after(block, start, line)
                     return
-                start, self._done = self._done, self._done + 1
-                if is_cut:
-                    never_closed = f"a quote that is never closed ({_plain_quotes()})"
-                    self._report(start, f"{self._table.too_long()}; or {never_closed}")
-                    continue
                 expected = f"{len(self._table.names)} fields separated by {self._table.delimiter!r}"
-                self._report(start, f"{_explain(error)}, expected {expected}")
+                self._report(line, f"{_explain(error)}, expected {expected}")
+                self._go_on_after(block, start, line)
+
+    def _go_on_after(self, block: bytes, start: int, line: int) -> None:
+        """Continues with the line after the one that starts here."""
+        self.num_bytes, self._line = block.find(b"\n", start) + 1 or len(block), line + 1
 
     def _hides_rows(self, field: str) -> bool:
         return "\n" in field and self._table.hides_rows(_encoded(field))
 
-    def _is_valid(self, fields: list[str], start: int) -> bool:
+    def _is_valid(self, fields: list[str], line: int) -> bool:
         """Whether a row has as many fields as the table and is UTF-8; reports it if not."""
         names = self._table.names
         if not fields or (len(fields) == len(names) and self._is_utf8):
             return bool(fields)
-        row = self._table.delimiter.join(fields)
         if len(fields) != len(names):
-            lines = f" on {self._done - start} lines" if self._done - start > 1 else ""
+            if not self._problems.wants_details(MALFORMED):
+                self._problems.counts[MALFORMED] += 1
+                return False
+            row = self._table.delimiter.join(fields)
+            lines = f" on {self._line - line} lines" if self._line - line > 1 else ""
             expected = f"{len(names)}: {', '.join(names)}"
-            detail = f"{len(fields)} fields{lines} ({row[:60]!r}), expected {expected}"
-            self._report(start, detail)
+            self._report(line, f"{len(fields)} fields{lines} ({row[:60]!r}), expected {expected}")
             return False
+        row = self._table.delimiter.join(fields)
         wrong = bad_bytes(_encoded(row), self._table.encoding)
         if wrong is not None:
-            self._report(start, wrong, "wrong encoding")
+            self._report(line, wrong, "wrong encoding")
         return wrong is None
 
-    def _report(self, start: int, detail: str, reason: str = "malformed row") -> None:
-        self._problems.add(reason, (self._table.path, self._first_line + start), detail)
+    def _report(self, line: int, detail: str, reason: str = MALFORMED) -> None:
+        self._problems.add(reason, (self._table.path, line), detail)
+
+
+class _Lines:
+    """The lines of a block from a byte on, and the end of the last one that was read."""
+
+    def __init__(self, block: bytes, start: int) -> None:
+        self._stream = io.BytesIO(block)
+        self._stream.seek(start)
+        self.end = start
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._stream:
+            self.end += len(line)
+            yield line
 
 
 def _plain_quotes() -> str:

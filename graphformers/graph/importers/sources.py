@@ -43,10 +43,12 @@ COMPRESSED: dict[str, tuple[str, bytes, Callable[[io.BufferedReader], Decompress
 }
 STDIN = Path("/dev/stdin")
 BUFFER_BYTES = 1 << 18
+# read ahead of a decompressor
+COMPRESSED_BYTES = 1 << 16
 # Bytes at the beginning of an input that tell its kind.
 HEAD_BYTES = 1024
 # So much may be decompressed from a file of any size.
-FREE_BYTES = 32_000_000
+FREE_BYTES = 16_000_000
 LINES_PER_UPDATE = 4096
 
 
@@ -170,7 +172,7 @@ class _Decompressed(_Bytes):
     def __init__(self, path: Path, method: str, raw: _File, max_expansion: int) -> None:
         self._path, self._method, self._raw = path, method, raw
         self._file = next(
-            opener(io.BufferedReader(raw, BUFFER_BYTES))
+            opener(io.BufferedReader(raw, COMPRESSED_BYTES))
             for name, _, opener in COMPRESSED.values()
             if name == method
         )

@@ -171,6 +171,8 @@ class JsonTable(Table):
         self._records = self._decoded()
         self._ahead: list[tuple[int, Record]] = []
         self._num_bytes = 0
+        # the fields of objects, by column
+        self._fields: dict[str, set[tuple[str, ...]]] = {}
         for entry in islice(self._records, RECORDS_AHEAD):
             self._ahead.append(entry)
             if self._num_bytes > BYTES_AHEAD:
@@ -206,9 +208,13 @@ class JsonTable(Table):
                 check_columns(names, f"{self.path}:{lines[0]}", self._settings)
             columns = {}
             for name in names:
-                make = text_column if name in texts else make_column
                 read = field_of if "." in name else Record.get
-                columns[name] = make([read(record, name) for record in found])
+                values = [read(record, name) for record in found]
+                if name in texts:
+                    columns[name] = text_column(values)
+                    continue
+                self._count_fields(name, values, lines[0])
+                columns[name] = make_column(values)
             yield TableBatch(columns, line_locator(self.path, lines))
 
     def _complete(
@@ -243,6 +249,34 @@ class JsonTable(Table):
             if len(paths) > PATHS_SHOWN:
                 break
         return list(paths)
+
+    def _count_fields(self, name: str, values: list[object], line: int) -> None:
+        """Raises an error if the objects in a column have too many fields.
+
+        Each field becomes a column of its own inside of the column.
+        """
+        fields = self._fields.setdefault(name, set())
+        level: dict[tuple[str, ...], list[object]] = {(): values}
+        while level:
+            inner: dict[tuple[str, ...], list[object]] = {}
+            for path, found in level.items():
+                for value in found:
+                    if isinstance(value, dict):
+                        for key, each in value.items():
+                            inner.setdefault((*path, key), []).append(each)
+                    elif isinstance(value, list) and value:
+                        inner.setdefault(path, []).extend(value)
+                if len(inner) > self._settings.max_columns:
+                    break
+            fields.update(path for path in inner if path)
+            if len(fields) > self._settings.max_columns:
+                raise InputError(
+                    f"{self.path}:{line}: the objects in the column {name!r} have more than "
+                    f"{self._settings.max_columns:,} different fields; "
+                    f"{ImportSettings.usage(keep='NAMES')} leaves the column out, "
+                    f"{ImportSettings.usage(max_columns='NUMBER')} reads more"
+                )
+            level = inner
 
     def _decoded(self) -> Generator[tuple[int, Record], None, None]:
         import msgspec
@@ -351,6 +385,8 @@ class ParquetTable(Table):
         self.path, self._problems = path, problems
         try:
             self._file = parquet.ParquetFile(content or path, memory_map=content is None)
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: not a Parquet file or cut short ({error})") from error
         self.names = list(self._file.schema_arrow.names)
@@ -373,10 +409,13 @@ class ParquetTable(Table):
             if only is None and (self._named or any(name in self.paths for name in texts)):
                 names = list(dict.fromkeys([*self.names, *texts, *self._named]))
             # Parquet reads a field within a column as the column with this field alone.
-            blocks = file.iter_batches(batch_size=BATCH_ROWS * 4, columns=only)
+            # A thread that cannot be started, or runs out of memory, may end the process.
+            blocks = file.iter_batches(BATCH_ROWS * 4, columns=only, use_threads=False)
             while True:
                 try:
                     block = next(blocks, None)
+                except MemoryError:
+                    raise
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{path}, after row {done}: the Parquet file is damaged ({error}); fetch "
