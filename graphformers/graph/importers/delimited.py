@@ -34,6 +34,9 @@ from graphformers.progress import Progress
 if TYPE_CHECKING:
     from _csv import Reader
 
+# Arrow would start a thread for signals in every call, and end the process where it cannot. Python
+# handles signals between the calls, which are short.
+pa.enable_signal_handlers(False)
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 # Blocks are this large after a malformed row, so that few rows are parsed by Python. They double
 # while Arrow parses them.
