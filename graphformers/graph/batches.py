@@ -70,13 +70,11 @@ class Table(ABC):
     Attributes:
         path: The file, for messages.
         names: The names of the columns.
-        is_text: Whether the columns are untyped text.
         is_complete: Whether `names` lists all columns; a .jsonl file may have more.
     """
 
     path: Path
     names: list[str]
-    is_text = False
     is_complete = True
 
     @abstractmethod
