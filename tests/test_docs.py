@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from graphformers.cli import app
+from tests.import_modules import import_modules
 from tests.papers import environment, write_minilm
 from tests.step_modules import step_modules
 from tests.training.conftest import make_model, make_split
@@ -288,6 +289,13 @@ def test_the_modules_of_a_step_are_those_of_the_architecture_page() -> None:
     listed = [name.strip("`").replace("/", ".") for name, _ in rows]
     assert listed == list(step_modules(make_model(), make_split()))
     assert all(about.endswith(".") for _, about in rows)
+
+
+def test_the_modules_of_an_import_are_those_of_the_architecture_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    listed = page.split("(`python -m tests.import_modules`): ")[1].split(".\n")[0]
+    names = [name.strip("`").replace("/", ".") for name in re.split(r",\s+", listed)]
+    assert names == list(import_modules(tmp_path))
 
 
 def test_the_packages_of_the_architecture_page_are_those_that_lint_checks() -> None:

@@ -5,6 +5,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import re
 import shlex
@@ -63,8 +64,10 @@ def shown(page: str) -> Iterator[str]:
 def run(command: str) -> str:
     """What a command prints on stdout and stderr. Those of ours run in this process."""
     if command.startswith("graphformers ") and "|" not in command:
-        printed = io.StringIO()
+        printed, logger = io.StringIO(), logging.getLogger("graphformers")
         with (
+            mock.patch.object(logger, "handlers", []),
+            mock.patch.object(logger, "level", logger.level),
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
             contextlib.suppress(SystemExit),

@@ -26,7 +26,8 @@ def import_command(
     inputs: list[str] | None = argument(
         None,
         "FILES",
-        "Node and edge tables, distinguished by their columns. With --format python: packages.",
+        "Node and edge tables, distinguished by their columns: files, folders of tables, pipes, or "
+        "- for standard input. With --format python: packages.",
     ),
     nodes: list[Path] | None = option(
         None, "--nodes FILE...", "A file of nodes, if its columns are ambiguous."

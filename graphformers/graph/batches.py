@@ -74,14 +74,12 @@ class Table(ABC):
         names: The names of the columns.
         paths: Fields within columns that hold objects, such as doc.title. They are read where they
             are named.
-        is_text: Whether the columns are untyped text.
         is_complete: Whether `names` lists all columns; a .jsonl file may have more.
     """
 
     path: Path
     names: list[str]
     paths: Sequence[str] = ()
-    is_text = False
     is_complete = True
 
     @property

@@ -30,7 +30,8 @@ def read_graph(
 
     Args:
         files: The files, in any order, one by one or in lists. Tables of nodes and of edges are
-            distinguished by their columns. The format "python" takes names of packages.
+            distinguished by their columns. A folder stands for the tables in it, and "-" for
+            standard input. The format "python" takes names of packages.
         nodes: Tables of nodes, if their columns are ambiguous.
         edges: Tables of edges, if their columns are ambiguous.
         settings: The format and its options.

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from graphformers.errors import GraphFormersError, InputError
-from graphformers.graph.formats import TABLES, TEXT, VIEWS, find_format
+from graphformers.graph.formats import LIMITS, TABLES, TEXT, VIEWS, find_format
 from graphformers.settings import Settings, require, setting
 
 
@@ -169,7 +169,8 @@ class ImportSettings(Settings):
             The settings that differ from the defaults.
         """
         roles = ("id", "text", "src", "dst", "type", "links")
-        found: dict[str, object] = {name: getattr(self, name) for name in (*TABLES, "keep_empty")}
+        remembered = (*TABLES, "keep_empty", *LIMITS)
+        found: dict[str, object] = {name: getattr(self, name) for name in remembered}
         found["columns"] = {role: self.columns[role] for role in self.columns if role in roles}
         usual = ImportSettings()
         return {name: value for name, value in found.items() if value != getattr(usual, name)}

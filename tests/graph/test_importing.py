@@ -84,6 +84,16 @@ def test_a_pipe_gives_the_graph_of_the_file(tmp_path: Path, kind: str) -> None:
         writer.join()
 
 
+def test_a_broken_pipe_of_parquet_is_named(tmp_path: Path) -> None:
+    nodes, _ = write_tables(tmp_path, "parquet")
+    packed = gzip.compress(nodes.read_bytes())
+    feed(tmp_path / "whole", packed).join(0)
+    assert read_graph(tmp_path / "whole").num_nodes == 4
+    feed(tmp_path / "cut", packed[:-50])
+    with pytest.raises(InputError, match="cut: the gzip stream is cut short or damaged"):
+        read_graph(tmp_path / "cut")
+
+
 def test_one_program_may_write_several_pipes_one_after_the_other(tmp_path: Path) -> None:
     nodes, edges = write_graph(tmp_path / "files")
     # more than a pipe holds

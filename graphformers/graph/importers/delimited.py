@@ -59,8 +59,6 @@ class DelimitedTable(Table):
     Excel writes it, declares the delimiter. Columns without a header are named "1", "2", ….
     """
 
-    is_text = True
-
     def __init__(
         self, stream: Stream, delimiter: str, settings: ImportSettings, problems: Problems
     ) -> None:

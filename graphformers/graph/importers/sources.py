@@ -327,14 +327,10 @@ def stream_lines(
             report_broken(path, number, error, problems)
 
 
-def skip_line(stream: io.BufferedReader) -> int:
-    """Reads to the end of a line without keeping it, and returns its number of bytes."""
-    count = 0
-    while line := stream.readline(BUFFER_BYTES):
-        count += len(line)
-        if line.endswith(b"\n"):
-            break
-    return count
+def skip_line(stream: io.BufferedReader) -> None:
+    """Reads to the end of a line without keeping it."""
+    while (line := stream.readline(BUFFER_BYTES)) and not line.endswith(b"\n"):
+        pass
 
 
 def too_long(settings: ImportSettings) -> str:

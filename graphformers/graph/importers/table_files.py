@@ -17,6 +17,7 @@ import pyarrow.parquet as parquet
 
 from graphformers.arrays import Array
 from graphformers.errors import InputError
+from graphformers.files import full_disk
 from graphformers.graph.batches import Table, TableBatch, check_columns, line_locator
 from graphformers.graph.columns import as_strings, is_text, make_column, text_column
 from graphformers.graph.formats import FORMATS, other_formats
@@ -24,6 +25,7 @@ from graphformers.graph.importers.delimited import BATCH_ROWS, DELIMITERS, Delim
 from graphformers.graph.importers.encodings import bad_bytes
 from graphformers.graph.importers.sources import (
     PARQUET,
+    BrokenStreamError,
     Source,
     Stream,
     file_kind,
@@ -154,9 +156,16 @@ def _kind_of(head: bytes) -> str:
 def _spooled(stream: Stream) -> BinaryIO:
     """A temporary file without a name that holds the content of a stream."""
     file = tempfile.TemporaryFile(prefix="graphformers-")  # noqa: SIM115
-    with stream.progress():
-        shutil.copyfileobj(stream, file)
-    file.seek(0)
+    try:
+        with stream.progress():
+            shutil.copyfileobj(stream, file)
+        file.seek(0)
+    except BrokenStreamError as error:
+        file.close()
+        raise InputError(f"{stream.path}: {error}") from error
+    except OSError as error:
+        file.close()
+        raise full_disk(error, Path(tempfile.gettempdir())) from error
     return file
 
 
