@@ -4,6 +4,8 @@
     python benchmarks/graph_scale.py --nodes 1000000 --edges 8000000 --format parquet --folder
       /tmp/million --keep
 
+    python benchmarks/graph_scale.py --trees OLD . --times 3   # two checkouts import in turns
+
 Titles are drawn from the words of the standard library's docstrings by Zipf's law; the degrees
 follow a power law. `graphformers import` runs in a separate process, whose peak memory is measured.
 """
@@ -11,6 +13,7 @@ follow a power law. `graphformers import` runs in a separate process, whose peak
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,8 +110,10 @@ def make_files(
     return nodes, edges
 
 
-def run_import(nodes: Path, edges: Path, output: Path) -> dict[str, float]:
-    """Seconds and peak memory of `graphformers import` in a process of its own."""
+def run_import(
+    nodes: Path, edges: Path, output: Path, tree: Path | None = None
+) -> dict[str, float]:
+    """Seconds and peak memory of `graphformers import`, of this or another checkout."""
     started = time.perf_counter()
     command = [
         sys.executable,
@@ -120,12 +125,46 @@ def run_import(nodes: Path, edges: Path, output: Path) -> dict[str, float]:
         "-o",
         str(output),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
+    environment = os.environ | ({"PYTHONPATH": str(tree.resolve())} if tree else {})
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    peak, done = 0, 0
+    while not done:
+        # ru_maxrss would count the memory of this process before the other program starts in it.
+        peak = max(peak, peak_bytes(process.pid))
+        time.sleep(0.05)
+        done, status, usage = os.wait4(process.pid, os.WNOHANG)
     assert status == 0, "the import failed"
     return {
         "import_s": time.perf_counter() - started,
-        "import_peak_gb": usage.ru_maxrss * 1024 / 1e9,
+        "import_cpu_s": usage.ru_utime + usage.ru_stime,
+        "import_peak_gb": peak / 1e9,
+    }
+
+
+def peak_bytes(number: int) -> int:
+    """The peak of the resident memory of a process so far; 0 if it has ended."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{number}/status").read_text())
+    return 1024 * int(found[1]) if found else 0
+
+
+def compare_trees(
+    nodes: Path, edges: Path, folder: Path, trees: list[Path], times: int
+) -> dict[str, Any]:
+    """Imports by two checkouts in turns; the ratios are those of the second to the first."""
+    rounds = []
+    for number in range(times):
+        found = []
+        for i, tree in enumerate(trees):
+            output = folder / f"turn{number}-{i}.graph"
+            found.append(run_import(nodes, edges, output, tree))
+            shutil.rmtree(output)
+        rounds.append(found)
+    names = rounds[0][0]
+    return {
+        "rounds": rounds,
+        "ratios": {
+            name: [round(new[name] / old[name], 3) for old, new in rounds] for name in names
+        },
     }
 
 
@@ -136,7 +175,7 @@ from graphformers.graph.textgraph import TextGraph
 started = time.perf_counter()
 graph = TextGraph.load({str(path)!r})
 middle = graph.num_nodes // 2
-    text, neighbors = graph.texts[middle].as_py(), graph.neighbors_of(middle)
+text, neighbors = graph.texts[middle].as_py(), graph.neighbors_of(middle)
 print(time.perf_counter() - started)
 """
     return float(
@@ -191,6 +230,8 @@ def main() -> None:
         default=500_000,
         help="how many texts to tokenise for the rate; 0 for none",
     )
+    parser.add_argument("--trees", type=Path, nargs=2, help="checkouts that import in turns")
+    parser.add_argument("--times", type=int, default=3, help="rounds of both checkouts")
     chosen = parser.parse_args()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="graph_scale"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -207,6 +248,10 @@ def main() -> None:
             "files_gb": (nodes.stat().st_size + edges.stat().st_size) / 1e9,
         }
         result["make_files_s"] = time.perf_counter() - started
+        if chosen.trees:
+            result |= compare_trees(nodes, edges, folder, chosen.trees, chosen.times)
+            print(json.dumps(result, indent=1))
+            return
         result |= run_import(nodes, edges, folder / "scale.graph")
         result["load_s"] = time_load(folder / "scale.graph")
         graph = TextGraph.load(folder / "scale.graph")
