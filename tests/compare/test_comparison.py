@@ -255,7 +255,7 @@ def test_a_dry_run_of_a_comparison_writes_nothing(
     assert found["runs"][0]["steps"] == 40
     assert found["seconds"] == pytest.approx(2 * found["runs"][0]["seconds"])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(GraphFormersError, match="table='datasets' given, which trains nothing"):
+    with pytest.raises(GraphFormersError, match="--table datasets given, which trains nothing"):
         app([*words[:5], "--table", "datasets"], standalone_mode=False)
 
 
@@ -606,7 +606,7 @@ def test_runs_of_another_split_are_not_taken_for_those_of_this_one(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 3}, "seed cannot be set in a comparison; use --seeds"),
+        ({"seed": 3}, r"seed cannot be set in a comparison; use seeds=\[42, 43\]"),
         ({"two_stage": False}, "two_stage cannot be set"),
         ({"max.max_steps": 60}, "all methods have the same budget; set max_steps"),
     ],
@@ -710,7 +710,7 @@ def test_tables_without_training_and_the_command(
         app(
             [*words, "--table", "neighbours", "--set", "max.num_neighbors=2"], standalone_mode=False
         )
-    with pytest.raises(GraphFormersError, match="retrain=True given without table='neighbours'"):
+    with pytest.raises(GraphFormersError, match="--retrain given without --table neighbours"):
         app([*words, "--retrain"], standalone_mode=False)
     with pytest.raises(GraphFormersError, match="a table and methods given"):
         app([*words, "--table", "overall", "--method", "plm"], standalone_mode=False)
