@@ -48,9 +48,9 @@ def import_command(
     from graphformers.graph.readers import read_graph
 
     check_writable(output, "graph", force=force)
-    graph = read_graph(inputs or [], nodes=nodes or [], edges=edges or [], settings=settings).save(
-        output, force=force
-    )
+    graph = read_graph(
+        inputs or [], nodes=nodes or [], edges=edges or [], settings=settings, force=force
+    ).save(output, force=force)
     show_result(describe_import(graph), as_json, output)
     if not graph.num_pairs:
         print(

@@ -32,8 +32,8 @@ class Problems:
     """Collects the bad rows of one import.
 
     With `strict` the first bad row is an error. Otherwise bad rows are left out and counted by
-    reason, and the first few of each reason are listed. All of them are written to the file
-    `bad_rows`, if it is given; used as a context manager, Problems closes it.
+    reason, and the first few of each reason are listed. All of them are written to the open file
+    `bad_rows`, if it is given.
 
     Attributes:
         num_read: Number of rows of nodes and edges that are good.
@@ -45,7 +45,7 @@ class Problems:
             have been, in order.
     """
 
-    def __init__(self, *, strict: bool, bad_rows: str | Path | None = None) -> None:
+    def __init__(self, *, strict: bool, bad_rows: TextIO | None = None) -> None:
         self.strict = strict
         self.num_read = 0
         self.counts: Counter[str] = Counter()
@@ -53,17 +53,7 @@ class Problems:
         self.unread: dict[str, None] = {}
         self.other_texts: dict[str, dict[str, None]] = {}
         self._examples: dict[str, list[str]] = {}
-        self._file: TextIO | None = None
-        if bad_rows is not None:
-            self._file = Path(bad_rows).open("w", encoding="utf-8")  # noqa: SIM115
-
-    def __enter__(self) -> "Problems":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file = bad_rows
 
     def add(
         self,

@@ -3,18 +3,22 @@
 `formats.FORMATS` lists the formats and their readers.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from graphformers.errors import GraphFormersError, InputError
+from graphformers.files import put_in_place, sweep_beside
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.formats import find_format, load_importer
 from graphformers.graph.importers.sources import Source, check_files, input_path
 from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
+from graphformers.settings import usage
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -24,6 +28,7 @@ def read_graph(
     nodes: Paths = (),
     edges: Paths = (),
     settings: ImportSettings | None = None,
+    force: bool = False,
     **changes: Any,
 ) -> TextGraph:
     """Reads a graph from files.
@@ -35,6 +40,7 @@ def read_graph(
         nodes: Tables of nodes, if their columns are ambiguous.
         edges: Tables of edges, if their columns are ambiguous.
         settings: The format and its options.
+        force: Whether the file of bad rows may replace one that exists.
         changes: Settings of `ImportSettings` by name, instead of `settings`.
 
     Returns:
@@ -62,28 +68,58 @@ def read_graph(
                 f"no files given for the format {settings.format}, expected at least one"
             )
         if settings.bad_rows is not None:
-            _check_bad_rows(Path(settings.bad_rows), sources)
-    problems = Problems(strict=not settings.skip_bad, bad_rows=settings.bad_rows)
-    builder = GraphBuilder(problems, outside=format.outside, keep_empty=settings.keep_empty)
+            _check_inputs_are_kept(Path(settings.bad_rows), sources)
     try:
-        with advise_skipping(), problems, builder:
-            load_importer(settings.format)(sources, builder, settings)
-            graph = builder.build()
+        with advise_skipping(), _bad_rows_file(settings.bad_rows, force=force) as file:
+            problems = Problems(strict=not settings.skip_bad, bad_rows=file)
+            outside, keep_empty = format.outside, settings.keep_empty
+            with GraphBuilder(problems, outside=outside, keep_empty=keep_empty) as builder:
+                load_importer(settings.format)(sources, builder, settings)
+                graph = builder.build()
     except MemoryError as error:
         raise GraphFormersError(
             f"the memory does not suffice to read the files ({error or 'out of memory'}); "
             f"{ImportSettings.usage(keep='NAMES')} leaves out columns that are not needed"
         ) from error
-    file = ImportSettings.usage(bad_rows="FILE.jsonl")
-    problems.warn("" if settings.bad_rows else f"; {file} writes all bad rows to a file")
+    all_rows = ImportSettings.usage(bad_rows="FILE.jsonl")
+    problems.warn("" if settings.bad_rows else f"; {all_rows} writes all bad rows to a file")
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
 
 
-def _check_bad_rows(path: Path, sources: Sequence[Source]) -> None:
-    """Raises an error if the file for bad rows is one of the inputs."""
-    if any(path.exists() and path.samefile(source.path) for source in sources):
-        raise InputError(f"{path}: an input, expected another file to write bad rows to")
+def _check_inputs_are_kept(bad_rows: Path, sources: Sequence[Source]) -> None:
+    """Raises an error if the file for bad rows is an input, or would be one of the next import."""
+    for path in (source.path for source in sources):
+        files = [file for file in path.iterdir() if file.exists()] if path.is_dir() else [path]
+        if bad_rows.exists() and any(map(bad_rows.samefile, files)):
+            raise InputError(f"{bad_rows}: an input, expected another file to write bad rows to")
+        if path.is_dir() and bad_rows.parent.exists() and bad_rows.parent.samefile(path):
+            raise InputError(
+                f"{bad_rows}: in the folder {path}, which is an input, expected a file to write "
+                f"bad rows to in another folder; the next import would read it as a table"
+            )
+
+
+@contextmanager
+def _bad_rows_file(path: str | Path | None, *, force: bool) -> Iterator[TextIO | None]:
+    """Opens the file for bad rows, which is put in place after the `with` block.
+
+    A failed import leaves what was there. An import without bad rows makes an empty file.
+    """
+    if path is None:
+        yield None
+        return
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder, expected one to write bad rows to")
+    if path.is_dir() or (os.path.lexists(path) and not force):
+        raise InputError(
+            f"{path}: exists already, expected the name of a new file to write bad rows to; "
+            f"choose another name, or {usage('force', True)} replaces a file"
+        )
+    sweep_beside(path)
+    with put_in_place(path) as beside, beside.open("w", encoding="utf-8") as file:
+        yield file
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -76,3 +76,35 @@ def test_a_file_for_bad_rows_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an input, expected another file to write bad rows to"):
         read_graph(nodes, skip_bad=True, bad_rows=nodes)
     assert nodes.read_text()
+
+
+def test_no_file_is_lost_to_bad_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    rows = '{"id": "a", "text": "x"}\n{"id": "b", "text": ""}\n'
+    (folder / "a.jsonl").write_text(rows)
+    (folder / "linked.jsonl").symlink_to(tmp_path / "n.jsonl")
+    (tmp_path / "n.jsonl").write_text('{"id": "c", "text": "x"}\n')
+    for name in ("folder/a.jsonl", "n.jsonl"):
+        with pytest.raises(InputError, match="an input, expected another file"):
+            read_graph(folder, skip_bad=True, bad_rows=tmp_path / name, force=True)
+    with pytest.raises(InputError, match=r"which is an input, .*the next import would read it"):
+        read_graph(folder, skip_bad=True, bad_rows=folder / "bad.jsonl")
+    assert (folder / "a.jsonl").read_text() == rows
+    precious = tmp_path / "precious.jsonl"
+    precious.write_text("precious\n")
+    words = ["import", str(folder), "--skip-bad", "--bad-rows", str(precious)]
+    words += ["-o", str(tmp_path / "g")]
+    with pytest.raises(InputError, match=r"exists already, .*another name, or --force replaces"):
+        app(words, standalone_mode=False)
+    (tmp_path / "broken.csv").write_text("id,words\n")
+    with pytest.raises(InputError, match="no column for text"):
+        read_graph(tmp_path / "broken.csv", skip_bad=True, bad_rows=precious, force=True)
+    assert precious.read_text() == "precious\n"
+    app([*words, "--force"], standalone_mode=False)
+    assert json.loads(precious.read_text())["reason"] == "empty text"
+    good = tmp_path / "n.jsonl"
+    read_graph(good, skip_bad=True, bad_rows=tmp_path / "none.jsonl")
+    assert (tmp_path / "none.jsonl").read_text() == ""
+    with pytest.raises(InputError, match="nowhere: no such folder"):
+        read_graph(good, skip_bad=True, bad_rows=tmp_path / "nowhere/bad.jsonl")
