@@ -90,3 +90,28 @@ def test_pieces_are_converted_as_the_whole(size: int) -> None:
             converter.convert(data[i : i + size], final=False) for i in range(0, len(data), size)
         ]
         assert b"".join([*pieces, converter.convert(b"", final=True)]) == whole
+
+
+def test_an_encoding_that_not_all_files_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = "id,text\na,naïve\n"
+    path = write(tmp_path / "n.csv", rows.encode())
+    for encoding in ("utf-16", "utf-32"):
+        expected = rf"n.csv: not {encoding} \(.*BOM\); the encoding holds for all files: convert"
+        with pytest.raises(InputError, match=expected):
+            read_graph(path, encoding=encoding)
+    assert not caplog.messages
+    assert read_graph(path, encoding="cp1252").text("a") == "naÃ¯ve"
+    warning = f"WARNING: {path}: read as cp1252, but the whole file is UTF-8, and its characters"
+    (message,) = caplog.messages
+    assert message.startswith(warning)
+    caplog.clear()
+    write(tmp_path / "marked.csv", rows.encode("utf-8-sig"))
+    assert read_graph(tmp_path / "marked.csv", encoding="cp1252").text("a") == "naïve"
+    write(tmp_path / "ascii.csv", b"id,text\na,b\n")
+    read_graph(tmp_path / "ascii.csv", encoding="cp1252")
+    read_graph(write(path, rows.encode("cp1252")), encoding="cp1252")
+    assert not caplog.messages
+    with pytest.raises(InputError, match=r"n.csv:1: UTF-16 text, expected cp1252; the encoding"):
+        read_graph(write(path, rows.encode("utf-16")), encoding="cp1252")

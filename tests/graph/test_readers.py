@@ -344,16 +344,23 @@ def test_an_unclosed_quote_is_found_where_it_opens(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_a_truncated_gzip_is_named_or_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_truncated_gzip_is_named_or_read_as_far_as_it_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     draw = random.Random(0)
     rows = "".join(f"n{i},text {draw.getrandbits(200)}\n" for i in range(20_000))
     whole = gzip.compress(("id,text\n" + rows).encode())
     path = write_csv(tmp_path / "n.csv.gz", whole[: len(whole) // 2])
     with pytest.raises(
-        InputError, match=r"n.csv.gz, after line \d+: the gzip stream is cut short or damaged"
+        InputError,
+        match=r"n.csv.gz, after line \d+: the gzip stream is cut short or damaged .*; fetch it "
+        r"again, or skip_bad=True reads what is there$",
     ):
         read_graph(path)
     graph = read_graph(path, settings=SKIP)
+    last = graph.num_nodes + 1
+    warning = f"WARNING: {path}: everything after line {last:,} is missing: the gzip stream"
+    assert any(message.startswith(warning) for message in caplog.messages)
     assert 5_000 < graph.num_nodes < 15_000
     assert graph.summary["skipped"].get("broken compression") == 1
     json_path = write_csv(
@@ -381,10 +388,36 @@ def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
         ("n.csv", b"", "empty file, expected a header and rows"),
         ("n.csv", b"\xff\xfei\x00d\x00", "UTF-16 text, expected UTF-8"),
         ("n.csv", b"id,id,text\n", "the column 'id' occurs twice"),
-        ("n.csv.gz", b"id,text\n", "the gzip stream is cut short or damaged"),
-        ("n.csv.bz2", b"id,text\n", "the bzip2 stream is cut short or damaged"),
-        ("n.jsonl.bz2", b'{"id": 1}', "the bzip2 stream is cut short or damaged"),
-        ("n.csv.xz", b"id,text\n", "the xz stream is cut short or damaged"),
+        ("n.csv.gz", b"id,text\n", "not gzip, in spite of its name, but text; rename it to n.csv"),
+        ("n.csv.gz", b"\x1f\x8bid,text", "the gzip stream is cut short or damaged"),
+        (
+            "n.csv.bz2",
+            b"id,text\n",
+            "not bzip2, in spite of its name, but text; rename it to n.csv",
+        ),
+        ("n.csv.bz2", b"BZh91AY&SYid,text", "the bzip2 stream is cut short or damaged"),
+        (
+            "n.jsonl.bz2",
+            b'{"id": 1}',
+            "not bzip2, in spite of its name, but text; rename it to n.jsonl",
+        ),
+        ("n.jsonl.bz2", b"BZh91AY&SYid,text", "the bzip2 stream is cut short or damaged"),
+        ("n.csv.xz", b"id,text\n", "not xz, in spite of its name, but text; rename it to n.csv"),
+        ("n.csv.xz", b"\xfd7zXZ\x00id,text", "the xz stream is cut short or damaged"),
+        ("n.CSV.GZ", b"<!DOCTYPE html>", "a web page, expected a file of data; download the file"),
+        ("n.csv", b"\n<HTML><body>", "a web page, expected a file of data; download the file"),
+        (
+            "n.csv",
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "a Git LFS pointer, .* git lfs pull",
+        ),
+        ("n.csv", b"\x89PNG\r\n\x1a\n" + bytes(9), r"n.csv:1: not text \(PNG\), expected"),
+        ("n.csv", b"\x07\x00\x01\x00\x02\x00" * 9, "n.csv:1: not text, expected text in utf-8"),
+        (
+            "n.csv",
+            b"id,\x1a\xfe\x02\n",
+            "not UTF-8, .*; if the file is text, encoding='NAME' names",
+        ),
         ("n.csv", b"id,text\ra,First\r", "n.csv:1: a carriage return within a line"),
         (
             "n.csv",
@@ -441,6 +474,14 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         read_graph(tmp_path)
     with pytest.raises(InputError, match="no nodes were read"):
         read_graph(write_csv(tmp_path / "n.csv", "id,text\n"))
+
+
+def test_names_of_inputs_that_are_no_paths() -> None:
+    with pytest.raises(InputError, match="an empty name given, expected that of a file"):
+        read_graph("")
+    for url in ("http://a.org/n.csv", Path("https://a.org/n.csv"), "s3://bucket/n.csv"):
+        with pytest.raises(InputError, match="a URL, expected a file; download it first"):
+            read_graph(url)
 
 
 def test_columns_of_edges_that_no_file_holds(tmp_path: Path) -> None:

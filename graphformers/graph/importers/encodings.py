@@ -1,6 +1,7 @@
 """Encodings of text: conversion to UTF-8, and advice on bytes that are not valid."""
 
 import codecs
+import unicodedata
 
 from graphformers.graph.settings import ImportSettings
 
@@ -57,6 +58,15 @@ def guess_encoding(head: bytes) -> str | None:
     return None
 
 
+def is_text(data: bytes, encoding: str = "utf-8") -> bool:
+    """Whether bytes are the beginning of text, without control characters, in an encoding."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(data)
+    except UnicodeError:
+        return False
+    return not any(unicodedata.category(char) == "Cc" for char in set(text) - set("\t\n\v\f\r"))
+
+
 def bad_bytes(data: bytes, encoding: str | None = None) -> str | None:
     """A message about the first byte that is not valid; None if all are.
 
@@ -78,10 +88,10 @@ def bad_bytes(data: bytes, encoding: str | None = None) -> str | None:
     found = f"byte 0x{data[start]:02x} at position {start + 1} is not UTF-8, expected UTF-8 text"
     if encoding is None:
         return found
-    try:
-        shown = data[max(0, start - SHOWN_BYTES) : start + SHOWN_BYTES].decode(USUAL).strip()
-    except UnicodeDecodeError:
-        return f"{found}; {ImportSettings.usage(encoding='NAME')} names another encoding"
+    if not is_text(data, USUAL):
+        named = ImportSettings.usage(encoding="NAME")
+        return f"{found}; if the file is text, {named} names another encoding"
+    shown = data[max(0, start - SHOWN_BYTES) : start + SHOWN_BYTES].decode(USUAL).strip()
     return (
         f"{found}; as {USUAL_NAME} it is {shown!r}: if that is right, give "
         f"{ImportSettings.usage(encoding=USUAL)}, else the name of another encoding"

@@ -4,10 +4,13 @@ Errors name the file and the line.
 """
 
 import bz2
+import codecs
 import gzip
 import io
+import logging
 import lzma
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,12 +20,19 @@ from functools import partial
 from pathlib import Path
 
 from graphformers.errors import InputError
-from graphformers.graph.importers.encodings import Converter, bad_bytes, guess_encoding
-from graphformers.graph.problems import Problems
+from graphformers.graph.importers.encodings import (
+    Converter,
+    bad_bytes,
+    guess_encoding,
+    is_text,
+)
+from graphformers.graph.problems import Problems, format_place
 from graphformers.graph.settings import ImportSettings
 from graphformers.progress import Progress, amount, progress
 
+logger = logging.getLogger(__name__)
 UNPACK = "unpack it, or save it as CSV"
+TABLE = "save its content as a table, such as .csv"
 # the first bytes of files that are not text: the name of the format, and advice
 SIGNATURES = {
     b"\x1f\x8b": ("gzip within a compressed file", "decompress it once"),
@@ -30,7 +40,26 @@ SIGNATURES = {
     b"BZh91AY&SY": ("bzip2 within a compressed file", "decompress it once"),
     b"\x28\xb5\x2f\xfd": ("zstd", UNPACK),
     b"PK\x03\x04": ("zip, as Excel's workbooks are", UNPACK),
+    b"7z\xbc\xaf\x27\x1c": ("7z", UNPACK),
+    b"Rar!": ("rar", UNPACK),
     b"PAR1": ("Parquet", "give it the suffix .parquet"),
+    b"ARROW1\0": ("Feather, or Arrow IPC", TABLE),
+    b"\xd0\xcf\x11\xe0": ("an old Excel or Office file", TABLE),
+    b"SQLite format 3\0": ("SQLite", TABLE),
+    b"\x89HDF": ("HDF5", TABLE),
+    b"\x93NUMPY": ("NumPy", TABLE),
+    b"%PDF-": ("PDF", TABLE),
+    b"\x89PNG": ("PNG", TABLE),
+    b"\xff\xd8\xff": ("JPEG", TABLE),
+    b"GIF87a": ("GIF", TABLE),
+    b"GIF89a": ("GIF", TABLE),
+    b"\x7fELF": ("ELF, a program", TABLE),
+}
+# the first bytes, in lower case, of what a download may leave instead of a file
+STAND_INS = {
+    b"<!doctype html": ("a web page", "download the file itself, not the page that links to it"),
+    b"<html": ("a web page", "download the file itself, not the page that links to it"),
+    b"version https://git-lfs": ("a Git LFS pointer", "git lfs pull fetches the file"),
 }
 PARQUET = b"PAR1"
 Decompressor = gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File
@@ -76,7 +105,16 @@ class BrokenStreamError(Exception):
 
 
 def input_path(name: str | Path) -> Path:
-    """The path of an input as the user named it; "-" is standard input."""
+    """The path of an input as the user named it; "-" is standard input.
+
+    Raises:
+        InputError: The name is empty, or a URL.
+    """
+    if str(name) == "":
+        raise InputError("an empty name given, expected that of a file; . is the current folder")
+    # A Path has one slash only.
+    if re.match(r"(https?|ftp|s3|gs):/", str(name)):
+        raise InputError(f"{name}: a URL, expected a file; download it first")
     return STDIN if str(name) == "-" else Path(name)
 
 
@@ -88,8 +126,9 @@ def is_stream(path: Path) -> bool:
 
 def file_kind(path: Path) -> str:
     """The suffix of a file without that of a compression: "papers.csv.gz" is "csv"."""
-    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
-    return suffixes[-1].lstrip(".").lower() if suffixes else ""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    suffixes = [suffix for suffix in suffixes if suffix not in COMPRESSED]
+    return suffixes[-1].lstrip(".") if suffixes else ""
 
 
 def check_files(paths: list[Path]) -> None:
@@ -205,11 +244,15 @@ class _Decompressed(_Bytes):
 
 
 class _Converted(_Bytes):
-    """Text of another encoding, converted to UTF-8."""
+    """Text of another encoding, converted to UTF-8. A warning is logged if it was UTF-8."""
 
-    def __init__(self, text: _Bytes, encoding: str) -> None:
-        self._text, self._converter = text, Converter(encoding)
+    def __init__(self, path: Path, text: _Bytes, encoding: str) -> None:
+        self._path, self._text, self._encoding = path, text, encoding
+        self._converter = Converter(encoding)
         self._done, self._is_last = b"", False
+        # While all bytes are UTF-8, the decoder of UTF-8, and whether any are not ASCII.
+        self._utf8: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder("utf-8")()
+        self._is_ascii = True
 
     def close(self) -> None:
         self._text.close()
@@ -220,10 +263,37 @@ class _Converted(_Bytes):
             piece = bytearray(BUFFER_BYTES)
             count = self._text.readinto(memoryview(piece))
             self._is_last = count == 0
-            self._done = self._converter.convert(bytes(piece[:count]), final=self._is_last)
+            data = bytes(piece[:count])
+            self._check_utf8(data)
+            try:
+                self._done = self._converter.convert(data, final=self._is_last)
+            except UnicodeError as error:
+                # Such as a byte order mark that is missing.
+                raise InputError(
+                    f"{self._path}: not {self._encoding} ({error}); the encoding holds for all "
+                    f"files: convert those in another one first"
+                ) from error
         part, self._done = self._done[: len(buffer)], self._done[len(buffer) :]
         buffer[: len(part)] = part
         return len(part)
+
+    def _check_utf8(self, data: bytes) -> None:
+        """Logs a warning at the end of text that is UTF-8 and not only ASCII."""
+        if self._utf8 is None:
+            return
+        self._is_ascii &= data.isascii()
+        try:
+            self._utf8.decode(data, self._is_last)
+        except UnicodeDecodeError:
+            self._utf8 = None
+            return
+        if self._is_last and not self._is_ascii:
+            logger.warning(
+                f"WARNING: {self._path}: read as {self._encoding}, but the whole file is UTF-8, "
+                f"and its characters beyond ASCII are probably wrong now; the encoding holds for "
+                f"all files: convert those that are not UTF-8, and leave out "
+                f"{ImportSettings.usage(encoding=self._encoding)}"
+            )
 
 
 class Stream(io.BufferedReader):
@@ -262,33 +332,65 @@ def open_stream(path: Path, settings: ImportSettings, *, parquet: bool = False) 
     try:
         text: _Bytes = file
         head = file.head(HEAD_BYTES)
-        method = next(
-            (name for name, mark, _ in COMPRESSED.values() if head.startswith(mark)),
-            COMPRESSED[path.suffix][0] if path.suffix in COMPRESSED else None,
-        )
+        method = _compression(path, head)
         if method is not None:
             text = _Decompressed(path, method, file, settings.max_expansion)
             head = text.head(HEAD_BYTES)
-        for mark, (kind, advice) in SIGNATURES.items():
-            if head.startswith(mark) and not (parquet and mark == PARQUET):
-                raise InputError(f"{path}:1: not text ({kind}), expected UTF-8 text; {advice}")
         is_parquet = parquet and head.startswith(PARQUET)
-        if settings.encoding != "utf-8" and not is_parquet:
-            text = _Converted(text, settings.encoding)
-            head = text.head(HEAD_BYTES)
-        elif not is_parquet and (found := guess_encoding(head)):
-            raise InputError(
-                f"{path}:1: {found.upper()} text, expected UTF-8; "
-                f"{ImportSettings.usage(encoding=found)} reads it"
-            )
+        # A byte order mark of UTF-8 comes before the encoding that the user named.
+        if not is_parquet and not head.startswith(codecs.BOM_UTF8):
+            _check_text(path, head, settings.encoding)
+            if settings.encoding != "utf-8":
+                text = _Converted(path, text, settings.encoding)
+                head = text.head(HEAD_BYTES)
         stream = Stream(path, file, text, head)
-        if head[:3] == b"\xef\xbb\xbf":
+        if head.startswith(codecs.BOM_UTF8):
             stream.read(3)
             stream.head = head[3:]
     except BaseException:
         file.close()
         raise
     return stream
+
+
+def _compression(path: Path, head: bytes) -> str | None:
+    """The compression of a file by its first bytes, or else its suffix; None if it has none."""
+    for name, mark, _ in COMPRESSED.values():
+        if head.startswith(mark):
+            return name
+    if path.suffix.lower() not in COMPRESSED:
+        return None
+    name = COMPRESSED[path.suffix.lower()][0]
+    if head and is_text(head):
+        _check_text(path, head, "utf-8")
+        raise InputError(
+            f"{path}: not {name}, in spite of its name, but text; rename it to {path.stem}"
+        )
+    return name
+
+
+def _check_text(path: Path, head: bytes, encoding: str) -> None:
+    """Raises an error if the first bytes of an input are not those of text in an encoding."""
+    for mark, (kind, advice) in SIGNATURES.items():
+        if head.startswith(mark):
+            raise InputError(f"{path}:1: not text ({kind}), expected UTF-8 text; {advice}")
+    for mark, (kind, advice) in STAND_INS.items():
+        if head.lstrip().lower().startswith(mark):
+            raise InputError(f"{path}:1: {kind}, expected a file of data; {advice}")
+    found = guess_encoding(head)
+    if found is None or codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
+        return
+    if not is_text(head, found):
+        raise InputError(f"{path}:1: not text, expected text in {encoding}; {TABLE}")
+    if encoding != "utf-8":
+        raise InputError(
+            f"{path}:1: {found.upper()} text, expected {encoding}; the encoding holds for all "
+            f"files: convert those in another one first"
+        )
+    raise InputError(
+        f"{path}:1: {found.upper()} text, expected UTF-8; "
+        f"{ImportSettings.usage(encoding=found)} reads it"
+    )
 
 
 def read_lines(
@@ -343,4 +445,9 @@ def too_long(settings: ImportSettings) -> str:
 
 def report_broken(path: Path, number: int, error: BrokenStreamError, problems: Problems) -> None:
     """Reports a compressed file that is broken after line `number`."""
-    problems.add("broken compression", (path, f"after line {number}"), str(error))
+    place = path, f"after line {number}"
+    if problems.strict:
+        reads = ImportSettings.usage(skip_bad=True)
+        raise InputError(f"{format_place(place)}: {error}, or {reads} reads what is there")
+    problems.add("broken compression", place, str(error))
+    logger.warning(f"WARNING: {path}: everything after line {number:,} is missing: {error}")
