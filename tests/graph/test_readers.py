@@ -412,10 +412,11 @@ def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
             "a Git LFS pointer, .* git lfs pull",
         ),
         ("n.csv", b"\x89PNG\r\n\x1a\n" + bytes(9), r"n.csv:1: not text \(PNG\), expected"),
+        ("n.csv", bytes(range(255, 0, -1)), "n.csv:1: not text, expected text in utf-8"),
         ("n.csv", b"\x07\x00\x01\x00\x02\x00" * 9, "n.csv:1: not text, expected text in utf-8"),
         (
             "n.csv",
-            b"id,\x1a\xfe\x02\n",
+            b"id,text\na," + b"x" * 60 + b"\xfe\x02\n",
             "not UTF-8, .*; if the file is text, encoding='NAME' names",
         ),
         ("n.csv", b"id,text\ra,First\r", "n.csv:1: a carriage return within a line"),

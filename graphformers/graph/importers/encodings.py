@@ -15,6 +15,8 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+# Bytes that are rare in text of any encoding but UTF-16 and UTF-32.
+CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1a\x1b"))
 # Never part of UTF-8: stands for bytes that are not valid in another encoding.
 INVALID = b"\xff"
 
@@ -65,6 +67,18 @@ def is_text(data: bytes, encoding: str = "utf-8") -> bool:
     except UnicodeError:
         return False
     return not any(unicodedata.category(char) == "Cc" for char in set(text) - set("\t\n\v\f\r"))
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether bytes are neither UTF-8 nor, by their many control characters, other text."""
+    num_controls = len(head) - len(head.translate(None, CONTROLS))
+    if num_controls <= len(head) // 20:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def bad_bytes(data: bytes, encoding: str | None = None) -> str | None:

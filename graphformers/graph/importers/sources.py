@@ -24,6 +24,7 @@ from graphformers.graph.importers.encodings import (
     Converter,
     bad_bytes,
     guess_encoding,
+    is_binary,
     is_text,
 )
 from graphformers.graph.problems import Problems, format_place
@@ -377,20 +378,21 @@ def _check_text(path: Path, head: bytes, encoding: str) -> None:
     for mark, (kind, advice) in STAND_INS.items():
         if head.lstrip().lower().startswith(mark):
             raise InputError(f"{path}:1: {kind}, expected a file of data; {advice}")
-    found = guess_encoding(head)
-    if found is None or codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
+    if codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
         return
-    if not is_text(head, found):
+    found = guess_encoding(head)
+    if not is_text(head, found) if found else encoding == "utf-8" and is_binary(head):
         raise InputError(f"{path}:1: not text, expected text in {encoding}; {TABLE}")
-    if encoding != "utf-8":
+    if found and encoding == "utf-8":
+        raise InputError(
+            f"{path}:1: {found.upper()} text, expected UTF-8; "
+            f"{ImportSettings.usage(encoding=found)} reads it"
+        )
+    if found:
         raise InputError(
             f"{path}:1: {found.upper()} text, expected {encoding}; the encoding holds for all "
             f"files: convert those in another one first"
         )
-    raise InputError(
-        f"{path}:1: {found.upper()} text, expected UTF-8; "
-        f"{ImportSettings.usage(encoding=found)} reads it"
-    )
 
 
 def read_lines(
