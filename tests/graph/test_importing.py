@@ -193,6 +193,28 @@ def test_a_folder_without_tables(tmp_path: Path) -> None:
         read_graph(tmp_path)
     with pytest.raises(InputError, match="a folder, expected a file"):
         read_graph(tmp_path, format="dblp")
+    write_graph(tmp_path / "inner")
+    (tmp_path / ".hidden.csv").write_text("id,text\na,x\n")
+    with pytest.raises(
+        InputError, match=rf"folders within it are not read, name them: {tmp_path}/inner$"
+    ):
+        read_graph(tmp_path)
+    read_graph(tmp_path / "inner").save(tmp_path / "a.graph")
+    expected = (
+        "a folder that graphformers wrote, expected .*; graphformers info .*a.graph describes"
+    )
+    with pytest.raises(InputError, match=expected):
+        read_graph(tmp_path / "a.graph")
+
+
+def test_a_file_of_a_folder_that_is_no_table(tmp_path: Path) -> None:
+    write_graph(tmp_path)
+    (tmp_path / "._nodes.csv").write_bytes(b"\0\1\2")
+    assert read_graph(tmp_path).num_nodes
+    (tmp_path / "empty.csv").touch()
+    expected = "empty.csv: empty file, .*; to leave the file out, name the other files instead of"
+    with pytest.raises(InputError, match=expected):
+        read_graph(tmp_path)
 
 
 def edge_batch(start: int, *, types: bool, times: bool) -> EdgeBatch:

@@ -426,6 +426,15 @@ def test_a_column_stands_once_in_a_parquet_file(tmp_path: Path) -> None:
             "n.csv:1: a field opened with a quote here is never closed",
         ),
         ("n.parquet", b"PAR1 not really", "not a Parquet file or cut short"),
+        ("n.parquet.gz", b"id,text", "not gzip, in spite of its name, but text; rename"),
+        ("n.data", b"id,text\n", r"name, expected .*; rename it to end in .csv .* - < n.data; of"),
+        ("n", b"id,text\n", "cannot tell the format from the name, .*format='NAME' names one of"),
+        ("n.zip", b"PK", "cannot tell the format from the name, expected .*; unpack it"),
+        ("n.json", b'[\n {"id": 1}]', r"a JSON array, expected one .*; jq -c '.\[\]' n.json > n-"),
+        ("n.jsonl", b'[{"id": 1}]', "n.jsonl: a JSON array, expected one object per line; jq -c"),
+        ("dblp.json", b'[\n{"id": 1}\n]', "a JSON array, .*and format='dblp' reads dblp.v12.json"),
+        ("n.jsonl", b'{\n "id": 1\n}', r"a JSON object on several lines, .*jq -c \. n.jsonl > n-"),
+        ("n.json", b"[1, 2]\n", ":1: .*expected one JSON object per line"),
         ("n.xlsx", b"PK", "cannot tell the format from the name, expected .csv"),
         (
             "n.graphml",
@@ -466,6 +475,16 @@ def test_files_that_are_something_else(
 ) -> None:
     with pytest.raises(InputError, match=message):
         read_graph(write_csv(tmp_path / name, content))
+
+
+def test_kinds_of_files_by_other_names(tmp_path: Path) -> None:
+    lines = write_csv(tmp_path / "n.json", '{"id": "a", "text": "x"}\n{"id": "b", "text": "y"}\n')
+    assert read_graph(lines).ids.to_pylist() == ["a", "b"]
+    packed = write_csv(tmp_path / "n.CSV.GZ", gzip.compress(b"id,text\na,x\n"))
+    assert read_graph(packed).ids.to_pylist() == ["a"]
+    parquet.write_table(pa.table({"id": ["a"], "text": ["x"]}), tmp_path / "n.parquet")
+    content = gzip.compress((tmp_path / "n.parquet").read_bytes())
+    assert read_graph(write_csv(tmp_path / "n.parquet.gz", content)).ids.to_pylist() == ["a"]
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

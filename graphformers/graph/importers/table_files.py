@@ -1,6 +1,7 @@
 """Tables of files, pipes and folders: .csv .tsv .jsonl (also .gz .xz .bz2) and .parquet."""
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -16,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from graphformers.arrays import Array
-from graphformers.errors import InputError
+from graphformers.artifact import MANIFEST
+from graphformers.errors import BadRowError, InputError
 from graphformers.files import full_disk
 from graphformers.graph.batches import Table, TableBatch, check_columns, line_locator
 from graphformers.graph.columns import as_strings, is_text, make_column, text_column
@@ -41,10 +43,14 @@ KINDS = tuple(suffix.removeprefix(".") for suffix in FORMATS["tables"].suffixes)
 # Records of a .jsonl file that are read to find its columns, in all of at most so many bytes.
 RECORDS_AHEAD = 10_000
 BYTES_AHEAD = 1 << 20
+# the beginning of an array of JSON objects, and of an object that has its fields on further lines
+JSON_ARRAY, JSON_LINES = re.compile(rb"\s*\[\s*\{"), re.compile(rb"\s*\{[ \t\r]*\n")
 # tables that are open at a time
 OPEN_TABLES = 64
 # Fields within objects that messages list.
 PATHS_SHOWN = 100
+# Folders with tables that messages list.
+FOLDERS_SHOWN = 3
 Record = dict[str, object]
 
 
@@ -65,33 +71,52 @@ def open_tables(
         size = min(OPEN_TABLES, *(pipes[1:2] or [len(files)]))
         group, files = files[:size], files[size:]
         with ExitStack() as stack:
-            yield (
-                [
-                    (source, stack.enter_context(open_table(source.path, settings, problems)))
-                    for source in group
-                ],
-                not files,
-            )
+            opened: list[tuple[Source, Table]] = []
+            for source in group:
+                try:
+                    table = open_table(source.path, settings, problems)
+                except InputError as error:
+                    if source in sources or isinstance(error, BadRowError):
+                        raise
+                    raise InputError(
+                        f"{error}; to leave the file out, name the other files instead of the "
+                        f"folder"
+                    ) from error
+                opened.append((source, stack.enter_context(table)))
+            yield opened, not files
 
 
 def _files_of(source: Source) -> list[Source]:
-    """The tables in a folder, sorted by name; a file is itself."""
-    if not source.path.is_dir():
+    """The tables in a folder but hidden ones, sorted by name; a file is itself."""
+    folder = source.path
+    if not folder.is_dir():
         return [source]
-    files = [path for path in sorted(source.path.iterdir()) if file_kind(path) in KINDS]
-    found = [replace(source, path=path) for path in files if path.is_file()]
-    if not found:
-        expected = ", ".join(f".{kind}" for kind in KINDS)
+    files = [path for path in sorted(folder.iterdir()) if _is_table(path)]
+    if files:
+        return [replace(source, path=path) for path in files]
+    if (folder / MANIFEST).is_file():
         raise InputError(
-            f"{source.path}: a folder, expected a file, or a folder of tables ({expected})"
+            f"{folder}: a folder that graphformers wrote, expected files or a folder of tables; "
+            f"graphformers info {folder} describes it"
         )
-    return found
+    expected = ", ".join(f".{kind}" for kind in KINDS)
+    message = f"{folder}: a folder, expected a file, or a folder of tables ({expected})"
+    inner = chain(folder.glob("*/*"), folder.glob("*/*/*"))
+    nested = {path.parent for path in inner if _is_table(path)}
+    if nested:
+        listed = ", ".join(map(str, sorted(nested)[:FOLDERS_SHOWN]))
+        message += f"; folders within it are not read, name them: {listed}"
+    raise InputError(message)
+
+
+def _is_table(path: Path) -> bool:
+    return not path.name.startswith(".") and file_kind(path) in KINDS and path.is_file()
 
 
 def open_table(path: Path, settings: ImportSettings, problems: Problems) -> Table:
     """Opens a file or a pipe and reads its beginning, in which its columns are found.
 
-    The suffix of a file tells its kind; a pipe's first bytes do.
+    The suffix of a file tells its kind; a pipe's first bytes do. A .json file is read as a .jsonl.
 
     Args:
         path: The input.
@@ -106,51 +131,66 @@ def open_table(path: Path, settings: ImportSettings, problems: Problems) -> Tabl
         ...     table.names
         ['id', 'title', 'year']
     """
-    kind = file_kind(path)
-    if kind not in KINDS and not is_stream(path):
+    kind, is_pipe = file_kind(path), is_stream(path)
+    if kind not in (*KINDS, "json") and not is_pipe:
         expected = ", ".join(FORMATS["tables"].suffixes)
         raise InputError(
             f"{path}: cannot tell the format from the name, expected {expected} (also .gz .xz "
-            f".bz2); {_advise_format(kind)}"
+            f".bz2); {_advise_format(path, kind)}"
         )
-    if kind == "parquet" and not is_stream(path):
+    if path.suffix.lower() == ".parquet" and not is_pipe:
         return ParquetTable(path, None, settings, problems)
-    stream = open_stream(path, settings, parquet=is_stream(path))
+    stream = open_stream(path, settings, parquet=is_pipe or kind == "parquet")
     try:
-        if kind not in KINDS:
+        if kind not in (*KINDS, "json"):
             kind = _kind_of(stream.head)
         if kind == "parquet":
             return ParquetTable(path, _spooled(stream), settings, problems)
-        if kind not in DELIMITERS:
-            return JsonTable(stream, settings, problems)
-        return DelimitedTable(stream, DELIMITERS[kind], settings, problems)
+        if kind in DELIMITERS:
+            return DelimitedTable(stream, DELIMITERS[kind], settings, problems)
+        _check_json(path, stream.head)
+        return JsonTable(stream, settings, problems)
     except BaseException:
         stream.close()
         raise
 
 
-def _advise_format(kind: str) -> str:
+def _advise_format(path: Path, kind: str) -> str:
     """What to do with a file that is not a table by its suffix."""
     if kind in ("xlsx", "xls", "ods"):
         return "save the sheet as .csv"
     if kind in ("graphml", "gexf", "gml"):
         return "in Python, networkx can read it and from_networkx convert it"
-    fitting = [name for name, each in FORMATS.items() if f".{kind}" in each.suffixes]
-    if fitting:
-        named = " or ".join(ImportSettings.usage(format=name) for name in fitting)
-    else:
-        names = [name for name in [*FORMATS, *other_formats()] if name != "tables"]
-        named = f"{ImportSettings.usage(format='NAME')}, one of {', '.join(names)}"
-    if kind == "json":
-        return f"write one object per line as .jsonl, or name another format with {named}"
-    return f"name another format with {named}"
+    if kind in ("zip", "zst", "7z", "rar", "tar", "tgz"):
+        return "unpack it"
+    names = [name for name in [*FORMATS, *other_formats()] if name != "tables"]
+    return (
+        f"rename it to end in .csv or what it is, or graphformers import - < {path.name}; of "
+        f"another format, {ImportSettings.usage(format='NAME')} names one of {', '.join(names)}"
+    )
 
 
 def _kind_of(head: bytes) -> str:
     """The kind of a table by its first bytes."""
     if head.startswith(PARQUET):
         return "parquet"
-    return "jsonl" if head.lstrip().startswith(b"{") else "csv"
+    return "jsonl" if head.lstrip().startswith(b"{") or JSON_ARRAY.match(head) else "csv"
+
+
+def _check_json(path: Path, head: bytes) -> None:
+    """Raises an error if JSON is not one object per line by its first bytes."""
+    if JSON_ARRAY.match(head):
+        found, command = "a JSON array", "jq -c '.[]'"
+    elif JSON_LINES.match(head):
+        found, command = "a JSON object on several lines", "jq -c ."
+    else:
+        return
+    if not is_stream(path):
+        command += f" {path.name} > {path.name.partition('.')[0]}-lines.jsonl"
+    message = f"{path}: {found}, expected one object per line; {command} converts it"
+    if "dblp" in path.name.lower():
+        message += f", and {ImportSettings.usage(format='dblp')} reads dblp.v12.json as it is"
+    raise InputError(message)
 
 
 def _spooled(stream: Stream) -> BinaryIO:
