@@ -29,10 +29,10 @@ def import_command(
         "Node and edge tables, distinguished by their columns: files, folders of tables, pipes, or "
         "- for standard input. With --format python: packages.",
     ),
-    nodes: list[Path] | None = option(
+    nodes: list[str] | None = option(
         None, "--nodes FILE...", "A file of nodes, if its columns are ambiguous."
     ),
-    edges: list[Path] | None = option(
+    edges: list[str] | None = option(
         None, "--edges FILE...", "A file of edges, if its columns are ambiguous."
     ),
     settings: ImportSettings,

@@ -20,6 +20,8 @@ from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
 from graphformers.settings import usage
 
+# the first bytes of a file of bad rows
+BAD_ROWS_START = b'{"file": "'
 Paths = str | Path | Sequence[str | Path]
 
 
@@ -40,7 +42,7 @@ def read_graph(
         nodes: Tables of nodes, if their columns are ambiguous.
         edges: Tables of edges, if their columns are ambiguous.
         settings: The format and its options.
-        force: Whether the file of bad rows may replace one that exists.
+        force: Whether the file of bad rows may replace that of another import.
         changes: Settings of `ImportSettings` by name, instead of `settings`.
 
     Returns:
@@ -112,14 +114,29 @@ def _bad_rows_file(path: str | Path | None, *, force: bool) -> Iterator[TextIO |
     path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder, expected one to write bad rows to")
-    if path.is_dir() or (os.path.lexists(path) and not force):
-        raise InputError(
-            f"{path}: exists already, expected the name of a new file to write bad rows to; "
-            f"choose another name, or {usage('force', True)} replaces a file"
-        )
+    if os.path.lexists(path):
+        if not _holds_bad_rows(path):
+            raise InputError(
+                f"{path}: exists and does not hold bad rows of an import; it is never replaced, "
+                f"choose another name"
+            )
+        if not force:
+            raise InputError(
+                f"{path}: exists already; choose another name, or {usage('force', True)} "
+                f"replaces it"
+            )
     sweep_beside(path)
     with put_in_place(path) as beside, beside.open("w", encoding="utf-8") as file:
         yield file
+
+
+def _holds_bad_rows(path: Path) -> bool:
+    """Whether a file is one that an import wrote, which is empty if there were no bad rows."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        first = file.readline(len(BAD_ROWS_START))
+    return first in (b"", BAD_ROWS_START)
 
 
 def _listed(paths: Paths) -> list[Path]:

@@ -93,18 +93,29 @@ def test_no_file_is_lost_to_bad_rows(tmp_path: Path) -> None:
     assert (folder / "a.jsonl").read_text() == rows
     precious = tmp_path / "precious.jsonl"
     precious.write_text("precious\n")
-    words = ["import", str(folder), "--skip-bad", "--bad-rows", str(precious)]
-    words += ["-o", str(tmp_path / "g")]
-    with pytest.raises(InputError, match=r"exists already, .*another name, or --force replaces"):
-        app(words, standalone_mode=False)
-    (tmp_path / "broken.csv").write_text("id,words\n")
-    with pytest.raises(InputError, match="no column for text"):
-        read_graph(tmp_path / "broken.csv", skip_bad=True, bad_rows=precious, force=True)
+    with pytest.raises(InputError, match=r"precious.jsonl: exists and does not hold bad rows of"):
+        read_graph(folder, skip_bad=True, bad_rows=precious, force=True)
     assert precious.read_text() == "precious\n"
+
+
+def test_a_file_of_bad_rows_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    nodes, file = write_nodes(tmp_path / "n.csv", 2, 1), tmp_path / "bad.jsonl"
+    words = ["import", str(nodes), "--skip-bad", "--bad-rows", str(file)]
+    words += ["-o", str(tmp_path / "g")]
+    app(words, standalone_mode=False)
+    written = file.read_text()
+    assert json.loads(written)["reason"] == "empty text"
+    (tmp_path / "g").rename(tmp_path / "other")
+    with pytest.raises(InputError, match=r"exists already; choose .*, or --force replaces it"):
+        app(words, standalone_mode=False)
+    broken = tmp_path / "broken.csv"
+    broken.write_text("id,words\n")
+    with pytest.raises(InputError, match="no column for text"):
+        read_graph(broken, skip_bad=True, bad_rows=file, force=True)
+    assert file.read_text() == written
+    write_nodes(nodes, 2, 0)
     app([*words, "--force"], standalone_mode=False)
-    assert json.loads(precious.read_text())["reason"] == "empty text"
-    good = tmp_path / "n.jsonl"
-    read_graph(good, skip_bad=True, bad_rows=tmp_path / "none.jsonl")
-    assert (tmp_path / "none.jsonl").read_text() == ""
+    assert file.read_text() == ""
+    read_graph(nodes, skip_bad=True, bad_rows=file, force=True)
     with pytest.raises(InputError, match="nowhere: no such folder"):
-        read_graph(good, skip_bad=True, bad_rows=tmp_path / "nowhere/bad.jsonl")
+        read_graph(nodes, skip_bad=True, bad_rows=tmp_path / "nowhere/bad.jsonl")
