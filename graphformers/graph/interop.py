@@ -173,7 +173,9 @@ def to_networkx(graph: Graph | str | Path) -> "networkx.MultiDiGraph":
 
 
 def from_networkx(
-    graph: "networkx.Graph", text: str | Sequence[str] = "text", type: str = "type"
+    graph: "networkx.Graph",
+    text: str | Sequence[str] | Mapping[Any, str] = "text",
+    type: str = "type",
 ) -> TextGraph:
     """Makes a graph from one of networkx.
 
@@ -183,14 +185,14 @@ def from_networkx(
 
     Args:
         graph: The graph; its nodes become ids.
-        text: The node attribute that holds the text, or a text for each node.
+        text: The node attribute that holds the text; or the texts: a list, or a dict by node.
         type: The edge attribute that holds the type of an edge, if there is one.
 
     Returns:
         The graph.
 
     Raises:
-        InputError: There are no nodes, or a node has no text.
+        InputError: There are no nodes, a node has no text, or two nodes have the same id.
 
     Example:
         >>> import networkx
@@ -201,17 +203,33 @@ def from_networkx(
         >>> from_networkx(papers, text="title")
         TextGraph(2 nodes, 1 linked pair)
     """
+    if not hasattr(graph, "number_of_nodes"):
+        raise InputError(f"{graph!r} given, expected a graph of networkx")
     if not graph.number_of_nodes():
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
+    nodes: dict[str, object] = {}
+    for node in graph.nodes:
+        other = nodes.setdefault(str(node), node)
+        if other is not node:
+            raise InputError(
+                f"the networkx nodes {other!r} and {node!r} have the same id as text; "
+                f"networkx.relabel_nodes gives them different ones"
+            )
     attributes = [dict(found) for _, found in graph.nodes(data=True)]
     if isinstance(text, str):
         texts = [found.pop(text, None) for found in attributes]
         for name, value in zip(graph.nodes, texts, strict=True):
-            if not (as_text(value) or "").strip():
+            if isinstance(value, list | tuple | dict) or not (as_text(value) or "").strip():
+                has = ", ".join(map(repr, graph.nodes[name])) or "none"
                 raise InputError(
-                    f"the networkx node {name!r} has no attribute {text!r} with a text; pass "
-                    f"text=… with the name of the attribute, or with a list of texts"
+                    f"the networkx node {name!r} has no attribute {text!r} with a text; its "
+                    f"attributes: {has}; pass text=… with the name of an attribute, or with texts"
                 )
+    elif isinstance(text, Mapping):
+        missing = [name for name in graph.nodes if name not in text]
+        if missing:
+            raise InputError(f"text={{…}} given without a text for the node {missing[0]!r}")
+        texts = [text[name] for name in graph.nodes]
     else:
         texts = _one_each(text, graph.number_of_nodes(), "this networkx graph")
     others = [{str(key): value for key, value in found.items()} for found in attributes]
@@ -230,7 +248,7 @@ def from_networkx(
     has_times = any(time is not None for time in times) and are_times(times)
     if has_times:
         links["time"] = times
-    made = _from_lists([str(name) for name in graph.nodes], texts, columns, links)
+    made = _from_lists(list(nodes), texts, columns, links)
     read = {type, "time"} if has_times else {type}
     return _with_unread(made, {key for *_, data in edges for key in data} - read)
 
@@ -347,6 +365,10 @@ def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "tex
 
 def _one_each(texts: Sequence[object], count: int, what: str) -> list[object]:
     """The texts that were given for the nodes of a graph."""
+    if not isinstance(texts, Iterable) or not hasattr(texts, "__len__"):
+        raise InputError(
+            f"text={texts!r} given, expected the name of an attribute, or a list of texts"
+        )
     if len(texts) != count:
         raise InputError(
             f"text={type(texts).__name__} of {len(texts)} texts for the {count} nodes of {what}, "

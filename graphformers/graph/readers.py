@@ -3,7 +3,7 @@
 `formats.FORMATS` lists the formats and their readers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def read_graph(
         >>> read_graph("papers.csv", "citations.csv", columns={"text": "title"})
         TextGraph(80 nodes, 156 linked pairs)
     """
-    settings = settings or ImportSettings(**changes)
+    settings = settings or ImportSettings.from_keywords("read_graph", changes)
     sources = [
         *(Source(path, "nodes") for path in _listed(nodes)),
         *(Source(path, "edges") for path in _listed(edges)),
@@ -87,12 +87,16 @@ def _check_bad_rows(path: Path, sources: Sequence[Source]) -> None:
 
 
 def _listed(paths: Paths) -> list[Path]:
-    listed = [paths] if isinstance(paths, str | Path) else list(paths)
-    is_table = isinstance(paths, dict) or hasattr(paths, "columns")
+    given: Any = paths
+    listed = [given]
+    # Tables and open files are iterable, too.
+    is_other = isinstance(given, str | Path | Mapping) or hasattr(given, "columns")
+    if isinstance(given, Iterable) and not is_other and not hasattr(given, "read"):
+        listed = list(given)
     invalid = [path for path in listed if not isinstance(path, str | Path)]
-    if is_table or invalid:
-        given = type(paths if is_table else invalid[0]).__name__
+    if invalid:
         raise InputError(
-            f"a {given} given, expected the names of files; build_graph takes data in memory"
+            f"a {type(invalid[0]).__name__} given, expected the names of files; build_graph takes "
+            f"data in memory"
         )
     return [input_path(path) for path in listed]
