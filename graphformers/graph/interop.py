@@ -51,6 +51,8 @@ def build_graph(
     edges: Any = None,
     *,
     columns: Mapping[str, str] | None = None,
+    keep: Sequence[str] | None = None,
+    list_separator: str = ";",
     skip_bad: bool = False,
     keep_empty: bool = False,
 ) -> TextGraph:
@@ -67,6 +69,8 @@ def build_graph(
         columns: The column of each role whose name does not say so: id, text (several:
             "title,abstract"), links (ids that a node lists), src, dst, type, time. Times of
             edges are kept only if their column is named here; they are numbers or dates.
+        keep: The node columns to keep besides id and text; by default all others.
+        list_separator: Separates the ids in a column of links that holds texts.
         skip_bad: Leave out and count bad rows instead of stopping at the first.
         keep_empty: Keep nodes without a text, as empty texts, instead of treating them as bad rows.
 
@@ -86,7 +90,10 @@ def build_graph(
         [1999.0]
     """
     named = dict(columns or {})
-    settings = ImportSettings(columns=named, skip_bad=skip_bad, keep_empty=keep_empty)
+    given = {"keep": keep, "list_separator": list_separator, "skip_bad": skip_bad}
+    settings = ImportSettings.from_keywords(
+        "build_graph", given | {"columns": named, "keep_empty": keep_empty}
+    )
     for role, name in named.items():
         if role in ("user", "item"):
             raise InputError(
@@ -112,10 +119,8 @@ def build_graph(
                 builder.add_edges(batch)
         graph = builder.build()
     builder.problems.warn()
-    read_as = settings.remembered().get("columns")
-    if not read_as:
-        return graph
-    return replace(graph, summary=graph.summary | {"read_as": {"columns": read_as}})
+    read_as = settings.remembered()
+    return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
 
 
 def _edge_table(edges: Any) -> pa.Table:
