@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
-from graphformers.errors import GraphFormersError
+from graphformers.errors import GraphFormersError, nearest
 
 # the value of a setting in a JSON or TOML file
 SettingValue: TypeAlias = (
@@ -131,6 +131,25 @@ class Settings:
         ]
         description = inspect.cleandoc(cls.__doc__ or "")
         cls.__doc__ = "\n".join([description, "", "Attributes:", *lines])
+
+    @classmethod
+    def from_keywords(cls, function: str, given: Mapping[str, Any]) -> Self:
+        """The settings that a function was given as keywords.
+
+        Args:
+            function: The name of the function, for messages.
+            given: The keywords.
+
+        Raises:
+            GraphFormersError: There is no such setting; the message names the nearest.
+        """
+        known = [entry.name for entry in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise GraphFormersError(
+                    f"{function} has no option {name!r}; {nearest(name, known)}"
+                )
+        return cls(**given)
 
     @classmethod
     def usage(cls, **values: object) -> str:

@@ -51,6 +51,8 @@ def build_graph(
     edges: Any = None,
     *,
     columns: Mapping[str, str] | None = None,
+    keep: Sequence[str] | None = None,
+    list_separator: str = ";",
     skip_bad: bool = False,
     keep_empty: bool = False,
 ) -> TextGraph:
@@ -67,6 +69,8 @@ def build_graph(
         columns: The column of each role whose name does not say so: id, text (several:
             "title,abstract"), links (ids that a node lists), src, dst, type, time. Times of
             edges are kept only if their column is named here; they are numbers or dates.
+        keep: The node columns to keep besides id and text; by default all others.
+        list_separator: Separates the ids in a column of links that holds texts.
         skip_bad: Leave out and count bad rows instead of stopping at the first.
         keep_empty: Keep nodes without a text, as empty texts, instead of treating them as bad rows.
 
@@ -86,7 +90,10 @@ def build_graph(
         [1999.0]
     """
     named = dict(columns or {})
-    settings = ImportSettings(columns=named, skip_bad=skip_bad, keep_empty=keep_empty)
+    given = {"keep": keep, "list_separator": list_separator, "skip_bad": skip_bad}
+    settings = ImportSettings.from_keywords(
+        "build_graph", given | {"columns": named, "keep_empty": keep_empty}
+    )
     for role, name in named.items():
         if role in ("user", "item"):
             raise InputError(
@@ -112,10 +119,8 @@ def build_graph(
                 builder.add_edges(batch)
         graph = builder.build()
     builder.problems.warn()
-    read_as = settings.remembered().get("columns")
-    if not read_as:
-        return graph
-    return replace(graph, summary=graph.summary | {"read_as": {"columns": read_as}})
+    read_as = settings.remembered()
+    return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
 
 
 def _edge_table(edges: Any) -> pa.Table:
@@ -173,7 +178,9 @@ def to_networkx(graph: Graph | str | Path) -> "networkx.MultiDiGraph":
 
 
 def from_networkx(
-    graph: "networkx.Graph", text: str | Sequence[str] = "text", type: str = "type"
+    graph: "networkx.Graph",
+    text: str | Sequence[str] | Mapping[Any, str] = "text",
+    type: str = "type",
 ) -> TextGraph:
     """Makes a graph from one of networkx.
 
@@ -183,14 +190,14 @@ def from_networkx(
 
     Args:
         graph: The graph; its nodes become ids.
-        text: The node attribute that holds the text, or a text for each node.
+        text: The node attribute that holds the text; or the texts: a list, or a dict by node.
         type: The edge attribute that holds the type of an edge, if there is one.
 
     Returns:
         The graph.
 
     Raises:
-        InputError: There are no nodes, or a node has no text.
+        InputError: There are no nodes, a node has no text, or two nodes have the same id.
 
     Example:
         >>> import networkx
@@ -201,17 +208,33 @@ def from_networkx(
         >>> from_networkx(papers, text="title")
         TextGraph(2 nodes, 1 linked pair)
     """
+    if not hasattr(graph, "number_of_nodes"):
+        raise InputError(f"{graph!r} given, expected a graph of networkx")
     if not graph.number_of_nodes():
         raise InputError("the networkx graph has no nodes, expected at least one with a text")
+    nodes: dict[str, object] = {}
+    for node in graph.nodes:
+        other = nodes.setdefault(str(node), node)
+        if other is not node:
+            raise InputError(
+                f"the networkx nodes {other!r} and {node!r} have the same id as text; "
+                f"networkx.relabel_nodes gives them different ones"
+            )
     attributes = [dict(found) for _, found in graph.nodes(data=True)]
     if isinstance(text, str):
         texts = [found.pop(text, None) for found in attributes]
         for name, value in zip(graph.nodes, texts, strict=True):
-            if not (as_text(value) or "").strip():
+            if isinstance(value, list | tuple | dict) or not (as_text(value) or "").strip():
+                has = ", ".join(map(repr, graph.nodes[name])) or "none"
                 raise InputError(
-                    f"the networkx node {name!r} has no attribute {text!r} with a text; pass "
-                    f"text=… with the name of the attribute, or with a list of texts"
+                    f"the networkx node {name!r} has no attribute {text!r} with a text; its "
+                    f"attributes: {has}; pass text=… with the name of an attribute, or with texts"
                 )
+    elif isinstance(text, Mapping):
+        missing = [name for name in graph.nodes if name not in text]
+        if missing:
+            raise InputError(f"text={{…}} given without a text for the node {missing[0]!r}")
+        texts = [text[name] for name in graph.nodes]
     else:
         texts = _one_each(text, graph.number_of_nodes(), "this networkx graph")
     others = [{str(key): value for key, value in found.items()} for found in attributes]
@@ -230,7 +253,7 @@ def from_networkx(
     has_times = any(time is not None for time in times) and are_times(times)
     if has_times:
         links["time"] = times
-    made = _from_lists([str(name) for name in graph.nodes], texts, columns, links)
+    made = _from_lists(list(nodes), texts, columns, links)
     read = {type, "time"} if has_times else {type}
     return _with_unread(made, {key for *_, data in edges for key in data} - read)
 
@@ -347,6 +370,10 @@ def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "tex
 
 def _one_each(texts: Sequence[object], count: int, what: str) -> list[object]:
     """The texts that were given for the nodes of a graph."""
+    if not isinstance(texts, Iterable) or not hasattr(texts, "__len__"):
+        raise InputError(
+            f"text={texts!r} given, expected the name of an attribute, or a list of texts"
+        )
     if len(texts) != count:
         raise InputError(
             f"text={type(texts).__name__} of {len(texts)} texts for the {count} nodes of {what}, "

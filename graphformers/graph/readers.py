@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ def read_graph(
         >>> read_graph("papers.csv", "citations.csv", columns={"text": "title"})
         TextGraph(80 nodes, 156 linked pairs)
     """
-    settings = settings or ImportSettings(**changes)
+    settings = settings or ImportSettings.from_keywords("read_graph", changes)
     sources = [
         *(Source(path, "nodes") for path in _listed(nodes)),
         *(Source(path, "edges") for path in _listed(edges)),
@@ -140,12 +140,16 @@ def _holds_bad_rows(path: Path) -> bool:
 
 
 def _listed(paths: Paths) -> list[Path]:
-    listed = [paths] if isinstance(paths, str | Path) else list(paths)
-    is_table = isinstance(paths, dict) or hasattr(paths, "columns")
+    given: Any = paths
+    listed = [given]
+    # Tables and open files are iterable, too.
+    is_other = isinstance(given, str | Path | Mapping) or hasattr(given, "columns")
+    if isinstance(given, Iterable) and not is_other and not hasattr(given, "read"):
+        listed = list(given)
     invalid = [path for path in listed if not isinstance(path, str | Path)]
-    if is_table or invalid:
-        given = type(paths if is_table else invalid[0]).__name__
+    if invalid:
         raise InputError(
-            f"a {given} given, expected the names of files; build_graph takes data in memory"
+            f"a {type(invalid[0]).__name__} given, expected the names of files; build_graph takes "
+            f"data in memory"
         )
     return [input_path(path) for path in listed]

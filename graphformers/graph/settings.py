@@ -121,6 +121,10 @@ class ImportSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        is_dict = isinstance(self.columns, Mapping) and all(
+            isinstance(word, str) for pair in self.columns.items() for word in pair
+        )
+        require(self, is_dict, "columns", "a dict of names, such as {'text': 'title'}")
         known = "an encoding that Python knows, such as cp1252, latin-1, utf-16 or gb18030"
         require(self, _is_encoding(self.encoding), "encoding", known)
         # Python has several names for each encoding. A byte order mark is left out in any case.
@@ -152,8 +156,11 @@ class ImportSettings(Settings):
                 f"{given} given, but there is no column role {unknown[0]!r}; there are: "
                 f"{', '.join(ROLES)}{hint}"
             )
-        is_list = not isinstance(self.keep, str)
-        require(self, is_list, "keep", f"a list of columns: keep=[{self.keep!r}]")
+        keep: object = self.keep
+        is_list = keep is None or (
+            isinstance(keep, list | tuple) and all(isinstance(name, str) for name in keep)
+        )
+        require(self, is_list, "keep", f"a list of columns: keep=[{str(self.keep)!r}]")
 
     @property
     def row_bytes(self) -> int:

@@ -307,7 +307,7 @@ def split_links(
         >>> split_links("papers.graph", valid=0.05, test=10, candidates=20)
         LinkSplit(138 train, 8 valid, 10 test pairs)
     """
-    settings = settings or SplitSettings(**changes)
+    settings = settings or SplitSettings.from_keywords("split_links", changes)
     graph = loaded_graph(graph)
     if graph.num_pairs == 0:
         raise GraphFormersError(

@@ -130,6 +130,16 @@ def test_other_separators_and_several_columns(tmp_path: Path) -> None:
         read_graph(tmp_path / "n.csv", columns={"links": "refs:cites"})
 
 
+def test_tables_in_memory_are_read_with_the_same_settings() -> None:
+    rows = [{"id": 1, "title": "one", "refs": "2,3", "year": 1999}, {"id": 2, "title": "two"}]
+    rows += [{"id": 3, "title": "three", "refs": "2", "year": None}]
+    graph = build_graph(rows, columns={"links": "refs"}, list_separator=",", keep=["year"])
+    assert graph.num_pairs == 3
+    assert graph.column_names == ["year"]
+    with pytest.raises(GraphFormersError, match="expected a list of columns"):
+        build_graph(rows, keep="year")
+
+
 def test_lists_of_numbers_and_tables_in_memory() -> None:
     papers = [{"id": 1, "text": "One", "to": [2, 7]}, {"id": 2, "text": "Two", "to": []}]
     graph = build_graph(papers, columns={"links": "to"})

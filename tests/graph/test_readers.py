@@ -8,6 +8,7 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -804,3 +805,30 @@ def test_files_are_told_apart_by_their_columns_in_any_order(tmp_path: Path) -> N
         graph = read_graph(*given)
         assert graph.table.equals(expected.table)
         assert (graph.edges == expected.edges).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"colums": {"id": "i"}}, "read_graph has no option 'colums'; did you mean 'columns'"),
+        ({"columns": None}, "columns=None given, expected a dict of names"),
+        ({"columns": "id=i"}, "expected a dict of names"),
+        ({"columns": {"text": ["a", "b"]}}, "expected a dict of names"),
+        ({"columns": {"id": 0}}, "expected a dict of names"),
+        ({"keep": 5}, "expected a list of columns"),
+        ({"keep": "year"}, r"columns: keep=\['year'\]"),
+    ],
+)
+def test_wrong_keywords_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,one\n")
+    with pytest.raises(GraphFormersError, match=message):
+        read_graph(tmp_path / "a.csv", **changes)
+
+
+def test_what_is_no_name_of_a_file_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "a.csv"
+    place.write_text("id,text\n1,one\n")
+    with place.open() as file:
+        for given in (file, 5, None, {"id": ["1"]}, [file]):
+            with pytest.raises(InputError, match="expected the names of files; build_graph"):
+                read_graph(given)  # type: ignore[arg-type]

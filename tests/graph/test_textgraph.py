@@ -106,6 +106,30 @@ def test_networkx_without_text_is_refused() -> None:
         from_networkx(other, text=["one", "two"])
 
 
+def test_networkx_texts_by_node() -> None:
+    graph = networkx.Graph([(1, 2)])
+    assert from_networkx(graph, text={2: "two", 1: "one"}).texts.to_pylist() == ["one", "two"]
+    with pytest.raises(InputError, match="without a text for the node 2"):
+        from_networkx(graph, text={1: "one"})
+    for text in (None, str, 5):
+        with pytest.raises(InputError, match="expected the name of an attribute, or a list"):
+            from_networkx(graph, text=text)  # type: ignore[arg-type]
+    graph.add_node("1")
+    with pytest.raises(InputError, match=r"nodes 1 and '1' have the same id .*relabel_nodes"):
+        from_networkx(graph, text=["one", "two", "three"])
+    with pytest.raises(InputError, match="expected a graph of networkx"):
+        from_networkx([1, 2])  # type: ignore[arg-type]
+
+
+def test_a_networkx_node_without_a_text_names_its_attributes() -> None:
+    graph = networkx.Graph()
+    graph.add_node("a", title="Apple", words=["a", "b"])
+    with pytest.raises(InputError, match="its attributes: 'title', 'words'"):
+        from_networkx(graph)
+    with pytest.raises(InputError, match="no attribute 'words' with a text"):
+        from_networkx(graph, text="words")
+
+
 def test_networkx_attributes_of_any_kind() -> None:
     other = networkx.DiGraph()
     other.add_node(1, title="First", text="other", id=7)
