@@ -282,7 +282,8 @@ def _check_type(settings: Settings, name: str, expected: str) -> None:
     value = getattr(settings, name)
     if not set(expected.split(" | ")) <= set(_TYPES):
         return
-    require(settings, has_type(value, expected), name, expected)
+    shown = expected.replace("bool", "True or False")
+    require(settings, has_type(value, expected), name, shown)
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
         # NumPy scalars cannot be written as JSON
         value = value.item()

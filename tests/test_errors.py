@@ -33,7 +33,7 @@ SIZES = {
     [
         (lambda: TrainConfig(batch_size="16"), "batch_size='16' given, expected int"),  # type: ignore[arg-type]
         (lambda: TrainConfig(batch_size=16.5), "batch_size=16.5 given, expected int"),  # type: ignore[arg-type]
-        (lambda: TrainConfig(two_stage="false"), "two_stage='false' given, expected bool"),  # type: ignore[arg-type]
+        (lambda: TrainConfig(two_stage="false"), "two_stage='false' given, expected True or False"),  # type: ignore[arg-type]
         (lambda: TrainConfig(seed=True), "seed=True given, expected int"),
         (lambda: TrainConfig(max_steps="none"), r"max_steps='none' given, expected int \| None"),  # type: ignore[arg-type]
         (
@@ -41,7 +41,7 @@ SIZES = {
             "temperature=nan given, expected a finite number",
         ),
         (lambda: SplitSettings(valid="x"), "valid='x' given, expected float"),  # type: ignore[arg-type]
-        (lambda: ImportSettings(skip_bad="no"), "skip_bad='no' given, expected bool"),  # type: ignore[arg-type]
+        (lambda: ImportSettings(skip_bad="no"), "skip_bad='no' given, expected True or False"),  # type: ignore[arg-type]
         (
             lambda: EmbedSettings(num_neighbors="5"),
             r"num_neighbors='5' given, expected int \| None",

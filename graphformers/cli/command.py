@@ -187,7 +187,11 @@ def _shown_default(entry: SettingInfo) -> str:
 def _parsed(entry: SettingInfo, value: Any) -> Any:
     """Converts an option that the user typed into the value of a setting."""
     if entry.type.startswith("dict"):
-        return dict(_parse_column(word) for word in value)
+        found = [_parse_column(word) for word in value]
+        for i, (role, name) in enumerate(found):
+            if role in dict(found[:i]):
+                raise UsageError(f"--column {role}={name} given, but {role!r} is named already")
+        return dict(found)
     if entry.type.startswith("tuple"):
         return tuple(split_list(value) if isinstance(value, str) else value)
     return value

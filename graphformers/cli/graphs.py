@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-from graphformers.cli.command import argument, command, option
+from graphformers.cli.command import UsageError, argument, command, option
 from graphformers.cli.options import AS_JSON, FORCE, GRAPH, OUTPUT
 from graphformers.cli.output import show_result
-from graphformers.graph.formats import FORMATS, other_formats
+from graphformers.graph.formats import FORMATS, find_format, other_formats
 from graphformers.graph.settings import ImportSettings
 from graphformers.splits.settings import SplitSettings
 
@@ -27,7 +27,8 @@ def import_command(
         None,
         "FILES",
         "Node and edge tables, distinguished by their columns: files, folders of tables, pipes, or "
-        "- for standard input. With --format python: packages.",
+        "- for standard input. Commas, tabs, semicolons and bars that separate fields are "
+        "recognised. With --format python: packages.",
     ),
     nodes: list[str] | None = option(
         None, "--nodes FILE...", "A file of nodes, if its columns are ambiguous."
@@ -47,6 +48,11 @@ def import_command(
     from graphformers.graph.describe import describe_import
     from graphformers.graph.readers import read_graph
 
+    if not (inputs or nodes or edges) and find_format(settings.format).reads_files:
+        raise UsageError(
+            "no files given, expected at least one: graphformers import papers.csv links.csv "
+            "-o papers.graph"
+        )
     check_writable(output, "graph", force=force)
     graph = read_graph(
         inputs or [], nodes=nodes or [], edges=edges or [], settings=settings, force=force

@@ -150,7 +150,8 @@ def check_columns(names: Sequence[str], place: str, settings: ImportSettings) ->
     twice = repeated(names)
     if twice is not None:
         raise InputError(
-            f"{place}: the column {twice!r} occurs twice in the file, expected each once"
+            f"{place}: the column {twice!r} occurs twice in the file, expected each once; rename "
+            f"one of them"
         )
 
 

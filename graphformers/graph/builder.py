@@ -26,7 +26,7 @@ from graphformers.graph.columns import (
     table_in_memory,
     text_column,
 )
-from graphformers.graph.problems import Locate, Place, Problems, format_place
+from graphformers.graph.problems import EXAMPLES, Locate, Place, Problems, format_place
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.spool import EdgeSpool
 from graphformers.graph.textgraph import TextGraph
@@ -43,6 +43,8 @@ OUTSIDE = "edges to nodes outside the graph"
 # Edge types are numbered with 16 bits.
 MAX_TYPES = 32_000
 UNTYPED = -1
+# what often separates ids in lists
+SEPARATORS = "|;,/ "
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ class GraphBuilder:
         self._types: dict[str, int] = {}
         # links that columns of nodes list: all, those to nodes, and an id that no node has
         self._num_listed = self._num_known = 0
+        # of the listed ids that no node has: an example, and by separator those that contain it
         self._unknown: str | None = None
+        self._separated: dict[str, tuple[int, str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -278,21 +282,45 @@ class GraphBuilder:
         """Counts links that columns of nodes list, and keeps an id that no node has."""
         self._num_listed += len(batch)
         self._num_known += int(kept.sum())
-        if self._unknown is None and not kept.all():
-            self._unknown = batch.targets[int(np.argmin(kept))].as_py()
+        if kept.all():
+            return
+        unknown = batch.targets.filter(pa.array(~kept))
+        self._unknown = unknown[0].as_py() if self._unknown is None else self._unknown
+        for mark in SEPARATORS:
+            found = unknown.filter(pc.match_substring(unknown, mark))
+            if len(found):
+                count, example = self._separated.get(mark, (0, found[0].as_py()))
+                self._separated[mark] = count + len(found), example
 
     def _warn_of_lists(self) -> None:
-        if self._num_listed and not self._num_known:
-            example = self._unknown or ""
-            likely = next((mark for mark in "|,/ " if mark in example), None)
-            advice = "ids must be written as those of the nodes are"
-            if likely is not None:
-                separated = ImportSettings.usage(list_separator=likely)
-                advice = f"if these are several ids, {separated} separates them"
-            logger.warning(
-                f"WARNING: none of the {self._num_listed:,} listed ids is the id of a node, such "
-                f"as {example!r}; {advice}"
-            )
+        """Warns if lists of ids were probably read in the wrong way."""
+        assert self._known is not None, "nodes were sealed"
+        num_unknown = self._num_listed - self._num_known
+        likely = next(
+            (
+                mark
+                for mark, (count, _) in self._separated.items()
+                # Ids such as 10.1145/3292500 have it themselves.
+                if 2 * count > num_unknown
+                and not pc.any(pc.match_substring(self._known, mark)).as_py()
+            ),
+            None,
+        )
+        if not num_unknown or (self._num_known and likely is None):
+            return
+        example = self._unknown if likely is None else self._separated[likely][1]
+        if example and example[0] in "[({":
+            advice = 'lists are written in JSON, such as ["p1","p2"]'
+        elif likely is not None:
+            separated = ImportSettings.usage(list_separator=likely)
+            advice = f"if these are several ids, {separated} separates them"
+        else:
+            node = f", such as {self._known[0].as_py()!r}" if len(self._known) else ""
+            advice = f"ids must be written as those of the nodes are{node}"
+        share = f"{num_unknown:,} of the {self._num_listed:,} listed ids are not those of nodes"
+        if not self._num_known:
+            share = f"none of the {self._num_listed:,} listed ids is the id of a node"
+        logger.warning(f"WARNING: {share}, such as {example!r}; {advice}")
 
     def _encode_types(self, batch: EdgeBatch) -> Array:
         if batch.types is None or not len(batch):
@@ -322,11 +350,26 @@ class GraphBuilder:
             assert self._known is not None
             name = (batch.sources if sources[i] < 0 else batch.targets)[i].as_py()
             end = f"{'from' if sources[i] < 0 else 'to'} {name!r}" if name else "with an empty end"
+            # Looking for a similar id takes long.
+            is_shown = self.problems.strict or len(self.problems.examples()) < EXAMPLES
+            near = self._similar(name) if name and is_shown else None
             # An example shows how ids are written: 1, 1.0 and 001 are three ids.
             example = f" such as {self._known[0].as_py()!r}" if len(self._known) else ""
+            if near is not None:
+                example = f" such as {near!r}; ids must be equal in every character"
             return f"an edge {end}, expected the id of a node{example}"
 
         self.problems.report("edge to an unknown node", missing, batch.locate, detail)
+
+    def _similar(self, name: str) -> str | None:
+        """The id of a node that differs only in case, spaces around it, leading zeros or ".0"."""
+        assert self._known is not None, "nodes were sealed"
+        (wanted,) = _normalized(pa.array([name], pa.large_string()))
+        for start in range(0, len(self._known), HASH_ROWS):
+            row = pc.index(_normalized(self._known.slice(start, HASH_ROWS)), wanted).as_py()
+            if row >= 0:
+                return str(self._known[start + row].as_py())
+        return None
 
     def build(self) -> TextGraph:
         """Makes the graph of all added nodes and edges."""
@@ -339,7 +382,7 @@ class GraphBuilder:
             advice = (
                 f"every row was skipped: {skipped}"
                 if skipped
-                else "check the files and the column names"
+                else "check the input and the names of its columns"
             )
             raise InputError(f"no nodes were read, expected at least one; {advice}")
         edges, self._edges = self._edges, []
@@ -406,6 +449,13 @@ def text_array(values: Iterable[object]) -> pa.Array:
         ) from error
     except (pa.ArrowException, TypeError):
         return text_column(values)
+
+
+def _normalized(ids: pa.Array) -> pa.Array:
+    """Ids without what programs often change in them."""
+    lower = pc.utf8_lower(pc.utf8_trim_whitespace(ids))
+    whole = pc.replace_substring_regex(lower, r"^([0-9]+)\.0+$", r"\1")
+    return pc.replace_substring_regex(whole, r"^0+([0-9])", r"\1")
 
 
 def _is_empty(strings: pa.Array) -> Array:

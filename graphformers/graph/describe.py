@@ -21,6 +21,8 @@ NUM_SAMPLES = 5
 NUM_TYPES = 6
 # Columns whose names suggest times, in lower case.
 TIMES = (*ROLES["time"], "year", "when")
+# Times between these are probably years.
+YEARS = 1000, 3000
 
 
 class Neighbor(TypedDict):
@@ -171,6 +173,7 @@ class ImportReport(Result):
         pairs: Number of linked pairs.
         edges: Number of edges, as they were given.
         edge_roles: Which of "type" and "time" the edges have.
+        edge_times: The earliest and the latest time; empty where edges have no times.
         summary: The summary of the graph, which counts rows that were left out.
     """
 
@@ -178,6 +181,7 @@ class ImportReport(Result):
     pairs: int
     edges: int
     edge_roles: tuple[str, ...]
+    edge_times: Sequence[float]
     summary: JsonObject
 
     def to_dict(self) -> JsonObject:
@@ -204,6 +208,12 @@ class ImportReport(Result):
             lines.append(
                 f"  edge columns that were not kept: {_columns_not_kept(columns, self.edge_roles)}"
             )
+        if self.edge_times and YEARS[0] <= self.edge_times[0] <= self.edge_times[1] <= YEARS[1]:
+            span = " to ".join(dict.fromkeys(map(format_time, self.edge_times)))
+            lines.append(
+                f"  the times of links are numbers ({span}), kept as they are; dates such as "
+                f"2021-05-01 would become seconds since 1970"
+            )
         for name, others in found.get("other_texts", {}).items():
             every = ",".join([name, *others])
             lines.append(
@@ -228,8 +238,9 @@ def describe_import(graph: TextGraph) -> ImportReport:
     """Reports the rows that an import read into a graph and those that it left out."""
     kept = [("type", graph.edge_types), ("time", graph.edge_times)]
     roles = tuple(role for role, values in kept if values is not None)
+    times = _span(graph.edge_times)
     return ImportReport(
-        graph.num_nodes, graph.num_pairs, graph.edges.shape[1], roles, graph.summary
+        graph.num_nodes, graph.num_pairs, graph.edges.shape[1], roles, times, graph.summary
     )
 
 

@@ -57,11 +57,7 @@ def read_graph(
         TextGraph(80 nodes, 156 linked pairs)
     """
     settings = settings or ImportSettings.from_keywords("read_graph", changes)
-    sources = [
-        *(Source(path, "nodes") for path in _listed(nodes)),
-        *(Source(path, "edges") for path in _listed(edges)),
-        *(Source(path) for given in files for path in _listed(given)),
-    ]
+    sources = _sources(files, nodes, edges)
     format = find_format(settings.format)
     if format.reads_files:
         check_files([source.path for source in sources])
@@ -87,6 +83,25 @@ def read_graph(
     problems.warn("" if settings.bad_rows else f"; {all_rows} writes all bad rows to a file")
     read_as = settings.remembered() if settings.format == "tables" else {}
     return replace(graph, summary=graph.summary | {"read_as": read_as}) if read_as else graph
+
+
+def _sources(files: Sequence[Paths], nodes: Paths, edges: Paths) -> list[Source]:
+    """The inputs, each once; a file that is also named as nodes or edges is what it is named."""
+    named = [
+        *(Source(path, "nodes") for path in _listed(nodes)),
+        *(Source(path, "edges") for path in _listed(edges)),
+    ]
+    others = [Source(path) for given in files for path in _listed(given)]
+    paths = {source.path.resolve() for source in named}
+    sources = [*named, *(source for source in others if source.path.resolve() not in paths)]
+    seen = set()
+    for source in sources:
+        # A table may hold nodes and their edges at once.
+        key = source.path.resolve(), source.holds
+        if key in seen:
+            raise InputError(f"{source.path}: given twice, expected each input once")
+        seen.add(key)
+    return sources
 
 
 def _check_inputs_are_kept(bad_rows: Path, sources: Sequence[Source]) -> None:

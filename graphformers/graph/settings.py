@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.formats import LIMITS, TABLES, TEXT, VIEWS, find_format
-from graphformers.settings import Settings, require, setting
+from graphformers.settings import Settings, require, setting, usage
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ImportSettings(Settings):
     )
     bad_rows: str | Path | None = setting(
         None,
-        "Write all rows that skip_bad leaves out to this .jsonl file, with file, line, reason and "
+        "Write all bad rows that are left out to this .jsonl file, with file, line, reason and "
         "detail.",
         option="--bad-rows FILE",
     )
@@ -296,21 +296,47 @@ def missing_columns(missing: Mapping[str, str | None], names: list[str], path: P
         looked_for.append(f"{role} (looked for {' and '.join(absent)})")
         proposed[role] = ",".join(parts)
     words = "it" if len(missing) == 1 else "them"
+    # Tables in memory are called nodes and edges.
+    is_file = path.is_absolute() or path.suffix != ""
     message = (
-        f"{path}:1: no column for {' and '.join(looked_for)} among: {', '.join(names)}; name "
-        f"{words} with {ImportSettings.usage(columns=proposed)}"
+        f"{path}{':1' if is_file else ''}: no column for {' and '.join(looked_for)} among: "
+        f"{', '.join(names)}; name {words} with {ImportSettings.usage(columns=proposed)}"
     )
+    return InputError(message + (_other_advice(set(missing), names, path) if is_file else ""))
+
+
+def _other_advice(missing: set[str], names: list[str], path: Path) -> str:
+    """What a file may be instead, if columns of it are missing."""
+    usual, ends, contents = ImportSettings(), {"src", "dst"}, {"id", "text"}
+    if contents <= missing and all(columns_for(role, names, usual) for role in ends):
+        return f"; if its rows are links, {usage('edges', path)}"
+    if ends <= missing and all(columns_for(role, names, usual) for role in contents):
+        return f"; is it a table of nodes? {usage('nodes', path)}"
+    is_delimited = not path.suffix or bool({".csv", ".tsv", ".txt"} & set(path.suffixes))
     if len(names) == 1:
-        message += "; is it one column? commas, tabs, semicolons and bars separate fields"
-    elif {"id", "text"} <= set(missing):
+        asked = "; is it one column? commas, tabs, semicolons and bars separate fields"
+        return asked if is_delimited else ""
+    numbers = [str(i + 1) for i in range(len(names))]
+    # Names of columns rarely have digits or three words.
+    like_data = [name for name in names if re.search(r"\d|\s\S+\s", name)]
+    if is_delimited and like_data and names != numbers:
+        nodes = ImportSettings.usage(header=False, columns={"id": "1", "text": "2"})
+        links = ImportSettings.usage(columns={"src": "1", "dst": "2"})
+        is_unnamed = set(like_data) <= set(numbers)
+        numbered = " (a column without a name is called by its number)" if is_unnamed else ""
+        return f"{numbered}; or, if the first line is data, {nodes} (of links: {links})"
+    if contents <= missing:
         links = ImportSettings.usage(columns={"src": names[0], "dst": names[1]})
-        message += f"; or, if the rows are links, {links}"
-    return InputError(message)
+        return f"; or, if the rows are links, {links}"
+    return ""
 
 
 def _nearest_column(role: str, names: list[str]) -> str | None:
     """The column that is probably meant for a role."""
     words = set(ROLES[role])
+    # Columns without names are called by their numbers, and ids and sources come first.
+    if names and names[0] in ("1", "2"):
+        return names[0]
     for name in names:
         # such as paper_id, paperId and "Paper id"
         parts = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()

@@ -157,6 +157,33 @@ def test_ids_that_no_node_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert not caplog.text
 
 
+def test_most_of_the_ids_that_no_node_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One known id among lists with another separator is a list of one."""
+    path = tmp_path / "n.csv"
+    path.write_text('id,title,to\n1,One,"2,3"\n2,Two,1\n3,Three,"1,2"\n')
+    read_graph(path, columns={"links": "to"})
+    assert "2 of the 3 listed ids are not those of nodes, such as '2,3'" in caplog.text
+    assert "list_separator=','" in caplog.text
+    caplog.clear()
+    # Ids of these nodes have slashes.
+    path.write_text("id,title,to\n10/1,One,10/2;10/7;10/8\n10/2,Two,\n")
+    read_graph(path, columns={"links": "to"})
+    assert not caplog.text
+
+
+def test_lists_in_python(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "n.csv"
+    rows = ["id,title,to", "1,One,\"['2', '3']\"", "2,Two,\"[1, '3']\"", "3,Three,[]", "[4],Four,"]
+    path.write_text("\n".join(rows))
+    expected = [("1", "2", None), ("1", "3", None), ("2", "1", None), ("2", "3", None)]
+    assert edges_of(read_graph(path, columns={"links": "to"})) == expected
+    assert not caplog.text
+    # NumPy writes arrays without commas.
+    path.write_text("id,title,to\n1,One,['2' '3']\n2,Two,[1 3]\n3,Three,\n")
+    assert read_graph(path, columns={"links": "to"}).num_pairs == 0
+    assert "such as \"['2' '3']\"; lists are written in JSON, such as" in caplog.text
+
+
 def test_lists_of_objects(tmp_path: Path) -> None:
     records = [
         {"id": "a", "text": "One", "refs": [{"paper": {"id": "b"}}, {"paper": {"id": "z"}}, {}]},

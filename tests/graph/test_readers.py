@@ -15,6 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from graphformers.cli import app
+from graphformers.cli.command import UsageError
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.describe import describe_graph, describe_import
 from graphformers.graph.importers import delimited
@@ -726,6 +727,110 @@ def test_an_unknown_source_says_what_ids_look_like(tmp_path: Path) -> None:
         InputError, match=r"e.csv:2: an edge from '1', expected the id of a node such as '001'"
     ):
         read_graph(nodes, edges)
+
+
+@pytest.mark.parametrize(
+    ("id", "given"), [("1", "1.0"), ("001", "1"), ("P1", " p1"), ("7", "07"), ("1.5", "1.50")]
+)
+def test_ids_that_nearly_match_are_named(tmp_path: Path, id: str, given: str) -> None:
+    nodes = write_csv(tmp_path / "n.csv", f"id,text\nother,Zero\n{id},First\n")
+    edges = write_csv(tmp_path / "e.csv", f"src,dst\n{given},{id}\n")
+    near = "other" if id == "1.5" else id
+    equal = "; ids must be equal in every character" if near == id else ""
+    with pytest.raises(InputError) as error:
+        read_graph(nodes, edges)
+    assert (
+        f"e.csv:2: an edge from {given!r}, expected the id of a node such as {near!r}{equal} ("
+    ) in str(error.value)
+
+
+def test_files_without_a_header_may_start_with_equal_values(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "a,a\nb,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "a,a\na,b\n")
+    columns = {"id": "1", "text": "2", "src": "1", "dst": "2"}
+    graph = read_graph(nodes=nodes, edges=edges, header=False, columns=columns)
+    assert graph.texts.to_pylist() == ["a", "Second"]
+    assert graph.neighbors("b") == ["a"]
+
+
+def test_columns_without_a_name_are_called_by_their_numbers(tmp_path: Path) -> None:
+    indexed = write_csv(tmp_path / "n.csv", ",title\na,First\nb,Second\n")
+    with pytest.raises(
+        InputError, match=r"among: 1, title; name it with columns={'id': '1'} \(a column without"
+    ):
+        read_graph(indexed)
+    assert read_graph(indexed, columns={"id": "1"}).ids.to_pylist() == ["a", "b"]
+    numbered = write_csv(tmp_path / "m.csv", "id,,1,\na,First,2,3\n,x,y,z\n")
+    graph = read_graph(numbered, columns={"text": "2"}, skip_bad=True)
+    assert (graph.texts.to_pylist(), graph.column_names) == (["First"], ["1", "4"])
+    taken = write_csv(tmp_path / "t.csv", ",0,1\na,First,2\n")
+    assert read_graph(taken, columns={"id": "1_", "text": "0"}).column_names == ["1"]
+    twice = write_csv(tmp_path / "d.csv", "id,title,title\na,b,c\n")
+    with pytest.raises(InputError, match=r"d.csv:1: the column 'title' occurs .*; rename one"):
+        read_graph(twice)
+
+
+def test_missing_columns_say_what_a_file_may_be(tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "data.csv", "p1,Graphs of texts\np2,Texts of graphs\n")
+    with pytest.raises(InputError) as error:
+        read_graph(data)
+    advice = "; or, if the first line is data, header=False, columns={'id': '1', 'text': '2'} "
+    assert f"{advice}(of links: columns={{'src': '1', 'dst': '2'}})" in str(error.value)
+    with pytest.raises(InputError, match=r"name them with columns={'id': '1', 'text': '2'}"):
+        read_graph(data, header=False)
+    links = write_csv(tmp_path / "links.csv", "source,target\np1,p2\n")
+    with pytest.raises(InputError, match=r"; if its rows are links, edges='.*links.csv'"):
+        read_graph(nodes=links)
+    nodes = write_csv(tmp_path / "nodes.csv", "id,title\np1,x\n")
+    with pytest.raises(InputError, match=r"; is it a table of nodes\? nodes='.*nodes.csv'"):
+        read_graph(edges=nodes)
+    with pytest.raises(InputError, match=r"^edges: no column for dst .* columns={'dst': 'NAME'}$"):
+        build_graph({"id": [1], "text": ["x"]}, {"source": [1]})
+
+
+def test_every_input_counts_once(tmp_path: Path) -> None:
+    both = write_csv(tmp_path / "b.csv", "id,title,source,target\na,A,a,b\nb,B,b,a\n")
+    assert read_graph(both, nodes=both).column_names == ["source", "target"]
+    graph = read_graph(nodes=both, edges=both)
+    assert (graph.num_nodes, graph.edges.shape[1]) == (2, 2)
+    nodes, edges = write_tables(tmp_path, "csv")
+    again = tmp_path / ".." / tmp_path.name / "edges.csv"
+    with pytest.raises(InputError, match=r"edges.csv: given twice, expected each input once"):
+        read_graph(nodes, edges, again)
+
+
+def test_lines_with_another_separator_say_so(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", "id,text\na;First\n")
+    with pytest.raises(InputError, match=r"n.csv:2: 1 field \('a;First'\), .* is ';' the separat"):
+        read_graph(path)
+
+
+def test_quotes_that_are_not_doubled_cost_their_line(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "n.csv", 'id,text\na,"First\nstill open, "x"\nb,Second\n')
+    with pytest.raises(InputError, match=r"n.csv:2: .* double the quotes within a field \(") as one:
+        read_graph(path)
+    assert "reading goes on" not in str(one.value)
+    (example,) = read_graph(path, settings=SKIP).summary["skipped_examples"]
+    assert example.endswith("; reading goes on at the next line")
+
+
+def test_roles_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    nodes = str(write_csv(tmp_path / "n.csv", "id,text\na,First\n"))
+    with pytest.raises(InputError, match=r"columns={'user': 'x'} given, but tables of nodes and"):
+        read_graph(nodes, columns={"user": "x"})
+    out = ["-o", str(tmp_path / "g")]
+    with pytest.raises(UsageError, match="--column id=b given, but 'id' is named already"):
+        app(["import", nodes, "--column", "id=a", "--column", "id=b", *out], standalone_mode=False)
+    with pytest.raises(UsageError, match="no files given, expected at least one: graphformers im"):
+        app(["import", *out], standalone_mode=False)
+
+
+def test_years_are_reported_as_numbers(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text\na,First\nb,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "src,dst,year\na,b,2019\nb,a,2021\n")
+    graph = read_graph(nodes, edges, columns={"time": "year"})
+    report = str(describe_import(graph).as_table())
+    assert "the times of links are numbers (2019 to 2021), kept as they are" in report
 
 
 def test_files_that_hold_only_edges_or_both_are_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,8 @@ class DelimitedTable(Table):
 
     The delimiter is that of the suffix. If the first line does not contain it, another one that it
     contains is used, such as the semicolon of European Excel. A first line such as "sep=;", as
-    Excel writes it, declares the delimiter. Columns without a header are named "1", "2", ….
+    Excel writes it, declares the delimiter. Columns without a name are called by their numbers,
+    "1", "2", ….
     """
 
     def __init__(
@@ -80,15 +82,13 @@ class DelimitedTable(Table):
         self._header = 0
         place = f"{self.path}:{2 if declared else 1}"
         first, header = self._first_row(place)
-        check_columns(first, place, settings)
-        self.names = [str(i + 1) for i in range(len(first))]
+        self.names = _column_names(first if settings.header else [""] * len(first))
+        check_columns(self.names, place, settings)
         if settings.header:
-            names = [name.strip() for name in first]
             wrong = bad_bytes(_encoded(delimiter.join(first)), settings.encoding)
             if wrong is not None:
                 raise InputError(f"{place}: the header: {wrong}")
-            check_columns(names, place, settings)
-            self.names, self._header = names, header
+            self._header = header
 
     def close(self) -> None:
         """Closes the file."""
@@ -127,7 +127,8 @@ class DelimitedTable(Table):
                 is_cut = not ended and "end of data" in str(error)
                 if not is_cut or size > self._limit:
                     raise InputError(
-                        f"{place}: {_explain(error)}, expected a text file with column names"
+                        f"{place}: {_explain(error, self.path)}, expected a text file with column "
+                        f"names"
                     ) from error
                 first = None
             if first is not None:
@@ -320,6 +321,18 @@ class DelimitedTable(Table):
         return line_locator(path, first + starts) if len(starts) == num_rows else None
 
 
+def _column_names(header: Sequence[str]) -> list[str]:
+    """The names in a header; a column without one is called by its number, such as "1"."""
+    names = [name.strip() for name in header]
+    for i, name in enumerate(names):
+        if not name:
+            names[i] = str(i + 1)
+            # pandas writes the header ",0,1": no name, and then names that are numbers.
+            while names[i] in names[:i] + names[i + 1 :]:
+                names[i] += "_"
+    return names
+
+
 def _counted(batches: Iterable[TableBatch], task: Progress) -> Iterator[TableBatch]:
     """The batches, whose rows are counted."""
     for batch in batches:
@@ -456,12 +469,11 @@ class RowReader:
                     start, line = self.num_bytes, self._line
                     self.num_bytes, self._line = lines.end, base + reader.line_num
                     if self._line - line > 1 and any(map(self._hides_rows, fields)):
-                        self._report(
-                            line,
+                        detail = (
                             "a field opened with a quote here holds lines that look like rows, "
-                            f"expected a closing quote ({_plain_quotes()}; .jsonl takes any text)",
+                            f"expected a closing quote ({_plain_quotes()}; .jsonl takes any text)"
                         )
-                        self._go_on_after(block, start, line)
+                        self._leave_out_line(block, start, line, detail)
                         break
                     if self._is_valid(fields, line):
                         yield line, fields
@@ -470,15 +482,18 @@ class RowReader:
                 if not ended and "end of data" in str(error):
                     if full and start == 0:
                         never_closed = f"a quote that is never closed ({_plain_quotes()})"
-                        self._report(line, f"{self._table.too_long()}; or {never_closed}")
-                        self._go_on_after(block, start, line)
+                        detail = f"{self._table.too_long()}; or {never_closed}"
+                        self._leave_out_line(block, start, line, detail)
                     return
                 expected = f"{len(self._table.names)} fields separated by {self._table.delimiter!r}"
-                self._report(line, f"{_explain(error)}, expected {expected}")
-                self._go_on_after(block, start, line)
+                detail = f"{_explain(error, self._table.path)}, expected {expected}"
+                self._leave_out_line(block, start, line, detail)
 
-    def _go_on_after(self, block: bytes, start: int, line: int) -> None:
-        """Continues with the line after the one that starts here."""
+    def _leave_out_line(self, block: bytes, start: int, line: int, detail: str) -> None:
+        """Reports the line that starts here and continues with the next."""
+        # Where the row has several lines, the others may be taken for rows.
+        after = "" if self._problems.strict else "; reading goes on at the next line"
+        self._report(line, detail + after)
         self.num_bytes, self._line = block.find(b"\n", start) + 1 or len(block), line + 1
 
     def _hides_rows(self, field: str) -> bool:
@@ -496,7 +511,10 @@ class RowReader:
             row = self._table.delimiter.join(fields)
             lines = f" on {self._line - line} lines" if self._line - line > 1 else ""
             expected = f"{len(names)}: {', '.join(names)}"
-            self._report(line, f"{len(fields)} fields{lines} ({row[:60]!r}), expected {expected}")
+            found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+            other = next((mark for mark in LINES_LIKE_ROWS if len(fields) == 1 and mark in row), "")
+            asked = f"; is {other!r} the separator here?" if other else ""
+            self._report(line, f"{found}{lines} ({row[:60]!r}), expected {expected}{asked}")
             return False
         row = self._table.delimiter.join(fields)
         wrong = bad_bytes(_encoded(row), self._table.encoding)
@@ -526,12 +544,19 @@ def _plain_quotes() -> str:
     return f"{ImportSettings.usage(quotes=False)} reads quotes as plain characters"
 
 
-def _explain(error: csv.Error) -> str:
+def _explain(error: csv.Error, path: Path) -> str:
     words, advice = str(error), f"({_plain_quotes()})"
     if "end of data" in words:
         return f"a field opened with a quote here is never closed {advice}"
     if "expected after" in words:
-        return f"a field opened with a quote here has text after its closing quote {advice}"
+        return (
+            "a field opened with a quote here has text after its closing quote; double the quotes "
+            f"within a field {advice}"
+        )
     if "new-line character" in words:
-        return "a carriage return within a line (tr '\\r' '\\n' converts files of old Macs)"
+        ends = "'\\r' '\\n'"
+        return (
+            f"a carriage return within a line (tr {ends} < {path} > new.csv converts files of old "
+            f"Macs)"
+        )
     return words

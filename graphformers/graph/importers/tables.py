@@ -1,6 +1,8 @@
 """Node and edge tables (.csv .tsv .jsonl .parquet); the roles of columns are guessed or named."""
 
+import ast
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -48,6 +50,13 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
 
     Edges of a group of tables that is not the last wait in the builder.
     """
+    views = [role for role in ("user", "item") if role in settings.columns]
+    if views:
+        raise InputError(
+            f"{ImportSettings.usage(columns={views[0]: settings.columns[views[0]]})} given, but "
+            f"tables of nodes and edges do not use it; "
+            f"{ImportSettings.usage(format='sessions')} reads logs of views"
+        )
     names = ColumnNames()
     times = TimeColumn() if "time" in settings.columns else None
     seen: dict[str, list[Path]] = {"nodes": [], "edges": []}
@@ -91,7 +100,7 @@ def _check_inputs(nodes: list[Path], edges: list[Path], settings: ImportSettings
         named = ImportSettings.usage(columns={unused[0]: settings.columns[unused[0]]})
         raise InputError(
             f"{named} given, but no file holds edges: each link is a row with its source "
-            f"and its target"
+            f"and its target; {usage('edges', 'FILE')} names a file of them"
         )
 
 
@@ -247,7 +256,7 @@ def list_edges(
 
     Args:
         ids: The ids of the nodes.
-        values: Lists of ids, or texts: ids with separators, or lists in JSON.
+        values: Lists of ids, or texts: ids with separators, or lists in JSON or Python.
         kind: The type of the links; None for links without.
         locate: Returns the place of a node.
         settings: The separator.
@@ -277,14 +286,24 @@ def _split_lists(texts: pa.Array, separator: str) -> pa.Array:
         return pc.split_pattern(texts, separator)
     lists = []
     for text in texts.to_pylist():
-        try:
-            values = json.loads(text) if text and text.lstrip().startswith("[") else None
-        except ValueError:
-            values = None
+        values = _parse_list(text) if text and text.lstrip().startswith("[") else None
         if not isinstance(values, list):
             values = text.split(separator) if text else []
         lists.append([as_text(value) for value in values])
     return pa.array(lists, pa.large_list(pa.large_string()))
+
+
+def _parse_list(text: str) -> object:
+    """A list in JSON, or in Python as pandas writes columns of lists; None for other text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # Python joins the strings of ['p2' 'p3'], as NumPy writes arrays, to one.
+        return None if re.search(r"['\"]\s+['\"]", text) else ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def check_kept(names: Collection[str], settings: ImportSettings) -> None:
