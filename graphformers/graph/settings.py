@@ -44,8 +44,8 @@ class ImportSettings(Settings):
     )
     header: bool = setting(
         True,
-        "Whether the first line of .csv and .tsv files names the columns; otherwise they are "
-        "called 1, 2, 3.",
+        "Whether the first line of .csv and .tsv files names the columns; those without a name are "
+        "called by their numbers: 1, 2, 3.",
         option="--header/--no-header",
     )
     quotes: bool = setting(

@@ -878,12 +878,12 @@ def test_links_from_tables_in_memory(tmp_path: Path) -> None:
     assert update(store, remove_edges=table, model=model).removed_links == 2
     assert links_of(store) == [("a", "b", "cites"), ("a", "b", "likes"), ("c", "b", "likes")]
     own = [{"one": "a", "two": "c"}]
-    with pytest.raises(GraphFormersError, match="links:1: no column for src"):
+    with pytest.raises(GraphFormersError, match=r"^links: no column for src"):
         update(store, edges=own, model=model)
     assert (
         update(store, edges=own, model=model, columns={"src": "one", "dst": "two"}).new_links == 1
     )
-    with pytest.raises(GraphFormersError, match="links:1: no column for type"):
+    with pytest.raises(GraphFormersError, match=r"^links: no column for type"):
         update(
             store,
             remove_edges=({"src": a, "dst": b} for a, b in ["ab"]),
