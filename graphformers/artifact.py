@@ -233,18 +233,23 @@ def publish_artifact(
     target = _behind_links(path)
     with held(target.parent, create=False):
         check_writable(target, kind, force=force)
-        if not target.exists() or not any(target.iterdir()):
-            os.rename(draft.folder, target)
-        else:
-            try:
-                _exchange(draft.folder, target)
-            except (OSError, AttributeError):  # a file system or a C library without the exchange
-                # A folder that an earlier process set aside is older than the target.
-                shutil.rmtree(_aside(target), ignore_errors=True)
-                os.rename(target, _aside(target))
-                os.rename(draft.folder, target)
-                shutil.rmtree(_aside(target), ignore_errors=True)
-        sync(target.parent)
+        put_folder_in_place(draft.folder, target)
+
+
+def put_folder_in_place(folder: Path, target: Path) -> None:
+    """Renames a folder to the target; what was there ends up in the folder, or is removed."""
+    if not target.exists() or not any(target.iterdir()):
+        os.rename(folder, target)
+    else:
+        try:
+            _exchange(folder, target)
+        except (OSError, AttributeError):  # a file system or a C library without the exchange
+            # A folder that an earlier process set aside is older than the target.
+            shutil.rmtree(_aside(target), ignore_errors=True)
+            os.rename(target, _aside(target))
+            os.rename(folder, target)
+            shutil.rmtree(_aside(target), ignore_errors=True)
+    sync(target.parent)
 
 
 def named(path: str | Path) -> Path:

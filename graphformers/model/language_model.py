@@ -6,10 +6,9 @@ encodes a text as the model does for a node without neighbours.
 
 import json
 import os
-import shutil
 from pathlib import Path
 
-from graphformers.artifact import check_name, check_place, draft_of
+from graphformers.artifact import check_name, check_place, draft_of, put_folder_in_place
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import full_disk, sync
 from graphformers.model.backbones import save_tensors
@@ -83,10 +82,7 @@ def save_language_model(model: GraphFormers, path: str | Path, *, force: bool = 
             for place in [*draft.folder.rglob("*"), draft.folder]:
                 sync(place)
             check_replaceable(target, force=force)
-            if target.exists():
-                shutil.rmtree(target)
-            os.rename(draft.folder, target)
-            sync(target.parent)
+            put_folder_in_place(draft.folder, target)
     except OSError as error:
         raise full_disk(error, target) from error
 
