@@ -8,7 +8,7 @@ import pytest
 from graphformers.arrays import unit_rows
 from graphformers.demo import MATCHES, QUERIES, embed_and_search
 from graphformers.embedding.vectors import VectorStore
-from graphformers.evaluation.baselines import sentence_vectors
+from graphformers.evaluation.baselines import sentence_encoder
 from graphformers.graph.interop import build_graph
 from graphformers.retrieval.searcher import search
 from tests.conftest import make_graph
@@ -51,7 +51,8 @@ def test_the_untrained_backbone_searches_by_cosine(tmp_path: Path) -> None:
     for i, query in enumerate(QUERIES):
         assert found.alone[query][0].id == f"n{i}"
         assert found.alone[query][0].score == pytest.approx(1)
-    vectors = unit_rows(sentence_vectors(tmp_path / "backbone", graph, np.arange(5), 12))
+    encoder = sentence_encoder(tmp_path / "backbone", 12)
+    vectors = unit_rows(encoder.encode_nodes(graph, np.arange(5)))
     expected = np.sort(vectors @ vectors[0])[: -MATCHES - 1 : -1]
     shown = [match.score for match in found.alone[QUERIES[0]]]
     assert shown == pytest.approx(expected.tolist(), abs=1e-5)

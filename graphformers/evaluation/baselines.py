@@ -17,7 +17,6 @@ import numpy as np
 
 from graphformers.arrays import Array
 from graphformers.evaluation.scores import SparseScores
-from graphformers.graph.textgraph import TextGraph
 from graphformers.model.backbones import find_backbone, pooling_of
 from graphformers.model.config import POOLINGS
 from graphformers.model.encoder import GraphFormers
@@ -195,29 +194,6 @@ def _column(values: Array) -> "csr_matrix":
     from scipy.sparse import csr_matrix
 
     return csr_matrix(values.astype(np.float32)[:, None])
-
-
-def sentence_vectors(
-    source: str | Path,
-    graph: TextGraph,
-    nodes: Array,
-    max_tokens: int = 32,
-    device: str | None = None,
-) -> Array:
-    """Embeds the texts of some nodes by an untrained backbone, to be compared by cosine.
-
-    Args:
-        source: The backbone: a folder, minilm, or a name on the hub.
-        graph: The graph with the texts.
-        nodes: The row numbers of the nodes.
-        max_tokens: Texts are cut after so many tokens.
-        device: Where to compute; by default the best device.
-
-    Returns:
-        (len(nodes), D) float32 vectors.
-    """
-    model = sentence_encoder(source, max_tokens, device)
-    return model.encode_nodes(graph, nodes)
 
 
 def sentence_encoder(

@@ -32,7 +32,7 @@ from graphformers.compare.tables import ablation_table, neighbor_table, overall_
 from graphformers.compare.variants import variant, variants_of
 from graphformers.compare.verdict import Change, Decision, Learning, decide, verdict
 from graphformers.errors import ArtifactError, GraphFormersError
-from graphformers.evaluation.baselines import sentence_vectors
+from graphformers.evaluation.baselines import sentence_encoder
 from graphformers.evaluation.metrics import METRICS, Ranks, hits_at, register_metric
 from graphformers.evaluation.ranking import evaluate, question_nodes, rank_listed
 from graphformers.evaluation.scores import VectorScores
@@ -301,7 +301,7 @@ def test_scores_are_those_of_evaluate(folder: Path, tmp_path: Path) -> None:
             )
     nodes = question_nodes(settings.split.test)
     plain = VectorScores(
-        sentence_vectors(settings.source, settings.split.graph, nodes, 10, "cpu"),
+        sentence_encoder(settings.source, 10, "cpu").encode_nodes(settings.split.graph, nodes),
         nodes,
         cosine=True,
     )

@@ -12,7 +12,7 @@ from graphformers.evaluation.baselines import (
     add_neighbor_means,
     adjacency_matrix,
     baseline_scores,
-    sentence_vectors,
+    sentence_encoder,
     tfidf_features,
 )
 from graphformers.evaluation.ranking import rank, rank_listed
@@ -36,7 +36,7 @@ def test_the_vectors_are_those_of_transformers_and_mean_pooling() -> None:
         hidden = reference(**batch).last_hidden_state
     weights = batch["attention_mask"][:, :, None].float()
     expected = (hidden * weights).sum(1) / weights.sum(1)
-    found = sentence_vectors("minilm", graph, nodes, device="cpu")
+    found = sentence_encoder("minilm", device="cpu").encode_nodes(graph, nodes)
     assert np.abs(found - expected.numpy()).max() < 1e-5
 
 
@@ -70,7 +70,7 @@ def test_a_pooling_that_is_not_followed_is_told(
     GraphFormers.from_backbone(backbone, "max", device="cpu")  # said once
     assert not caplog.text
     config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    sentence_vectors(backbone, make_graph(), np.array([1, 2]), device="cpu")
+    sentence_encoder(backbone, device="cpu").encode_nodes(make_graph(), np.array([1, 2]))
     assert (
         "pooling max_tokens is not supported; the mean of the token vectors is used instead"
         in caplog.text
@@ -79,10 +79,8 @@ def test_a_pooling_that_is_not_followed_is_told(
 
 def test_a_graph_without_the_nodes_of_questions_gives_nothing() -> None:
     graph: TextGraph = make_graph()
-    assert sentence_vectors("minilm", graph, np.zeros(0, dtype=np.int64), device="cpu").shape == (
-        0,
-        384,
-    )
+    encoder = sentence_encoder("minilm", device="cpu")
+    assert encoder.encode_nodes(graph, np.zeros(0, dtype=np.int64)).shape == (0, 384)
 
 
 def split_of_graph() -> LinkSplit:

@@ -8,7 +8,7 @@ import pytest
 
 from graphformers.cli import app
 from graphformers.errors import GraphFormersError
-from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
+from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_encoder
 from graphformers.evaluation.metrics import METRICS, hits_at, register_metric
 from graphformers.evaluation.overview import evaluate_with_baselines, overview
 from graphformers.evaluation.ranking import evaluate, question_nodes, rank_listed
@@ -49,7 +49,9 @@ def test_a_model_stands_beside_what_needs_no_training(folder: Path) -> None:
         assert systems[own] == evaluate(make_model(), split, protocol=protocol)
     nodes = question_nodes(split.test)
     plain = VectorScores(
-        sentence_vectors("minilm", split.graph, nodes, device="cpu"), nodes, cosine=True
+        sentence_encoder("minilm", device="cpu").encode_nodes(split.graph, nodes),
+        nodes,
+        cosine=True,
     )
     untrained = found.evaluations["saved"]["minilm, untrained"].ranks
     assert untrained.better.tolist() == rank_listed(plain, split.test).better.tolist()

@@ -32,7 +32,7 @@ from graphformers.embedding import compaction
 from graphformers.embedding import job as embedding_job
 from graphformers.embedding import update as embedding_update
 from graphformers.embedding.vectors import VectorStore, locked
-from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_vectors
+from graphformers.evaluation.baselines import TITLES, baseline_scores, sentence_encoder
 from graphformers.evaluation.metrics import METRICS, Ranks
 from graphformers.evaluation.ranking import evaluate as evaluate_model
 from graphformers.evaluation.ranking import in_batch, model_scores, rank, rank_listed
@@ -481,7 +481,7 @@ def baselines(split: Any, num_neighbors: int) -> dict[str, Facts]:
 def untrained_vectors(folder: Path, graph: Any, nodes: np.ndarray, max_tokens: int) -> np.ndarray:
     """What a backbone itself makes of texts."""
     with contextlib.redirect_stderr(io.StringIO()):
-        return sentence_vectors(folder, graph, nodes, max_tokens, "cpu")
+        return sentence_encoder(folder, max_tokens, "cpu").encode_nodes(graph, nodes)
 
 
 def slices(split: Any) -> dict[str, dict[str, np.ndarray]]:
