@@ -238,12 +238,14 @@ def main() -> None:
     showing.add_argument("--against", required=True)
     chosen = parser.parse_args()
     if chosen.command == "run":
+        seeds = [int(seed) for seed in chosen.seeds.split(",")]
+        # The first seed of all variants comes first, so that a part of the runs tells something.
         jobs = [
-            Job(graph, variant, int(seed))
-            for graph in chosen.graphs
-            for seed in chosen.seeds.split(",")
+            Job(graph, variant, seed)
+            for seed in seeds
             for variant in chosen.variant
-            if variant != UNTRAINED or seed == chosen.seeds.split(",")[0]
+            for graph in chosen.graphs
+            if variant != UNTRAINED or seed == seeds[0]
         ]
         run(chosen.folder, jobs, chosen.output, chosen.at_once, chosen.limit)
     elif chosen.command == "one":
