@@ -51,14 +51,12 @@ def proportional_bytes(number: int) -> int:
     return 1024 * int(match[1]) if match else 0
 
 
-def measure(command: list[str], threads: int) -> dict[str, object]:
+def measure(command: list[str], threads: int, output: Path) -> dict[str, object]:
     """Runs a command; returns its peak memory in GB, its seconds, and its last messages."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     started, peak = time.perf_counter(), 0
-    with tempfile.TemporaryFile("w+") as messages:
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=messages, env=environment
-        )
+    with tempfile.TemporaryFile("w+") as messages, output.open("w") as printed:
+        process = subprocess.Popen(command, stdout=printed, stderr=messages, env=environment)
         while process.poll() is None:
             peak = max(peak, sum(map(proportional_bytes, process_tree(process.pid))))
             time.sleep(0.1)
@@ -87,6 +85,8 @@ def main() -> None:
         "--commands", nargs="+", default=["dry-run", "train", "compare", "embed", "encode"]
     )
     parser.add_argument("--set", nargs="+", default=[], help="more settings of train and compare")
+    parser.add_argument("--method", nargs="+", default=[], help="methods of compare")
+    parser.add_argument("--printed", type=Path, help="a folder for what the commands print")
     parser.add_argument("--max-tokens", type=int, default=32, help="of embed and encode")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -99,6 +99,8 @@ def main() -> None:
         graph = TextGraph.load(place)
         with tempfile.TemporaryDirectory() as work:
             folder = Path(work)
+            printed = arguments.printed or folder
+            printed.mkdir(parents=True, exist_ok=True)
             split, model = folder / "papers.split", folder / "papers.model"
             split_links(graph).save(split)
             # embed and encode take as much whether the model is trained or not.
@@ -115,7 +117,8 @@ def main() -> None:
                 f"{folder / 'new.model'}",
             ]
             words = [*recipe, *settings, *limits[1], "-o", f"{folder / 'report'}"]
-            compare = ["compare", str(split), *words]
+            methods = [word for each in arguments.method for word in ("--method", each)]
+            compare = ["compare", str(split), *words, *methods, "--json"]
             commands = {
                 "dry-run": [*train, "--dry-run"],
                 "train": train,
@@ -125,7 +128,8 @@ def main() -> None:
             }
             found: dict[str, object] = {"graph": place.name, "nodes": graph.num_nodes}
             for name in arguments.commands:
-                found[name] = measure(commands[name], arguments.threads)
+                output = printed / f"{place.stem}-{name}.out"
+                found[name] = measure(commands[name], arguments.threads, output)
             print(json.dumps(found, ensure_ascii=False), flush=True)
 
 
