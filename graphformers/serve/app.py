@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from graphformers.arrays import Array
+from graphformers.retrieval import queries
 from graphformers.serve import nodes
 from graphformers.serve.bodies import (
     LIMITS,
@@ -31,7 +32,7 @@ from graphformers.serve.bodies import (
     PlacesBody,
     SearchBody,
 )
-from graphformers.serve.engine import Engine, Question, Reading
+from graphformers.serve.engine import EncodedText, Engine, Question, Reading
 from graphformers.serve.files import File, page_files
 from graphformers.serve.gate import Gate, RefusalError, Shortcut
 from graphformers.serve.metrics import Metrics
@@ -222,7 +223,7 @@ def make_shortcut(app: FastAPI, state: State) -> Shortcut:
 async def near(state: State, kind: str, id: str, given_with: QueryParams) -> bytes:
     """The answer to a search by id, one of SEARCHES, as the address has it."""
     k, filters = asked(given_with)
-    question = Question(k, decoded(id), is_unlinked=kind == "links", filters=filters)
+    question = Question(queries.Query(k, id=decoded(id), links=kind == "links", where=filters))
     return await state.engine.searches.do(question, state.limits.seconds)
 
 
@@ -245,7 +246,7 @@ def asked(given_with: QueryParams) -> tuple[int, tuple[str, ...]]:
 
 
 def _add_reading(app: FastAPI, state: State) -> None:
-    async def read(readings: list[Reading]) -> list[Array]:
+    async def read(readings: list[Reading]) -> list[EncodedText]:
         return list(
             await asyncio.gather(
                 *(state.engine.texts.do(reading, state.limits.seconds) for reading in readings)
@@ -264,7 +265,7 @@ def _add_reading(app: FastAPI, state: State) -> None:
             raise RefusedError("neighbors given without a text to read among them")
         if body.links and body.id is None:
             raise RefusedError("links given without an id")
-        vector = None
+        vector = truncated = None
         if body.vector is not None:
             vector = np.array(body.vector, dtype=np.float32)
             if vector.shape != (engine.view.store.size,):
@@ -273,10 +274,10 @@ def _add_reading(app: FastAPI, state: State) -> None:
                 )
         if body.text is not None:
             around = company(engine, body.neighbors, body.neighbor_texts)
-            vector = (await read([Reading(body.text, around)]))[0]
-        question = Question(
-            body.k, body.id, vector, body.links, filters, body.show_neighbors, tuple(body.columns)
-        )
+            (encoded,) = await read([Reading(body.text, around)])
+            vector, truncated = encoded.vector, encoded.truncated
+        query = queries.Query(body.k, id=body.id, vector=vector, links=body.links, where=filters)
+        question = Question(query, body.show_neighbors, tuple(body.columns), truncated)
         found = await engine.searches.do(question, state.limits.seconds)
         return Response(found, media_type="application/json")
 
@@ -299,18 +300,18 @@ def _add_reading(app: FastAPI, state: State) -> None:
         none: list[list[str]] = [[]] * len(texts)
         pairs = zip(body.neighbors or none, body.neighbor_texts or none, strict=True)
         around = [company(engine, ids, given) for ids, given in pairs]
-        vectors = await read(
+        encoded = await read(
             [Reading(text, near) for text, near in zip(texts, around, strict=True)]
         )
         shown = [
-            as_base64(vector) if body.encoding_format == "base64" else vector.tolist()
-            for vector in vectors
+            as_base64(one.vector) if body.encoding_format == "base64" else one.vector.tolist()
+            for one in encoded
         ]
         data = [
             {"object": "embedding", "index": i, "embedding": vector}
             for i, vector in enumerate(shown)
         ]
-        count = sum(map(engine.num_tokens, texts))
+        count = sum(one.num_read for one in encoded)
         usage = {"prompt_tokens": count, "total_tokens": count}
         return as_json({"object": "list", "data": data, "model": engine.name, "usage": usage})
 

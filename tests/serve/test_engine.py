@@ -4,6 +4,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.index import has_usearch
+from graphformers.retrieval.queries import Query
 from graphformers.serve.engine import Engine, Question
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import (
@@ -37,8 +39,9 @@ def engine(place: Path) -> Iterator[Engine]:
     made.close()
 
 
-def found(engine: Engine, **question: object) -> list[str]:
-    answer = msgspec.json.decode(engine.searches.put(Question(**{"k": 5, **question})).result(20))  # type: ignore[arg-type]
+def found(engine: Engine, *, num_neighbors: int = 0, **query: Any) -> list[str]:
+    question = Question(Query(**{"k": 5, **query}), num_neighbors)
+    answer = msgspec.json.decode(engine.searches.put(question).result(20))
     return [match["id"] for match in answer["matches"]]
 
 
@@ -250,7 +253,7 @@ def test_readers_never_stumble_over_writers(engine: Engine) -> None:
                 found(
                     engine,
                     id=ids[draw.integers(30)],
-                    is_unlinked=bool(draw.integers(2)),
+                    links=bool(draw.integers(2)),
                     num_neighbors=3,
                     k=60,
                 )
