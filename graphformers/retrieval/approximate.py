@@ -231,8 +231,11 @@ class ApproximateIndex(ABC):
         few of them are visible.
         """
         wanted, enough = SURPLUS * k, min(k + k // 2, hidden.num_visible)
-        # Otherwise exact search is faster, and candidates might miss some.
-        while wanted <= self.store.num_base // 4 and not is_exact_fast(hidden.num_visible):
+        is_filtered = 2 * hidden.num_visible < self.store.num_base
+        # Where few are visible, exact search is faster, and candidates might miss some.
+        if is_filtered and is_exact_fast(hidden.num_visible):
+            return self._exact.search(queries_QD, k, hidden)
+        while wanted <= self.store.num_base // 4:
             found_QM = self.candidates(queries_QD, wanted, are_nodes=are_nodes)
             if self._numbers is not None:
                 found_QM = np.where(found_QM >= 0, self._numbers[found_QM], -1)
