@@ -38,7 +38,7 @@ from graphformers.training.budget import Budget
 from graphformers.training.link_weight import LinkWeight
 
 KIND = "checkpoint"
-VERSION = 3
+VERSION = 4
 # a line of history.jsonl
 LogEntry = dict[str, Any]
 

@@ -18,7 +18,7 @@ from graphformers.graph.common_neighbors import MOST_NEIGHBORS, adamic_adar
 from graphformers.splits.split import LinkQuestions, LinkSplit
 
 # Weights that are tried, in standard deviations of the model's scores of a question.
-GRID = (0.125, 0.25, 0.5, 1.0, 2.0)
+GRID = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 # Standard errors by which the mean reciprocal rank must be better.
 STANDARD_ERRORS = 2.0
 
