@@ -89,12 +89,11 @@ def build_graph(
         >>> build_graph(papers, cites, columns={"time": "year"}).edge_times.tolist()
         [1999.0]
     """
-    named = dict(columns or {})
     given = {"keep": keep, "list_separator": list_separator, "skip_bad": skip_bad}
     settings = ImportSettings.from_keywords(
-        "build_graph", given | {"columns": named, "keep_empty": keep_empty}
+        "build_graph", given | {"columns": columns or {}, "keep_empty": keep_empty}
     )
-    for role, name in named.items():
+    for role, name in settings.columns.items():
         if role in ("user", "item"):
             raise InputError(
                 f"columns={{{role!r}: {name!r}}} given, expected the roles id, text, links, "
@@ -113,7 +112,7 @@ def build_graph(
         read_nodes(tables, ColumnNames(), builder, settings, is_last=True)
         table = _edge_table(() if edges is None else edges)
         if table.column_names:
-            times = TimeColumn() if "time" in named else None
+            times = TimeColumn() if "time" in settings.columns else None
             links = MemoryTable(Path("edges"), table)
             for batch in edge_batches(links, builder.problems, settings, times):
                 builder.add_edges(batch)

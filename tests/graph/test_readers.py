@@ -786,6 +786,40 @@ def test_missing_columns_say_what_a_file_may_be(tmp_path: Path) -> None:
         read_graph(edges=nodes)
     with pytest.raises(InputError, match=r"^edges: no column for dst .* columns={'dst': 'NAME'}$"):
         build_graph({"id": [1], "text": ["x"]}, {"source": [1]})
+    cites = write_csv(tmp_path / "cites.csv", "id,cites\np1,p2\n")
+    with pytest.raises(InputError, match=r"cites.csv:1.*links, columns={'src': 'id', 'dst': 'ci"):
+        read_graph(nodes, cites)
+    with pytest.raises(
+        InputError, match=r"id, title; name it with columns={'text': 'title'}$"
+    ):
+        read_graph(nodes, columns={"text": "titel"})
+    with pytest.raises(InputError, match=r"with columns={'src': 'id', 'dst': 'cites'}$"):
+        read_graph(nodes=nodes, edges=cites)
+    exported = tmp_path / "g.json"
+    exported.write_text('{"nodes": [{"id": 1}], "edges": []}')
+    with pytest.raises(InputError, match=r"networkx.node_link_graph reads its JSON, and from_netw"):
+        read_graph(exported)
+    again = write_csv(tmp_path / "again.csv", "1,Graphs,1\n2,Texts,2\n")
+    with pytest.raises(InputError, match=r"'1' occurs twice.*first line is data, header=False$"):
+        read_graph(again)
+    report = write_csv(tmp_path / "report.csv", "Exported today\n\nid;title\np1;x\n")
+    with pytest.raises(InputError, match=r"; lines before the header must be removed$"):
+        read_graph(report)
+
+
+def test_a_misspelt_column_of_links_is_found_in_its_file(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "papers.csv", "nr,title\np1,x\np2,y\n")
+    links = write_csv(tmp_path / "citations.csv", "nr,zitierte_nr\np1,p2\n")
+    named = {"id": "nr", "src": "nr"}
+    with pytest.raises(
+        InputError,
+        match=r"citations.csv:1: no column for dst \(looked for zitiert_nr\) among: nr, zitierte_nr"
+        r"; name it with columns={'dst': 'zitierte_nr'}$",
+    ):
+        read_graph(nodes, links, columns=named | {"dst": "zitiert_nr"})
+    assert read_graph(nodes, links, columns=named | {"dst": "zitierte_nr"}).num_pairs == 1
+    with pytest.raises(InputError, match="given, but no file holds edges"):
+        read_graph(nodes, columns=named | {"dst": "cited"})
 
 
 def test_every_input_counts_once(tmp_path: Path) -> None:
@@ -819,8 +853,11 @@ def test_roles_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"columns={'user': 'x'} given, but tables of nodes and"):
         read_graph(nodes, columns={"user": "x"})
     out = ["-o", str(tmp_path / "g")]
-    with pytest.raises(UsageError, match="--column id=b given, but 'id' is named already"):
+    with pytest.raises(UsageError, match=r"--column id=b given, but 'id' is named already$"):
         app(["import", nodes, "--column", "id=a", "--column", "id=b", *out], standalone_mode=False)
+    both = ["--column", "text=title", "--column", "text=body"]
+    with pytest.raises(UsageError, match=r"; --column text=title,body names both$"):
+        app(["import", nodes, *both, *out], standalone_mode=False)
     with pytest.raises(UsageError, match="no files given, expected at least one: graphformers im"):
         app(["import", *out], standalone_mode=False)
 
@@ -921,13 +958,20 @@ def test_files_are_told_apart_by_their_columns_in_any_order(tmp_path: Path) -> N
         ({"columns": {"text": ["a", "b"]}}, "expected a dict of names"),
         ({"columns": {"id": 0}}, "expected a dict of names"),
         ({"keep": 5}, "expected a list of columns"),
+        ({"columns": ["id", "text"]}, "expected a dict of names"),
+        ({"columns": {"words": "text"}}, "did you mean columns={'text': 'words'}"),
         ({"keep": "year"}, r"columns: keep=\['year'\]"),
+        ({"keep": "year, venue"}, r"columns: keep=\['year', 'venue'\]"),
+        ({"keep": ["weight"]}, "no node file has a column of that name; there are: id"),
+        ({"format": "csv"}, "expected one of: tables, .*; did you mean 'tables'"),
     ],
 )
 def test_wrong_keywords_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     (tmp_path / "a.csv").write_text("id,text\n1,one\n")
     with pytest.raises(GraphFormersError, match=message):
         read_graph(tmp_path / "a.csv", **changes)
+    with pytest.raises(GraphFormersError, match="expected a dict of names"):
+        build_graph([{"id": 1, "text": "one"}], columns=["id", "text"])  # type: ignore[arg-type]
 
 
 def test_what_is_no_name_of_a_file_is_refused(tmp_path: Path) -> None:
