@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from graphformers.arrays import one_chunk
 from graphformers.errors import InputError
+from graphformers.table import shorten
 
 OURS = ("id", "text")
 # A number as programs write it: without leading zeros, and without trailing ones except in "1.0".
@@ -128,6 +129,13 @@ def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table
         if hasattr(rows, "__arrow_c_stream__"):
             table = pa.table(rows)
         elif isinstance(rows, Mapping):
+            for name, values in rows.items():
+                if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+                    raise InputError(
+                        f"{what} given as a dict in which {name!r} is {shorten(repr(values))}, "
+                        f"expected a list of the values of each column, or a list of dicts such as "
+                        f"[{example}]"
+                    )
             table = pa.table({name: make_column(values) for name, values in rows.items()})
         else:
             records: list[Mapping[str, object]] = []
