@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -133,6 +134,34 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
         "year, kind (columns={'type': 'kind'} keeps kind as the type of links, "
         "columns={'time': 'year'} keeps year as their time)"
     ) in str(describe_graph(untyped).as_table())
+
+
+def test_an_import_names_columns_of_numbers_that_are_text(tmp_path: Path) -> None:
+    text = (
+        "id,text,year,price,zip,code,note\na,x,1999,12.50,00123,1,1\nb,y,n/a,3,04000,2,many\n"
+        "c,z,2001,4,05000,3,few\n"
+    )
+    graph = read_graph(write_csv(tmp_path / "n.csv", text))
+    lines = str(describe_import(graph).as_table()).splitlines()[1:]
+    assert lines == [
+        f"  the column {name} is text because of values such as {value!r}; filters such as "
+        f"{name}>=10 need numbers"
+        for name, value in (("year", "n/a"), ("price", "12.50"), ("zip", "00123"))
+    ]
+    again = build_graph([{"id": "a", "text": "x", "year": "n/a"}, {"id": "b", "text": "y"}])
+    assert "like_numbers" not in again.summary
+
+
+def test_an_import_without_links_names_a_column_of_lists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_text('{"id": "a", "text": "x", "refs": ["b"]}\n{"id": "b", "text": "y"}\n')
+    command = ["import", str(path), "-o", str(tmp_path / "g")]
+    with naming_options():
+        app(command, standalone_mode=False)
+    advice = "; if refs lists ids of nodes, --column links=refs links them\n"
+    assert capsys.readouterr().err.endswith(advice)
 
 
 def test_an_import_tells_which_column_it_took_for_the_text(
@@ -789,9 +818,7 @@ def test_missing_columns_say_what_a_file_may_be(tmp_path: Path) -> None:
     cites = write_csv(tmp_path / "cites.csv", "id,cites\np1,p2\n")
     with pytest.raises(InputError, match=r"cites.csv:1.*links, columns={'src': 'id', 'dst': 'ci"):
         read_graph(nodes, cites)
-    with pytest.raises(
-        InputError, match=r"id, title; name it with columns={'text': 'title'}$"
-    ):
+    with pytest.raises(InputError, match=r"id, title; name it with columns={'text': 'title'}$"):
         read_graph(nodes, columns={"text": "titel"})
     with pytest.raises(InputError, match=r"with columns={'src': 'id', 'dst': 'cites'}$"):
         read_graph(nodes=nodes, edges=cites)
@@ -981,3 +1008,11 @@ def test_what_is_no_name_of_a_file_is_refused(tmp_path: Path) -> None:
         for given in (file, 5, None, {"id": ["1"]}, [file]):
             with pytest.raises(InputError, match="expected the names of files; build_graph"):
                 read_graph(given)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="in memory, and '-' stands for standard input"):
+            read_graph(file)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^a Graph given, .*, from_networkx a graph of networkx"):
+        read_graph(networkx.Graph([(1, 2)]))
+    with pytest.raises(InputError, match=r"^an int given"):
+        read_graph(5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"/dev/stdin: given twice, expected each input once"):
+        read_graph(nodes="-", edges="-")
