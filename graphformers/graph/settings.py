@@ -64,12 +64,13 @@ class ImportSettings(Settings):
     )
     skip_bad: bool = setting(
         False,
-        "Leave out, count and list bad rows instead of stopping at the first.",
+        "Leave out, count and list bad rows (malformed, without id or text, with a repeated id, "
+        "links to unknown nodes) instead of stopping at the first.",
         option="--skip-bad",
     )
     bad_rows: str | Path | None = setting(
         None,
-        "Write all bad rows that are left out to this .jsonl file, with file, line, reason and "
+        "List all bad rows that are left out in this .jsonl file, with file, line, reason and "
         "detail.",
         option="--bad-rows FILE",
     )
