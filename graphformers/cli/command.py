@@ -142,6 +142,8 @@ def command(
                 function(**values)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        # typer before 0.29 reads types here. Options may have the name of the group they are from.
+        run.__annotations__ = {own.name: own.annotation for own in parameters}
         app.command(name, cls=Command)(run)
         return function
 
