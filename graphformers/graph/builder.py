@@ -362,6 +362,8 @@ class GraphBuilder:
             example = f" such as {self._known[0].as_py()!r}" if len(self._known) else ""
             if near is not None:
                 example = f" such as {near!r}; ids must be equal in every character"
+            elif name and is_shown and (row := pc.index(self._table["text"], name).as_py()) >= 0:
+                example += f"; {name!r} is the text of {self._known[row].as_py()!r}"
             return f"an edge {end}, expected the id of a node{example}"
 
         self.problems.report("edge to an unknown node", missing, batch.locate, detail)
