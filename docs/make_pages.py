@@ -13,7 +13,7 @@ import typer.main
 
 from graphformers.cli import app
 from graphformers.graph.formats import FORMATS, Format
-from graphformers.graph.settings import ImportSettings
+from graphformers.graph.settings import ROLES, ImportSettings
 from graphformers.model.config import ModelConfig
 from graphformers.settings import describe
 from graphformers.training.settings import MODEL_SETTINGS, TrainConfig
@@ -68,7 +68,21 @@ files may be compressed (.gz .xz .bz2). `--skip-bad`, `--bad-rows`, `--keep-empt
 (`--max-row` and others) apply to every format; other options to those that list them.
 [howto-import.md](howto-import.md) imports tables of many kinds, step by step;
 [extending.md](extending.md#an-importer) adds a format."""
-    return "\n\n".join([head, *(_format(name, each) for name, each in FORMATS.items())]) + "\n"
+    formats = [_format(name, each) for name, each in FORMATS.items()]
+    return "\n\n".join([head, *formats, _names_of_columns()]) + "\n"
+
+
+def _names_of_columns() -> str:
+    """The names by which columns of tables are recognised."""
+    rows = [f"| {role} | {', '.join(names)} |" for role, names in ROLES.items() if names]
+    head = """## Names of columns
+
+The columns of tables are recognised by these names, in upper or lower case, the first ones before
+the others. `--column ROLE=NAME` names other columns.
+
+| role | names |
+|---|---|"""
+    return "\n".join([head, *rows])
 
 
 def _format(name: str, format: Format) -> str:

@@ -22,6 +22,7 @@ from graphformers.graph.batches import EdgeBatch, MemoryTable, TableBatch
 from graphformers.graph.columns import (
     OURS,
     as_strings,
+    find_no_number,
     join_column,
     table_in_memory,
     text_column,
@@ -163,6 +164,10 @@ class GraphBuilder:
                 lengths,
                 [name in batch.untyped and name not in OURS for batch in self._nodes],
             )
+            if any(name in batch.untyped for batch in self._nodes) and name not in OURS:
+                value = find_no_number(columns[name])
+                if value is not None:
+                    self.problems.like_numbers[name] = value
         self._nodes = []
         table, ids = pa.table(columns), columns["id"]
         hashes = np.concatenate(
