@@ -123,7 +123,7 @@ class StoreIndex:
         base: An index of its base.
         unseen: Base nodes that the index does not know; they are compared one by one.
 
-    Example:
+    Examples:
         >>> index = StoreIndex.open(store)
         >>> index.search(store.vectors(["p7"]), 3).nodes_QK.shape
         (1, 3)

@@ -37,7 +37,7 @@ class Query:
         neighbors: Ids of nodes with which the text is encoded as neighbours.
         where: Filters such as "year>=1995"; all must hold.
 
-    Example:
+    Examples:
         >>> searcher = Searcher("papers.vectors")
         >>> [len(found) for found in searcher.answer([Query(id="p7"), Query(text="graph", k=3)])]
         [10, 3]

@@ -273,7 +273,7 @@ class Searcher:
             GraphFormersError: A query has not one of text, id and vector, or an id, a column or a
                 filter is unknown.
 
-        Example:
+        Examples:
             >>> queries = [Query(k=3, text=text) for text in ("graph", "vector")]
             >>> [len(found) for found in Searcher("papers.vectors").answer(queries)]
             [3, 3]
