@@ -106,4 +106,4 @@ assert variants_of("overall")[-1].title == "PLM+Gated"
 
 
 def test_the_page_has_an_example_of_every_kind() -> None:
-    assert RECIPES == ["An aggregator", "A metric", "A layer part", "An importer"]
+    assert RECIPES == ["An aggregator", "A metric", "A layer part", "An importer", "An index"]
