@@ -108,7 +108,7 @@ def test_embeddings_have_openais_shape(shared: Running) -> None:
         )
 
 
-def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> None:
+def test_a_node_its_neighbourhood_and_its_attention_weights(shared: Running) -> None:
     graph = some_graph()
     hub = graph.ids[int(np.argmax(graph.degrees()))].as_py()
     with shared.client() as client:
@@ -129,12 +129,12 @@ def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> 
             for j, other in enumerate(ids)
             if i < j and other in graph.neighbors(one)
         ]
-        heard = client.get(path(hub, "/attention")).json()
-        assert [entry["id"] for entry in heard["nodes"]] == ids[: 1 + ego["num_read"]]
-        weights = np.array(heard["weights"])
+        attention = client.get(path(hub, "/attention")).json()
+        assert [entry["id"] for entry in attention["nodes"]] == ids[: 1 + ego["num_read"]]
+        weights = np.array(attention["weights"])
         assert weights.shape == (3, 3, 6)
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-        np.testing.assert_allclose(heard["average"], weights.mean((0, 1)), atol=1e-6)
+        np.testing.assert_allclose(attention["average"], weights.mean((0, 1)), atol=1e-6)
 
 
 def test_a_column_that_the_graph_did_not_have_keeps_its_type(tmp_path: Path) -> None:
