@@ -133,7 +133,7 @@ class GraphDescription(Result):
 def describe_graph(graph: Graph) -> GraphDescription:
     """Describes a graph: counts, percentiles, rows that the import left out, and sample nodes.
 
-    Example:
+    Examples:
         >>> describe_graph(TextGraph.load("papers.graph")).nodes
         400
     """

@@ -81,7 +81,7 @@ def build_graph(
         InputError: A column is missing, or a row is bad.
         GraphFormersError: There is no such role.
 
-    Example:
+    Examples:
         >>> papers = [{"id": "p1", "title": "graphs"}, {"id": "p2", "title": "texts", "year": 1999}]
         >>> build_graph(papers, [("p1", "p2")])
         TextGraph(2 nodes, 1 linked pair)
@@ -161,8 +161,9 @@ def to_networkx(graph: Graph | str | Path) -> "networkx.MultiDiGraph":
     Raises:
         MissingExtraError: networkx is not installed.
 
-    Example:
-        >>> to_networkx("papers.graph").nodes["p7"]["text"]
+    Examples:
+        >>> papers = to_networkx("papers.graph")
+        >>> papers.nodes["p7"].get("text")
         'graph node text 7'
     """
     graph = loaded_graph(graph)
@@ -205,7 +206,7 @@ def from_networkx(
     Raises:
         InputError: There are no nodes, a node has no text, or two nodes have the same id.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> papers = networkx.DiGraph()
         >>> papers.add_node("p1", title="a study of graphs")
@@ -290,7 +291,7 @@ def to_pyg(graph: Graph | str | Path, *, directed: bool = False) -> "torch_geome
     Raises:
         MissingExtraError: PyTorch Geometric is not installed.
 
-    Example:
+    Examples:
         >>> to_pyg("papers.graph").num_nodes
         80
     """
@@ -347,7 +348,7 @@ def from_pyg(
     Raises:
         InputError: Texts are missing, or an edge or an id does not fit the number of nodes.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch_geometric.data import Data
         >>> data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)

@@ -52,7 +52,7 @@ def read_graph(
         InputError: A file is missing or invalid; the message names the file and the line.
         GraphFormersError: A setting is invalid.
 
-    Example:
+    Examples:
         >>> read_graph("papers.csv", "citations.csv", columns={"text": "title"})
         TextGraph(80 nodes, 156 linked pairs)
     """

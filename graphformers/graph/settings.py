@@ -19,7 +19,7 @@ from graphformers.settings import Settings, require, setting, usage
 class ImportSettings(Settings):
     """The format of the files of a graph, and options for reading them.
 
-    Example:
+    Examples:
         >>> ImportSettings(columns={"text": "abstract"}, skip_bad=True).format
         'tables'
     """

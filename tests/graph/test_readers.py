@@ -521,6 +521,10 @@ def test_kinds_of_files_by_other_names(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_graph(tmp_path / "none.csv")
+    write_csv(tmp_path / "papers.csv", "id,text\na,x\n")
+    with pytest.raises(InputError, match=r"paper.csv: no such file; did you mean .*/papers.csv\?$"):
+        read_graph(tmp_path / "paper.csv")
+    (tmp_path / "papers.csv").unlink()
     with pytest.raises(InputError, match="a folder, expected a file"):
         read_graph(tmp_path)
     with pytest.raises(InputError, match="no nodes were read"):
@@ -771,6 +775,14 @@ def test_ids_that_nearly_match_are_named(tmp_path: Path, id: str, given: str) ->
     assert (
         f"e.csv:2: an edge from {given!r}, expected the id of a node such as {near!r}{equal} ("
     ) in str(error.value)
+
+
+def test_an_edge_between_texts_is_named(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text\n1,First\n2,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "src,dst\nSecond,First\n")
+    expected = r"an edge from 'Second', expected .* such as '1'; 'Second' is the text of '2' \("
+    with pytest.raises(InputError, match=expected):
+        read_graph(nodes, edges)
 
 
 def test_files_without_a_header_may_start_with_equal_values(tmp_path: Path) -> None:

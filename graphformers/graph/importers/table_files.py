@@ -138,7 +138,7 @@ def open_table(path: Path, settings: ImportSettings, problems: Problems) -> Tabl
     Raises:
         InputError: The format is not known, or the beginning is not that of a table.
 
-    Example:
+    Examples:
         >>> with open_table(Path("papers.csv"), ImportSettings(), Problems(strict=True)) as table:
         ...     table.names
         ['id', 'title', 'year']
