@@ -44,7 +44,7 @@ def ego(view: View, id: str, limit: int) -> dict[str, object]:
 
 
 def attention(view: View, model: GraphFormers, id: str) -> dict[str, object]:
-    """The attention weights of a node over itself (the first) and the neighbours that the model reads,
+    """Attention weights of a node over itself (the first) and the neighbours that the model reads,
     for every graph attention and head.
     """
     graph, settings = view.store.graph, view.store.settings
