@@ -173,27 +173,25 @@ async def attention(state: State, request: Request[Query, None]) -> Response:
 
 async def put_node(state: State, request: Request[Query, NodeBody]) -> Response:
     """Add or change a node; it is searchable when the answer comes"""
-    body = request.body
+    body, engine = request.body, state.engine
     write = PutNode(request.segment, body.text, dict(body.columns), tuple(body.neighbors))
-    if _new_columns(state, write):
-        # One after the other, so that together they cannot exceed the limit.
-        async with asyncio.timeout(state.limits.write_seconds), state.columns:
-            known, new = len(state.engine.view.columns), _new_columns(state, write)
-            most = state.limits.max_columns
-            if new and known + len(new) > most:
-                words = f"a new column {new[0][:100]!r} given, but the nodes have {known} columns"
-                raise RefusedError(f"{words}, and this server takes at most {most}")
-            answer = await _change(state, write)
-    else:
+
+    def new_columns() -> list[str]:
+        given = [name for name, value in write.columns.items() if value is not None]
+        return [name for name in given if name not in state.columns]
+
+    if not new_columns():
         answer = await _change(state, write)
+        return json_response(answer, 201 if answer["is_new"] else 200)
+    # One after the other, so that together they cannot exceed the limit.
+    async with asyncio.timeout(state.limits.write_seconds), state.adding_columns:
+        new, count, most = new_columns(), len(state.columns), state.limits.max_columns
+        if new and count + len(new) > most:
+            words = f"a new column {new[0][:100]!r} given, but the nodes have {count} columns"
+            raise RefusedError(f"{words}, and this server takes at most {most}")
+        answer = await _change(state, write)
+        state.add_columns(engine, new)
     return json_response(answer, 201 if answer["is_new"] else 200)
-
-
-def _new_columns(state: State, write: PutNode) -> list[str]:
-    known = state.engine.view.columns
-    return [
-        name for name, value in write.columns.items() if value is not None and name not in known
-    ]
 
 
 async def post_edges(state: State, request: Request[Query, EdgesBody]) -> Response:
@@ -242,6 +240,7 @@ async def info(state: State, request: Request[Query, None]) -> Response:
     content = {
         "version": __version__,
         **state.engine.info(),
+        "columns": state.columns,
         "needs_token": {
             "read": reads,
             "write": reads or state.settings.write_token is not None,

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -51,12 +50,6 @@ class View:
 
     store: VectorStore
     index: StoreIndex
-
-    @cached_property
-    def columns(self) -> dict[str, str]:
-        """The types of the user's columns by name."""
-        graph = self.store.graph
-        return {name: str(graph.column_type(name) or "null") for name in graph.column_names}
 
     def node(self, id: str) -> int:
         """The row number of an id."""
@@ -320,7 +313,6 @@ class Engine:
             "model": store.key.model[:12],
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
-            "columns": view.columns,
             "index": index.base.name,
             "recall_at_10": None if index.is_exact else index.base.recall,
             "log_bytes": store.log.end,
