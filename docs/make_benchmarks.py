@@ -178,8 +178,8 @@ def _updates() -> str:
     ]
     return f"""### Updates
 
-{row["added"]} papers with {row["links"]} links are added to a graph of {row["nodes"]:,}, with MiniLM on
-two CPU cores. The vectors afterwards are those of embedding the new graph as a whole (cosine at least
+{row["added"]} papers with {row["links"]} links are added to a graph of {row["nodes"]:,}, with MiniLM
+on two CPU cores. The vectors afterwards are those of embedding the new graph (cosine at least
 {math.floor(1e6 * row["least_cosine_with_scratch"]) / 1e6:.6f}).
 
 {table(["embedded", "forward passes", "time"], rows)}
@@ -271,9 +271,9 @@ def _server() -> str:
     result_of = found["result"]
     return f"""## Server
 
-{result_of["clients"]} clients at once, {result_of["nodes"]:,} nodes, MiniLM; server and clients share
-two CPU cores. The script also writes, kills the server and looks for each acknowledged write: none was
-lost.
+{result_of["clients"]} clients at once, {result_of["nodes"]:,} nodes, MiniLM; server and clients
+share two CPU cores. The script also writes, kills the server and looks for each acknowledged write:
+none was lost.
 
 {table(["", "requests/s", "median", "99th percentile"], rows)}
 
