@@ -1,4 +1,5 @@
-"""Writes the pages of docs/ that are made from the code: commands, formats, HTTP and Python.
+"""Writes the pages of docs/ that are made from the code: commands, formats, HTTP and
+Python; and of benchmarks, from results/.
 
 A test fails when a page is out of date.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 import click
 import typer.main
+from make_benchmarks import benchmarks_page
 
 import graphformers
 from graphformers.cli import app
@@ -240,6 +242,7 @@ def python_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "benchmarks.md": benchmarks_page,
     "cli.md": cli_page,
     "formats.md": formats_page,
     "http.md": http_page,
