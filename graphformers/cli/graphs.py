@@ -89,14 +89,19 @@ def split_command(
 
 @command("info")
 def info_command(
-    artifact: Path = argument(..., "FOLDER", "Any folder that graphformers wrote."),
+    artifact: Path | None = argument(None, "FOLDER", "Any folder that graphformers wrote."),
     verify: bool = option(False, "--verify", "Compare every file with its checksum."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Describe a folder that graphformers wrote.
+    """Describe a folder that graphformers wrote; without one, what is installed.
 
     graphformers info papers.graph
     """
+    if artifact is None:
+        from graphformers.environment import describe_environment
+
+        show_result(describe_environment(), as_json)
+        return
     from graphformers.artifact import COMPARISON, open_artifact
     from graphformers.graph.describe import describe_graph
     from graphformers.graph.textgraph import TextGraph
