@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.files import checksum
-from graphformers.retrieval import index as index_module
 from graphformers.retrieval.approximate import DamagedIndexError, IndexFacts
 from graphformers.retrieval.index import StoreIndex
 from graphformers.retrieval.usearch_file import DamagedFileError, check_file
@@ -138,11 +137,8 @@ def test_what_is_not_refused_does_not_crash(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_crafted_index_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_crafted_index_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With a checksum that is right, as anybody can make one."""
-    monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
     store = embed(make_model(), some_graph(), tmp_path / "v")
     UsearchIndex.make(store)
     file, about = tmp_path / "v" / "index.usearch", tmp_path / "v" / "index.usearch.json"
@@ -151,7 +147,7 @@ def test_a_crafted_index_is_made_again(
     damaged[8 + 60 * (24 + 32) + 64 + 32] = 200
     file.write_bytes(damaged)
     replace(right, checksum=checksum(file)).write(about)
-    index = StoreIndex.open(VectorStore.load(tmp_path / "v"))
+    index = StoreIndex.open(VectorStore.load(tmp_path / "v"), "usearch")
     assert not index.is_exact
     assert "not an index of these vectors (wrong layers); it is made again" in caplog.text
     assert index.search(store.base_vectors(np.arange(3)), 3).nodes_QK.shape == (3, 3)
