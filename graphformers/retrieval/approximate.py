@@ -11,6 +11,7 @@ Shapes as in index.py; M candidates of a query, or fewer.
 
 import copy
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -74,6 +75,9 @@ class IndexFacts:
             values = read_object(file)
         except ArtifactError as error:
             raise DamagedIndexError(str(error)) from error
+        digest = values.pop("sha256", None)
+        if digest != _digest(values):
+            raise DamagedIndexError("damaged")
         types = {"base": "str", "count": "int", "recall": "float", "checksum": "str"}
         is_right = set(values) == {*types, "settings"} and isinstance(values["settings"], dict)
         if not is_right or not all(has_type(values[name], types[name]) for name in types):
@@ -81,6 +85,16 @@ class IndexFacts:
         if not 0 <= values["recall"] <= 1:
             raise DamagedIndexError("damaged")
         return IndexFacts(**values)
+
+    def write(self, file: Path) -> None:
+        """Writes the facts to a file, with a checksum of their own."""
+        values = asdict(self)
+        content = json.dumps(values | {"sha256": _digest(values)}, indent=1)
+        write_whole(file, f"{content}\n".encode())
+
+
+def _digest(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 class OpenFile:
@@ -204,8 +218,7 @@ class ApproximateIndex(ABC):
             with put_in_place(place) as draft:
                 settings = index.write(draft)
                 digest = checksum(draft)
-            facts = IndexFacts(base, store.num_base, index.recall, digest, settings)
-            write_whole(about, (json.dumps(asdict(facts), indent=1) + "\n").encode())
+            IndexFacts(base, store.num_base, index.recall, digest, settings).write(about)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
