@@ -38,7 +38,7 @@ from graphformers.model.config import POOLINGS, ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.registry import method_class, network_class
 from graphformers.places import read_object
-from graphformers.settings import SettingValue
+from graphformers.settings import MOST_SEED, SettingValue
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +198,9 @@ def assemble(
         seed: Seed of the parameters that the weights do not hold.
         complete: Whether the weights must hold all parameters, not only the backbone's.
     """
+    # as torch takes them
+    if not -(2**63) <= seed <= MOST_SEED:
+        raise GraphFormersError(f"seed={seed} given, expected {-(2**63)} to {MOST_SEED}")
     with restored_random_state():
         torch.manual_seed(seed)
         model = GraphFormers(config, tokenizer)
