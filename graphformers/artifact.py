@@ -276,6 +276,10 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     """Raises the errors of `write_artifact`, before hours of work."""
     check_name(Path(path))
     path = _behind_links(path)
+    if path.is_symlink():
+        raise ArtifactError(
+            f"{path}: a link that leads back to itself, to {os.readlink(path)!r}; remove it"
+        )
     bring_back(path)
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         check_place(path)

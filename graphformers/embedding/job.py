@@ -446,7 +446,7 @@ def unused(output: Path) -> AbstractContextManager[object]:
 def work_path(output: Path) -> Path:
     """The folder of the unfinished work of `output`, on the same disk even behind a link."""
     check_name(output)
-    place = output.resolve() if output.is_symlink() else output
+    place = Path(os.path.realpath(output)) if output.is_symlink() else output
     return place.with_name(place.name + EMBEDDING)
 
 

@@ -92,12 +92,12 @@ def _sources(files: Sequence[Paths], nodes: Paths, edges: Paths) -> list[Source]
         *(Source(path, "edges") for path in _listed(edges)),
     ]
     others = [Source(path) for given in files for path in _listed(given)]
-    paths = {source.path.resolve() for source in named}
-    sources = [*named, *(source for source in others if source.path.resolve() not in paths)]
+    paths = {os.path.realpath(source.path) for source in named}
+    sources = [*named, *(source for source in others if os.path.realpath(source.path) not in paths)]
     seen = set()
     for source in sources:
         # A table may hold nodes and their edges at once.
-        key = source.path.resolve(), source.holds
+        key = os.path.realpath(source.path), source.holds
         if key in seen:
             raise InputError(f"{source.path}: given twice, expected each input once")
         seen.add(key)
