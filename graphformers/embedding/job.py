@@ -42,8 +42,9 @@ from graphformers.files import foreign_entry, full_disk, require_space, write_wh
 from graphformers.graph.protocol import Graph
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.model.encoder import GraphFormers
-from graphformers.places import read_object, refuse_links_out
+from graphformers.places import refuse_links_out
 from graphformers.progress import progress
+from graphformers.records import read_record
 from graphformers.settings import usage
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ class Workplace:
         place = self.path / MARK
         before: dict[str, object] | None = None
         try:
-            before = read_object(place)
+            before = read_record(place, dict[str, object])
         except FileNotFoundError:
             pass
         except (OSError, ArtifactError) as error:

@@ -4,6 +4,7 @@ This module imports nothing heavy, so that the command line can show the help te
 """
 
 from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 from graphformers.settings import MOST_PROCESSES, MOST_SEED, Settings, require, setting
 
@@ -12,6 +13,37 @@ VECTOR_PRECISIONS = ("float32", "float16", "int8")
 STATE_PRECISIONS = ("float16", "float32")
 # on all machines of a cluster
 MOST_WORKERS = 10_000
+
+
+class KeySettings(TypedDict):
+    """What the manifest of a folder of vectors says of the model and of its states."""
+
+    model: str
+    tokenizer: str
+    max_tokens: int
+    precision: Literal["float16", "float32"]
+
+
+class KeptStates(TypedDict):
+    """What the manifest says of states that were kept."""
+
+    key: KeySettings
+    text_hashes: list[str]
+
+
+class StoreSettings(TypedDict):
+    """What the manifest of a folder of vectors says under `settings`."""
+
+    method: str
+    similarity: Literal["dot", "cosine"]
+    hidden_size: int
+    num_neighbors: int
+    seed: int
+    precision: Literal["float32", "float16", "int8"]
+    shard_size: int
+    key: KeySettings
+    state_shape: list[int]
+    states: KeptStates | None
 
 
 @dataclass(frozen=True)
