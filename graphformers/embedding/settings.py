@@ -50,7 +50,7 @@ class StoreSettings(TypedDict):
 class EmbedSettings(Settings):
     """How a graph is embedded.
 
-    Example:
+    Examples:
         >>> EmbedSettings(precision="float16", num_neighbors=20).keep_states
         True
     """

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -49,6 +50,12 @@ class View:
 
     store: VectorStore
     index: Index
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The types of the user's columns by name."""
+        graph = self.store.graph
+        return {name: str(graph.column_type(name) or "null") for name in graph.column_names}
 
     def node(self, id: str) -> int:
         """The row number of an id."""
@@ -296,10 +303,7 @@ class Engine:
             "model": store.key.model[:12],
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
-            "columns": {
-                name: str(store.graph.column_type(name) or "null")
-                for name in store.graph.column_names
-            },
+            "columns": view.columns,
             "index": "exact" if view.index.is_exact else "usearch",
             "recall_at_10": None if facts is None else facts.recall,
             "log_bytes": store.log.end,
