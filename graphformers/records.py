@@ -10,6 +10,7 @@ stand outside a folder with a manifest, and for manifests.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -133,33 +134,39 @@ def _checked(place: str, value: object, shape: Any, name: str) -> Any:
 
 def _entries(place: str, value: dict[str, object], shape: Any, name: str) -> Any:
     """The entries of an object whose names are declared."""
-    hints = typing.get_type_hints(shape)
-    if typing.is_typeddict(shape):
-        required = shape.__required_keys__
-    else:
-        fields = dataclasses.fields(shape)
-        missing = dataclasses.MISSING
-        required = {
-            field.name
-            for field in fields
-            if field.default is missing and field.default_factory is missing
-        }
-        unknown = sorted(value.keys() - {field.name for field in fields})
-        if unknown:
-            words = f"{_inside(name, unknown[0])} is there, expected no entry of that name"
-            raise ArtifactError(f"{place}: {words}; {ELSEWHERE}")
+    hints, required = _declared(shape)
+    is_open = typing.is_typeddict(shape)
+    unknown = [] if is_open else sorted(value.keys() - hints.keys())
+    if unknown:
+        words = f"{_called(_inside(name, unknown[0]))} is there, expected no entry of that name"
+        raise ArtifactError(f"{place}: {words}; {ELSEWHERE}")
     for key in sorted(required - value.keys()):
-        words = f"{_inside(name, key)} is missing, expected {_expected(hints[key])}"
+        words = f"{_called(_inside(name, key))} is missing, expected {_expected(hints[key])}"
         raise ArtifactError(f"{place}: {words}; {ELSEWHERE}")
     found = dict(value)
     for key in value.keys() & hints.keys():
         found[key] = _checked(place, value[key], hints[key], _inside(name, key))
-    if typing.is_typeddict(shape):
+    if is_open:
         return found
     try:
         return shape(**found)
     except GraphFormersError as error:
         raise ArtifactError(f"{place}: {error}; {ELSEWHERE}") from error
+
+
+@functools.cache
+def _declared(shape: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The types of the entries of an object by name, and the names that it must have."""
+    hints = typing.get_type_hints(shape)
+    if typing.is_typeddict(shape):
+        return hints, shape.__required_keys__
+    fields, missing = dataclasses.fields(shape), dataclasses.MISSING
+    required = (
+        field.name
+        for field in fields
+        if field.default is missing and field.default_factory is missing
+    )
+    return {field.name: hints[field.name] for field in fields}, frozenset(required)
 
 
 def _fits(value: object, shape: Any) -> bool:
@@ -189,15 +196,19 @@ def _expected(shape: Any) -> str:
 
 
 def _inside(name: str, key: str) -> str:
-    key = shown(key)[1:-1]
     return f"{name}.{key}" if name else key
+
+
+def _called(name: str) -> str:
+    """The name of an entry as it is written in a message, in one line."""
+    return shown(name)[1:].removesuffix("'")
 
 
 def _refuse(place: str, name: str, value: object, expected: str) -> NoReturn:
     if not name:
         words = f"damaged ({shown(value)}, expected {expected})"
         raise ArtifactError(f"{place}: {words}; {RESTORE}")
-    words = f"{name} is {shown(value)}, expected {expected}"
+    words = f"{_called(name)} is {shown(value)}, expected {expected}"
     raise ArtifactError(f"{place}: {words}; {ELSEWHERE}")
 
 

@@ -26,7 +26,7 @@ from graphformers.arrays import Array, load_array
 from graphformers.artifact import Artifact
 from graphformers.errors import ArtifactError
 from graphformers.files import checksum, write_whole
-from graphformers.records import ELSEWHERE
+from graphformers.records import ELSEWHERE, read_record
 
 LOCK_TRIES = 20
 PIECE = 2048  # rows that a thread copies at a time
@@ -187,9 +187,9 @@ class ShardFolder:
         wrong.
         """
         try:
-            note: Note = json.loads(self._note(name).read_text())
+            note = read_record(self._note(name), Note)
             return note if (self.folder / name).stat().st_size == note["bytes"] else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ArtifactError):
             return None
 
     def is_intact(self, name: str) -> bool:
