@@ -45,6 +45,7 @@ from tests.training.conftest import make_model, make_topics
 
 Reading = Callable[[Path], object]
 METHOD = "graphformers.one-stage"
+REPORT = "report.jsonl"
 
 
 def make_graph(place: Path) -> TextGraph:
@@ -303,10 +304,11 @@ def seal_again(folder: Path, file: Path) -> None:
 
 
 def examine(kind: str, change: str, place: Path, seed: int, count: int) -> None:
-    """Changes copies of a folder; prints what is wrong, as JSON, and each change before it.
+    """Changes copies of a folder; writes what is wrong, as JSON, and each change before it.
 
     The process ends with a crash, should a change cause one: the last line then names it.
     """
+    report = (place / REPORT).open("a", buffering=1)
     torch.set_num_threads(1)
     folder, readings = place / KINDS[kind].folder, KINDS[kind].readings
     whole = folder.rename(place / "whole")
@@ -320,7 +322,7 @@ def examine(kind: str, change: str, place: Path, seed: int, count: int) -> None:
         shutil.rmtree(folder)
         shutil.copytree(whole, folder, symlinks=True)
         about = CHANGES[change](draw, folder)
-        print(json.dumps({"about": f"change {number} of seed {seed}, {about}"}), flush=True)
+        report.write(json.dumps({"about": f"change {number} of seed {seed}, {about}"}) + "\n")
         for reading, usual in zip(readings, expected, strict=True):
             wrong, found = "", usual
             try:
@@ -329,7 +331,7 @@ def examine(kind: str, change: str, place: Path, seed: int, count: int) -> None:
                 wrong = traceback.format_exc()
             if change == "flip_bit" and found not in (None, usual):
                 wrong = f"read as {found}, expected {usual}"
-            print(json.dumps({"refused": found is None, "wrong": wrong}), flush=True)
+            report.write(json.dumps({"refused": found is None, "wrong": wrong}) + "\n")
 
 
 CHANGES: dict[str, Change] = {"flip_bit": flip_bit, "forge_json": forge_json}
@@ -340,7 +342,7 @@ def damage(kind: str, change: str, place: Path, seed: int, count: int) -> None:
     print(f"{change} in {kind}: seed {seed}, {count} times")
     KINDS[kind].make(place)
     done = forked.run(examine, kind, change, place, seed, count, timeout=3600)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in (place / REPORT).read_text().splitlines()]
     wrong, about = [], "before the first change"
     for line in lines:
         about = line.get("about", about)
