@@ -54,9 +54,10 @@ TRAINING, EMBEDDING = ".training", ".embedding"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 # files inside an artifact that come or grow after it was written and have checksums of their own
-GROWING = ("changes.log", "index.usearch", "index.json")
+GROWING = ("changes.log",)
 NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
-DRAFTS = (".index.",)  # beginnings of names of their temporary files
+# beginnings of names of such files, and of their temporary files
+INDEXES = ("index.", ".index.")
 # the entry of a manifest that holds its own checksum
 SEAL = "manifest_sha256"
 
@@ -361,7 +362,7 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     ours = {Path(name).parts[0] for name in manifest["files"]}
     ours |= {MANIFEST, *NESTED, *GROWING}
     names = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-    foreign = [name for name in names if not name.startswith((VERIFIED, *DRAFTS))]
+    foreign = [name for name in names if not name.startswith((VERIFIED, *INDEXES))]
     if foreign:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); "

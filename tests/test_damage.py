@@ -110,7 +110,7 @@ def make_index(place: Path) -> None:
 
 
 def read_index(folder: Path) -> object:
-    return Searcher(folder, exact=False).similar("n7", 10).to_dict()
+    return Searcher(folder, index="usearch").similar("n7", 10).to_dict()
 
 
 def make_checkpoint(place: Path) -> None:
@@ -190,7 +190,7 @@ class Kind:
 
 
 INFO = command("info", "{}", "--json")
-SEARCH = command("search", "{}", "--id", "n7", "--json")
+SEARCH = command("search", "{}", "--id", "n7", "--index", "usearch", "--json")
 KINDS = {
     "graph": Kind("t.graph", make_graph, (INFO, read_graph)),
     "split": Kind("t.split", make_split, (INFO, read_split)),
@@ -365,17 +365,13 @@ def test_many_flipped_bits(kind: str, tmp_path: Path) -> None:
     damage(kind, "flip_bit", tmp_path, seed=time.time_ns() % 10**6, count=2000 // len(KINDS))
 
 
-# index.json has no checksum that could be forged
-FORGED = [kind for kind in KINDS if kind != "index"]
-
-
-@pytest.mark.parametrize("kind", FORGED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_forged_json_ends_in_no_traceback(kind: str, tmp_path: Path) -> None:
     """All checksums are right, since somebody made the folder so."""
     damage(kind, "forge_json", tmp_path, seed=1, count=25)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", FORGED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_much_forged_json(kind: str, tmp_path: Path) -> None:
     damage(kind, "forge_json", tmp_path, seed=time.time_ns() % 10**6, count=200)

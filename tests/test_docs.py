@@ -23,7 +23,7 @@ from tests.training.conftest import make_model, make_split
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["cli.md", "formats.md", "python.md"])
+@pytest.mark.parametrize("name", ["cli.md", "formats.md", "http.md", "python.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
     assert spec is not None

@@ -61,6 +61,7 @@ CHECKERS = 4
 PLAN_SETTINGS = (
     "method",
     "similarity",
+    "link_weight",
     "hidden_size",
     "num_neighbors",
     "seed",

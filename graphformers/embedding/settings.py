@@ -4,7 +4,7 @@ This module imports nothing heavy, so that the command line can show the help te
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from graphformers.settings import MOST_PROCESSES, MOST_SEED, Settings, require, setting
 
@@ -44,6 +44,7 @@ class StoreSettings(TypedDict):
     key: KeySettings
     state_shape: list[int]
     states: KeptStates | None
+    link_weight: NotRequired[float]
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,19 @@ class Connections:
         self._partial.pop(connection, None)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
+        now, waiting = loop.time(), []
         for connection in [*self._all]:
             since, seconds = connection.waiting(now)
             if now - since > seconds:
+                connection.drop()
+            elif since < now:
+                waiting.append((since, connection))
+        excess = sum(connection.held for _, connection in waiting) - self.limits.held_bytes
+        for _, connection in sorted(waiting, key=lambda one: one[0]):
+            if excess <= 0:
+                break
+            excess -= connection.held
+            if connection.held:
                 connection.drop()
         self._timer = loop.call_later(1.0, self._sweep, loop) if self._all else None
 
@@ -126,6 +135,8 @@ class Connection(HttpToolsProtocol):
         # Bytes of the answer that the client had not taken at that time.
         self._unsent, self._unsent_since = 0, 0.0
         self._is_in_head = True
+        # Bytes of the body that came.
+        self._body_bytes = 0
         # Number and bytes of the headers, or of the trailers.
         self._num_headers, self._header_bytes = 0, 0
         # Bytes since the last header section or piece of a body began: the parser keeps a header to
@@ -138,6 +149,12 @@ class Connection(HttpToolsProtocol):
     def address(self) -> str:
         """The client's address."""
         return self.client[0] if self.client else ""
+
+    @property
+    def held(self) -> int:
+        """Bytes that the server keeps until the client sends or reads more."""
+        is_arriving = self.cycle is not None and self.cycle.more_body
+        return self._unsent + (self._body_bytes if is_arriving else 0)
 
     def waiting(self, now: float) -> tuple[float, float]:
         """Since when the client is waited for, and for how many seconds at most.
@@ -213,12 +230,14 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head, self._num_headers, self._header_bytes, self._unparsed = False, 0, 0, 0
+        self._body_bytes = 0
         self._others.end_partial(self)
         self._since = self.loop.time()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -53,6 +53,12 @@ class Limits(Settings):
     partial_heads: int = setting(
         256, "Connections whose headers or trailers have begun and not ended.", at_least=1
     )
+    held_bytes: int = setting(
+        256 << 20,
+        "Bytes of all bodies that arrive and of all answers that are not read yet; with more, the "
+        "connections that make the least progress end.",
+        at_least=1,
+    )
     head_seconds: float = setting(10.0, "Seconds in which headers must arrive.", above=0)
     idle_seconds: float = setting(
         30.0, "Seconds that a connection stays open between two requests.", above=0

@@ -23,14 +23,22 @@ class State:
         self.description, self.files = description, page_files()
         # One request at a time computes attention weights, since that uses the model.
         self.attention = asyncio.Lock()
-        # Held by a request that adds columns, so that their number is known.
-        self.columns = asyncio.Lock()
+        # The types of the users' columns by name. They are kept here because asking the graph costs
+        # more with every column and edit. A request holds the lock while it adds some.
+        self.columns: dict[str, str] = {}
+        self.adding_columns = asyncio.Lock()
         self._opened: tuple[Engine, Map] | None = None
 
     def open(self, engine: Engine) -> None:
         """Sets the engine: from now on the server is ready."""
         self.metrics.watch(engine)
+        self.add_columns(engine, engine.view.store.graph.column_names)
         self._opened = engine, Map(engine, self.limits.map_points)
+
+    def add_columns(self, engine: Engine, names: list[str]) -> None:
+        """Notes columns that nodes have."""
+        graph = engine.view.store.graph
+        self.columns |= {name: str(graph.column_type(name) or "null") for name in names}
 
     @property
     def engine(self) -> Engine:

@@ -41,9 +41,10 @@ from graphformers.records import ELSEWHERE, checked, read_record
 from graphformers.settings import SettingValue, usage
 from graphformers.training.batches import BatchCounts
 from graphformers.training.budget import Budget
+from graphformers.training.link_weight import LinkWeight
 
 KIND = "checkpoint"
-VERSION = 4
+VERSION = 5
 # files of a checkpoint
 WEIGHTS, OPTIMIZER, LOG = "weights.safetensors", "optimizer.safetensors", "log.json"
 # an entry of the training log, a line of history.jsonl
@@ -110,6 +111,7 @@ class TrainState:
         best_mrr: MRR of the same validation, which decides where P@1 is equal.
         best_step: Its step; 0 for the starting weights.
         trained_best: The best validation P@1 after the first step; -1 before.
+        link_weight: The weight of common neighbours in likely links that suits the best weights.
         stage_best: The best validation P@1 of the stage.
         stale_validations: Validations since then.
         validation_seconds: Seconds of the last validation; before the first, an estimate if there
@@ -134,6 +136,7 @@ class TrainState:
     best_mrr: float = -1.0
     best_step: int = -1
     trained_best: float = -1.0
+    link_weight: LinkWeight = field(default_factory=LinkWeight)
     stage_best: float = -1.0
     stale_validations: int = 0
     validation_seconds: float = 0.0

@@ -193,6 +193,17 @@ def test_new_columns_are_bounded(tmp_path: Path) -> None:
         assert columns["d0"] == "double"
 
 
+def test_columns_do_not_slow_down_what_is_told(tmp_path: Path) -> None:
+    place = make_vectors(tmp_path)
+    with running(place, "--max-columns", "10000") as server, server.client() as client:
+        for i in range(80):
+            columns = {f"c{i}-{j}": j for j in range(32)}
+            answer = client.put(f"/nodes/new{i}", json={"text": "x", "columns": columns})
+            assert answer.status_code == 201
+        assert len(client.get("/info").json()["columns"]) == 2561
+        assert_others_are_served(server)
+
+
 ALLOWED = {
     "/nodes/x": "DELETE, GET, HEAD, PUT",
     "/edges": "DELETE, POST",

@@ -7,7 +7,7 @@ import { showEgo } from "./ego.js";
 import { address, cut, filters, make, meter, place } from "./parts.js";
 
 const $ = (id) => document.getElementById(id);
-const shown = { search: null, node: null, ego: null, heard: null, columns: [] }; // node: null for none, undefined for one that did not come
+const shown = { search: null, node: null, ego: null, attention: null, columns: [] }; // node: null for none, undefined for one that failed to load
 let searching = null;
 let opening = null;
 
@@ -22,12 +22,12 @@ function fail(error) {
   say(error.message, true);
 }
 
-function match(entry, least, most) {
+function match(entry, measure, least, most) {
   const main = make("a", "main", make("span", "words", cut(entry.text, 400)));
   main.href = address({ node: entry.id });
   const part = most > least ? 0.15 + (0.85 * (entry.score - least)) / (most - least) : 1;
   const score = make("span", "score", meter(part), entry.score.toFixed(3));
-  score.title = "score: higher is nearer";
+  score.title = `${measure}: higher is nearer`;
   const item = make("li", "match", main, make("div", "line", make("span", "id", entry.id), score));
   item.dataset.id = entry.id;
   const own = Object.entries(entry.columns ?? {}).filter(([, value]) => value !== null && value !== "");
@@ -60,17 +60,20 @@ async function search({ q, where }) {
     $("results").replaceChildren();
     $("results-title").textContent = "Start with a few words";
     $("hint").hidden = false;
+    $("truncated").hidden = true;
     light("results", []).catch(fail);
     return;
   }
   try {
     const body = { text: q, k: Number($("count").value), where: filters(where), show_neighbors: 3, columns: shown.columns };
-    const { matches } = (await ask("/search", body, signal)).content;
+    const { matches, measure, truncated } = (await ask("/search", body, signal)).content;
     const scores = matches.map((entry) => entry.score);
-    const items = matches.map((entry) => match(entry, Math.min(...scores), Math.max(...scores)));
+    const items = matches.map((entry) => match(entry, measure, Math.min(...scores), Math.max(...scores)));
     $("results").replaceChildren(...items);
     $("results-title").textContent = matches.length ? `${matches.length} nearest to “${cut(q, 60)}”` : "Nothing found";
     $("hint").hidden = true;
+    $("truncated").hidden = !truncated;
+    if (truncated) $("truncated").textContent = `The text has ${truncated.tokens.toLocaleString()} tokens, of which the model reads the first ${truncated.max_tokens} (max_tokens).`;
     say("");
     mark(place().node);
     light("results", matches).catch(fail);
@@ -90,9 +93,11 @@ function mark(id) {
   }
 }
 
-function short(target, matches) {
+function short(target, { matches, measure }) {
   const items = matches.map((entry) => {
-    const link = make("a", "", make("span", "words", cut(entry.text, 160)), make("span", "much", entry.score.toFixed(3)), make("span", "id", entry.id));
+    const score = make("span", "much", entry.score.toFixed(3));
+    score.title = measure;
+    const link = make("a", "", make("span", "words", cut(entry.text, 160)), score, make("span", "id", entry.id));
     link.href = address({ node: entry.id });
     return make("li", "", link);
   });
@@ -118,13 +123,14 @@ async function open(id) {
     const node = (await ask(nodePath(id, "?limit=0"), undefined, signal)).content;
     head(node);
     const from = (path) => ask(nodePath(id, path), undefined, signal).then((answer) => answer.content);
-    const [ego, heard, similar, links] = await Promise.all([from("/ego?limit=24"), from("/attention"), from("/similar?k=8"), from("/links?k=8")]);
+    const [ego, attention, similar, links] = await Promise.all([from("/ego?limit=24"), from("/attention"), from("/similar?k=8"), from("/links?k=8")]);
     shown.ego = ego;
-    shown.heard = heard;
+    shown.attention = attention;
     around();
-    showAttention($("attention"), $("attention-note"), heard);
-    short($("similar"), similar.matches);
-    short($("links"), links.matches);
+    showAttention($("attention"), $("attention-note"), attention);
+    short($("similar"), similar);
+    short($("links"), links);
+    $("links-note").textContent = `Likely neighbours that are not linked yet. Score: ${links.measure}.`;
     say("");
     $("node").scrollIntoView({ block: "start" });
     $("node-title").focus({ preventScroll: true });
@@ -140,14 +146,14 @@ async function open(id) {
 }
 
 function around() {
-  const count = showEgo($("ego"), shown.ego, shown.heard);
+  const count = showEgo($("ego"), shown.ego, shown.attention);
   $("ego-note").textContent = egoNote(shown.ego, count);
 }
 
 function egoNote(ego, count) {
-  if (!ego.num_neighbors) return "It has no neighbours: the model reads its text alone.";
+  if (!ego.num_neighbors) return "It has no neighbours: its vector depends on its text alone.";
   const some = count < ego.num_neighbors ? `${count} of ${ego.num_neighbors.toLocaleString()} neighbours shown. ` : "";
-  return `${some}Coloured: the ${ego.num_read} the model reads with it; thicker, the more it listened.`;
+  return `${some}Coloured: the ${ego.num_read} that the model reads with it; a thicker line is a larger attention weight.`;
 }
 
 function head(node) {
