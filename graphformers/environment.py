@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from graphformers.errors import GraphFormersError
-from graphformers.places import JsonObject
+from graphformers.records import JsonObject
 from graphformers.table import Result, Table
 from graphformers.version import __version__
 

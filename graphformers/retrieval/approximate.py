@@ -11,8 +11,6 @@ Shapes as in index.py; M candidates of a query, or fewer.
 
 import copy
 import errno
-import hashlib
-import json
 import logging
 import os
 import weakref
@@ -29,11 +27,10 @@ from graphformers.artifact import open_artifact
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.files import checksum, put_in_place, write_whole
-from graphformers.places import read_object
+from graphformers.records import read_sealed, sealed
 from graphformers.retrieval.exact import ExactIndex, base_vectors
 from graphformers.retrieval.hits import Hits, best_hits
 from graphformers.retrieval.index import Hidden, is_exact_fast
-from graphformers.settings import has_type
 
 logger = logging.getLogger(__name__)
 
@@ -72,29 +69,12 @@ class IndexFacts:
             DamagedIndexError: The file holds anything else.
         """
         try:
-            values = read_object(file)
+            facts = read_sealed(file, IndexFacts)
         except ArtifactError as error:
             raise DamagedIndexError(str(error)) from error
-        digest = values.pop("sha256", None)
-        if digest != _digest(values):
+        if not 0 <= facts.recall <= 1:
             raise DamagedIndexError("damaged")
-        types = {"base": "str", "count": "int", "recall": "float", "checksum": "str"}
-        is_right = set(values) == {*types, "settings"} and isinstance(values["settings"], dict)
-        if not is_right or not all(has_type(values[name], types[name]) for name in types):
-            raise DamagedIndexError("damaged")
-        if not 0 <= values["recall"] <= 1:
-            raise DamagedIndexError("damaged")
-        return IndexFacts(**values)
-
-    def write(self, file: Path) -> None:
-        """Writes the facts to a file, with a checksum of their own."""
-        values = asdict(self)
-        content = json.dumps(values | {"sha256": _digest(values)}, indent=1)
-        write_whole(file, f"{content}\n".encode())
-
-
-def _digest(values: object) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        return facts
 
 
 class OpenFile:
@@ -218,7 +198,8 @@ class ApproximateIndex(ABC):
             with put_in_place(place) as draft:
                 settings = index.write(draft)
                 digest = checksum(draft)
-            IndexFacts(base, store.num_base, index.recall, digest, settings).write(about)
+            facts = IndexFacts(base, store.num_base, index.recall, digest, settings)
+            write_whole(about, sealed(asdict(facts)))
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
