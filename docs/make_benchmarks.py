@@ -178,8 +178,8 @@ def _updates() -> str:
     ]
     return f"""### Updates
 
-{row["added"]} papers with {row["links"]} links are added to a graph of {row["nodes"]:,}, with MiniLM
-on two CPU cores. The vectors afterwards are those of embedding the new graph (cosine at least
+{row["added"]} papers with {row["links"]} links are added to a graph of {row["nodes"]:,} nodes
+(MiniLM, two CPU cores). The vectors are then those of embedding the new graph (cosine at least
 {math.floor(1e6 * row["least_cosine_with_scratch"]) / 1e6:.6f}).
 
 {table(["embedded", "forward passes", "time"], rows)}

@@ -23,12 +23,13 @@ import pyarrow as pa
 from graphformers.arrays import Array, unit_rows
 from graphformers.artifact import Artifact, bring_back, named, open_artifact
 from graphformers.embedding.log import ChangeLog, Record
-from graphformers.embedding.settings import EmbedSettings
+from graphformers.embedding.settings import EmbedSettings, StoreSettings
 from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 from graphformers.graph.edited import EditedGraph
 from graphformers.graph.textgraph import TextGraph
+from graphformers.records import ELSEWHERE, checked
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ class VectorStore:
                 f"VectorStore.load({str(artifact)!r})"
             )
         self.artifact = artifact
+        checked(artifact.manifest, artifact.settings, StoreSettings, "settings")
         self.settings: dict[str, Any] = artifact.settings
         self.graph = EditedGraph(TextGraph.load(artifact.path / "graph"))
         size = self.settings["shard_size"]
@@ -156,6 +158,11 @@ class VectorStore:
         if self.states is not None:
             shape = tuple(self.settings["state_shape"])
             self._rows["states"] = Rows(self.states.rows, shape, self.states.key.precision)
+        for name, rows in self._rows.items():
+            expected = np.dtype((rows.dtype, rows.shape))
+            if any(np.dtype((part.dtype, part.shape[1:])) != expected for part in rows.base.parts):
+                words = f"rows are not {rows.shape} of {rows.dtype}, as its manifest says"
+                raise ArtifactError(f"{artifact.path / name}: {words}; {ELSEWHERE}")
         # End of the log when changes were last counted, and the changes.
         self._seen: tuple[int, Array, Array] | None = None
         self.log = ChangeLog(artifact.path, artifact.fingerprint)
