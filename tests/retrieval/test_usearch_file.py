@@ -1,7 +1,7 @@
 """Files that are not what usearch writes are refused before they are mapped."""
 
 import struct
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.files import checksum
+from graphformers.records import sealed
 from graphformers.retrieval.approximate import DamagedIndexError, IndexFacts
 from graphformers.retrieval.index import StoreIndex
 from graphformers.retrieval.usearch_file import DamagedFileError, check_file
@@ -146,7 +147,7 @@ def test_a_crafted_index_is_made_again(tmp_path: Path, caplog: pytest.LogCapture
     damaged = bytearray(file.read_bytes())
     damaged[8 + 60 * (24 + 32) + 64 + 32] = 200
     file.write_bytes(damaged)
-    replace(right, checksum=checksum(file)).write(about)
+    about.write_bytes(sealed(asdict(replace(right, checksum=checksum(file)))))
     index = StoreIndex.open(VectorStore.load(tmp_path / "v"), "usearch")
     assert not index.is_exact
     assert "not an index of these vectors (wrong layers); it is made again" in caplog.text
@@ -168,7 +169,7 @@ def test_a_crafted_index_is_made_again(tmp_path: Path, caplog: pytest.LogCapture
 )
 def test_facts_of_another_kind_are_damage(change: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
-    replace(FACTS, **change).write(file)
+    file.write_bytes(sealed(asdict(replace(FACTS, **change))))
     with pytest.raises(DamagedIndexError):
         HnswSettings.of(IndexFacts.read(file).settings)
     for text in ("null", "5", "[" * 100_000, "{", '"\\ud800"', "{}"):
@@ -179,7 +180,7 @@ def test_facts_of_another_kind_are_damage(change: dict[str, Any], tmp_path: Path
 
 def test_a_flipped_bit_of_the_facts_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
-    FACTS.write(file)
+    file.write_bytes(sealed(asdict(FACTS)))
     content = file.read_bytes()
     for place in range(len(content)):
         for bit in range(8):
