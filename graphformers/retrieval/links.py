@@ -12,22 +12,21 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.graph.common_neighbors import adamic_adar, counted_neighbors
 from graphformers.retrieval.hits import Hits, best_hits
-from graphformers.settings import has_type
 
 
 def link_weight(store: VectorStore) -> float:
     """The weight of Adamic–Adar that a store's model has.
 
     Raises:
-        ArtifactError: The folder holds anything else.
+        ArtifactError: It is negative.
     """
-    weight: object = store.settings.get("link_weight", 0.0)
-    if not has_type(weight, "float") or not 0 <= float(weight) < np.inf:  # type: ignore[arg-type]
+    weight = float(store.settings.get("link_weight", 0.0))
+    if weight < 0:
         raise ArtifactError(
-            f"{store.path}: link_weight {str(weight)[:50]!r}, expected a number of at least 0; "
-            f"embed the graph again"
+            f"{store.path}: link_weight {weight:g}, expected a number of at least 0; embed the "
+            f"graph again"
         )
-    return float(weight)  # type: ignore[arg-type]
+    return weight
 
 
 def with_common_neighbors(

@@ -124,7 +124,7 @@ class Engine:
                 else None
             )
             state = store.copy()
-            self.view = View(state, open_index(state))
+            self.view = View(state, open_index(state, settings.index))
         except BaseException:
             self._held.close()
             raise
@@ -286,7 +286,7 @@ class Engine:
 
     def _index_anew(self) -> None:
         try:
-            index = open_index(self.view.store)
+            index = open_index(self.view.store, self.settings.index)
         # The old index serves for longer.
         except (GraphFormersError, OSError) as error:
             logger.warning(f"{self.settings.vectors}: no new index: {error}")
@@ -320,9 +320,9 @@ class Engine:
         }
 
 
-def open_index(store: VectorStore) -> StoreIndex:
-    """The index of a store; usearch searches in worker processes."""
-    index = StoreIndex.open(store)
+def open_index(store: VectorStore, name: str | None = None) -> StoreIndex:
+    """The index of a store, of a kind or by default; usearch searches in worker processes."""
+    index = StoreIndex.open(store, name)
     base = index.base
     if isinstance(base, UsearchIndex) and base.file is None:
         # It was just built and is in memory, where processes cannot map it.

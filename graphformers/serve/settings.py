@@ -93,6 +93,11 @@ class ServeSettings(Settings):
         None, "Token that reading needs; without one anybody who reaches the port may read."
     )
     device: str | None = setting(None, "Device of the model; by default the best there is.")
+    index: str | None = setting(
+        None,
+        "Index: exact or usearch; by default exact below 20,000 nodes.",
+        option="--index NAME",
+    )
     is_logged: bool = setting(
         False,
         "Log a line for every request: time, address, request, status, milliseconds.",

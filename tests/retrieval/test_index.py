@@ -78,14 +78,8 @@ def built(store: VectorStore) -> StoreIndex:
     return StoreIndex(store, UsearchIndex.make(store))
 
 
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small stores are treated as large ones."""
-    monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
-
-
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path, large: None) -> None:
+def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path) -> None:
     store = Crowd(tmp_path / "v", crowd(3000), similarity)
     index = built(store)
     assert not index.is_exact
@@ -101,7 +95,7 @@ def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path, la
 
 @pytest.mark.parametrize(("largest", "precision"), [(1, "i8"), (15, "f16")])
 def test_numbers_are_bytes_where_that_keeps_the_order(
-    largest: float, precision: str, tmp_path: Path, large: None
+    largest: float, precision: str, tmp_path: Path
 ) -> None:
     vectors = crowd(2000, size=96)
     vectors[::7, 3] *= largest  # a few numbers that dwarf all others
@@ -112,7 +106,7 @@ def test_numbers_are_bytes_where_that_keeps_the_order(
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_nodes_with_the_same_vector_do_not_widen_the_search(
-    similarity: str, tmp_path: Path, large: None
+    similarity: str, tmp_path: Path
 ) -> None:
     vectors = crowd(3000, size=64)
     vectors[::20] = vectors[7]
@@ -122,7 +116,7 @@ def test_nodes_with_the_same_vector_do_not_widen_the_search(
 
 
 @pytest.mark.parametrize("factor", [1e-9, 1e6])
-def test_the_length_of_a_query_does_not_matter(factor: float, tmp_path: Path, large: None) -> None:
+def test_the_length_of_a_query_does_not_matter(factor: float, tmp_path: Path) -> None:
     vectors = crowd(2000, size=96)
     vectors[::7, 3] *= 15
     store = Crowd(tmp_path / "v", vectors, "dot")
@@ -209,41 +203,39 @@ def test_filters_are_correct_against_brute_force(
 def test_changes_are_found_at_once_and_what_is_gone_never(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "EXACT_BELOW", 10)
-        place, model, draw = (
-            tmp_path_factory.mktemp("v") / "v",
-            make_model(),
-            np.random.default_rng(seed),
-        )
-        graph = some_graph(seed % 3)
-        embed(model, graph, place)
-        UsearchIndex.make(VectorStore.load(place))
-        ids = graph.ids.to_pylist()
-        gone, changed = ids[int(draw.integers(60))], ids[int(draw.integers(60))]
-        nodes = {"new one": "graph text 42", "new two": "vector link"} | (
-            {changed: "layer layer"} if changed != gone else {}
-        )
-        update(place, nodes=nodes, edges=[("new one", "new two")], remove=[gone], model=model)
-        store = VectorStore.load(place)
-        index = StoreIndex.open(store)
-        assert not index.is_exact
-        for id in ("new one", "new two", *([changed] if changed != gone else [])):
-            query = store[id]
-            found = index.search(query[None], 61)
-            names = store.graph.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
-            assert id in names
-            assert gone not in names
-            assert len(names) == len(set(names)) == 61
-            top = index.search(query[None], 5).scores_QK[0]
-            expected = np.sort(store.vectors(store.ids.to_pylist()) @ query)[::-1][:5]
-            assert top == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    place, model, draw = (
+        tmp_path_factory.mktemp("v") / "v",
+        make_model(),
+        np.random.default_rng(seed),
+    )
+    graph = some_graph(seed % 3)
+    embed(model, graph, place)
+    UsearchIndex.make(VectorStore.load(place))
+    ids = graph.ids.to_pylist()
+    gone, changed = ids[int(draw.integers(60))], ids[int(draw.integers(60))]
+    nodes = {"new one": "graph text 42", "new two": "vector link"} | (
+        {changed: "layer layer"} if changed != gone else {}
+    )
+    update(place, nodes=nodes, edges=[("new one", "new two")], remove=[gone], model=model)
+    store = VectorStore.load(place)
+    index = StoreIndex.open(store, "usearch")
+    assert not index.is_exact
+    for id in ("new one", "new two", *([changed] if changed != gone else [])):
+        query = store[id]
+        found = index.search(query[None], 61)
+        names = store.graph.ids_of(found.nodes_QK[0][found.nodes_QK[0] >= 0])
+        assert id in names
+        assert gone not in names
+        assert len(names) == len(set(names)) == 61
+        top = index.search(query[None], 5).scores_QK[0]
+        expected = np.sort(store.vectors(store.ids.to_pylist()) @ query)[::-1][:5]
+        assert top == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
+def test_an_index_is_kept_and_mapped(tmp_path: Path) -> None:
     embed(make_model(), some_graph(), tmp_path / "v")
     store = VectorStore.load(tmp_path / "v")
-    made = StoreIndex.open(store)
+    made = StoreIndex.open(store, "usearch")
     assert (tmp_path / "v" / FILE).is_file()
     again = UsearchIndex.load(VectorStore.load(tmp_path / "v"))
     assert again is not None
@@ -259,44 +251,42 @@ def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
 
 
 def test_an_index_that_cannot_be_kept_serves(
-    tmp_path: Path, large: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(path: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     store = embed(make_model(), some_graph(), tmp_path / "v")
     monkeypatch.setattr("graphformers.retrieval.approximate.put_in_place", refuse)
-    made = StoreIndex.open(store)
+    made = StoreIndex.open(store, "usearch")
     assert "the index cannot be kept there (Read-only file system)" in caplog.text
     assert (made.search(store.base_vectors(np.arange(3)), 1).nodes_QK >= 0).all()
 
 
 def test_a_damaged_or_foreign_index_is_made_again(
-    tmp_path: Path, large: None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     embed(make_model(), some_graph(), tmp_path / "v")
-    StoreIndex.open(VectorStore.load(tmp_path / "v"))
+    StoreIndex.open(VectorStore.load(tmp_path / "v"), "usearch")
     flip(tmp_path / "v" / FILE, 500)
-    assert not StoreIndex.open(VectorStore.load(tmp_path / "v")).is_exact
+    assert not StoreIndex.open(VectorStore.load(tmp_path / "v"), "usearch").is_exact
     assert "damaged, its checksum does not match; it is made again" in caplog.text
     assert UsearchIndex.load(VectorStore.load(tmp_path / "v")) is not None
     (tmp_path / "v" / ABOUT).write_text("{")
     assert UsearchIndex.load(VectorStore.load(tmp_path / "v")) is None
     embed(make_model(), some_graph(), tmp_path / "w")
     embed(make_model(seed=1), some_graph(), tmp_path / "x")
-    StoreIndex.open(VectorStore.load(tmp_path / "w"))
+    StoreIndex.open(VectorStore.load(tmp_path / "w"), "usearch")
     for name in (FILE, ABOUT):
         (tmp_path / "x" / name).write_bytes((tmp_path / "w" / name).read_bytes())
     assert UsearchIndex.load(VectorStore.load(tmp_path / "x")) is None
 
 
-def test_an_index_of_an_older_base_does_not_replace_the_new_one(
-    tmp_path: Path, large: None
-) -> None:
+def test_an_index_of_an_older_base_does_not_replace_the_new_one(tmp_path: Path) -> None:
     """As a process would write it that has the folder open since before a compaction."""
     old = embed(make_model(), some_graph(), tmp_path / "v")
     new = embed(make_model(), some_graph(1), tmp_path / "v", force=True)
-    StoreIndex.open(new)
+    StoreIndex.open(new, "usearch")
     kept = (tmp_path / "v" / ABOUT).read_text()
     assert UsearchIndex.make(old).file is None
     assert (tmp_path / "v" / ABOUT).read_text() == kept

@@ -14,7 +14,6 @@ from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.files import checksum
 from graphformers.records import sealed
-from graphformers.retrieval import index as index_module
 from graphformers.retrieval.approximate import DamagedIndexError, IndexFacts
 from graphformers.retrieval.index import StoreIndex
 from graphformers.retrieval.usearch_file import DamagedFileError, check_file
@@ -139,11 +138,8 @@ def test_what_is_not_refused_does_not_crash(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_crafted_index_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_crafted_index_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With a checksum that is right, as anybody can make one."""
-    monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
     store = embed(make_model(), some_graph(), tmp_path / "v")
     UsearchIndex.make(store)
     file, about = tmp_path / "v" / "index.usearch", tmp_path / "v" / "index.usearch.json"
@@ -152,7 +148,7 @@ def test_a_crafted_index_is_made_again(
     damaged[8 + 60 * (24 + 32) + 64 + 32] = 200
     file.write_bytes(damaged)
     about.write_bytes(sealed(asdict(replace(right, checksum=checksum(file)))))
-    index = StoreIndex.open(VectorStore.load(tmp_path / "v"))
+    index = StoreIndex.open(VectorStore.load(tmp_path / "v"), "usearch")
     assert not index.is_exact
     assert "not an index of these vectors (wrong layers); it is made again" in caplog.text
     assert index.search(store.base_vectors(np.arange(3)), 3).nodes_QK.shape == (3, 3)
@@ -173,7 +169,7 @@ def test_a_crafted_index_is_made_again(
 )
 def test_facts_of_another_kind_are_damage(change: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
-    replace(FACTS, **change).write(file)
+    file.write_bytes(sealed(asdict(replace(FACTS, **change))))
     with pytest.raises(DamagedIndexError):
         HnswSettings.of(IndexFacts.read(file).settings)
     for text in ("null", "5", "[" * 100_000, "{", '"\\ud800"', "{}"):
@@ -184,7 +180,7 @@ def test_facts_of_another_kind_are_damage(change: dict[str, Any], tmp_path: Path
 
 def test_a_flipped_bit_of_the_facts_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
-    FACTS.write(file)
+    file.write_bytes(sealed(asdict(FACTS)))
     content = file.read_bytes()
     for place in range(len(content)):
         for bit in range(8):

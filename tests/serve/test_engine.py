@@ -17,7 +17,6 @@ from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.model.encoder import GraphFormers
-from graphformers.retrieval import index as index_module
 from graphformers.retrieval.index import has_usearch
 from graphformers.retrieval.queries import Query
 from graphformers.retrieval.searcher import Searcher
@@ -329,18 +328,15 @@ def test_no_second_writer(engine: Engine, place: Path) -> None:
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
-def test_compaction_goes_on_beside_reads_and_writes(
-    place: Path, monkeypatch: pytest.MonkeyPatch, is_exact: bool
-) -> None:
+def test_compaction_goes_on_beside_reads_and_writes(place: Path, is_exact: bool) -> None:
     """Compacted after every few writes: what was written is found at once and after, whoever's
     index is asked.
     """
-    if not is_exact:
-        if not has_usearch():
-            pytest.skip("usearch is not installed")
-        monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
+    if not is_exact and not has_usearch():
+        pytest.skip("usearch is not installed")
     limits = CompactionSettings(least_bytes=6000, share=0.0)
-    engine = Engine(ServeSettings(place, device="cpu", compaction=limits))
+    index = "exact" if is_exact else "usearch"
+    engine = Engine(ServeSettings(place, device="cpu", compaction=limits, index=index))
     ids, bases = engine.view.store.ids.to_pylist(), set()
     for i in range(24):
         id = f"n{i}"

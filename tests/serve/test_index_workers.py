@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from graphformers.embedding.vectors import VectorStore
-from graphformers.retrieval import index as index_module
 from graphformers.retrieval.approximate import OpenFile
 from graphformers.retrieval.hnsw import Searchable
 from graphformers.retrieval.index import StoreIndex, has_usearch
@@ -26,10 +25,9 @@ pytestmark = pytest.mark.skipif(not has_usearch(), reason="usearch is not instal
 
 
 @pytest.fixture
-def index(place: Path, monkeypatch: pytest.MonkeyPatch) -> StoreIndex:
-    monkeypatch.setattr(index_module, "EXACT_BELOW", 10)
+def index(place: Path) -> StoreIndex:
     UsearchIndex.make(VectorStore.load(place))
-    return StoreIndex.open(VectorStore.load(place))
+    return StoreIndex.open(VectorStore.load(place), "usearch")
 
 
 def graph_of(index: StoreIndex) -> Searchable:
@@ -121,7 +119,7 @@ def test_several_threads_ask_at_once(index: StoreIndex, place: Path) -> None:
 
 
 def test_it_ends_with_its_owner_and_not_by_signals(index: StoreIndex, place: Path) -> None:
-    opened = open_index(VectorStore.load(place))
+    opened = open_index(VectorStore.load(place), "usearch")
     workers = graph_of(opened)
     assert isinstance(workers, IndexWorkers)
     process = workers.workers[0].process
