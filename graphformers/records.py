@@ -201,7 +201,7 @@ def _inside(name: str, key: str) -> str:
 
 def _called(name: str) -> str:
     """The name of an entry as it is written in a message, in one line."""
-    return shown(name)[1:].removesuffix("'")
+    return shown(name).strip("'\"")
 
 
 def _refuse(place: str, name: str, value: object, expected: str) -> NoReturn:
