@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from graphformers.errors import ArtifactError
-from graphformers.files import checksum, full_disk, held, remove_abandoned, sync
+from graphformers.files import checksum, full_disk, held, remove_abandoned, sync, write_whole
 from graphformers.places import (
     ELSEWHERE,
     JsonObject,
@@ -53,9 +53,10 @@ TRAINING, EMBEDDING = ".training", ".embedding"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
 # files inside an artifact that come or grow after it was written and have checksums of their own
-GROWING = ("changes.log", "index.usearch", "index.json")
+GROWING = ("index.usearch", "index.json")
 NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
-DRAFTS = (".index.",)  # beginnings of names of their temporary files
+# beginnings of names of such files, of their temporary files, and of bases that were replaced
+DRAFTS = ("edits-", ".edits-", "base-", ".index.", ".manifest.json.")
 # the fields of a manifest
 FIELDS = {
     "kind": str,
@@ -94,6 +95,7 @@ class Draft:
         summary: What it contains.
         parents: What it was made from.
         checksums: SHA-256 of files, where it is known from writing them.
+        part: The folder inside whose files belong to the artifact; all of `folder` without one.
         lock: A handle of the folder, which is locked until it is in place. A duplicate of the
             handle keeps the lock.
     """
@@ -103,6 +105,7 @@ class Draft:
     summary: JsonObject = field(default_factory=dict)
     parents: dict[str, ParentEntry] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
+    part: str = ""
     lock: int = -1
 
     def path(self, name: str) -> Path:
@@ -229,7 +232,7 @@ def publish_artifact(
     draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False
 ) -> None:
     """Puts a folder in place as one artifact, after it was filled, perhaps over many runs."""
-    _seal(draft, kind, version)
+    seal(draft, kind, version)
     target = _behind_links(path)
     with held(target.parent, create=False):
         check_writable(target, kind, force=force)
@@ -373,10 +376,14 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
         )
 
 
-def _seal(draft: Draft, kind: str, version: int) -> None:
+def seal(draft: Draft, kind: str, version: int) -> None:
+    """Writes the manifest of a folder when all its files are on disk.
+
+    A manifest that was there before is replaced in one step.
+    """
     from graphformers.version import __version__
 
-    found = [file for file in draft.folder.rglob("*") if file.is_file()]
+    found = [file for file in draft.path(draft.part).rglob("*") if file.is_file()]
     names = sorted(
         str(file.relative_to(draft.folder))
         for file in found
@@ -406,12 +413,12 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
         "files": files,
     }
     manifest["manifest_sha256"] = _digest(manifest)
-    draft.path(MANIFEST).write_text(
-        json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
     _remember(draft.folder, names)
-    for place in [*names, MANIFEST, *{str(Path(name).parent) for name in names}, "."]:
+    folders = {str(parent) for name in names for parent in Path(name).parents}
+    for place in [*names, *sorted(folders)]:
         sync(draft.folder / place)
+    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    write_whole(draft.path(MANIFEST), text.encode())
 
 
 def _why_missing(path: Path) -> str:

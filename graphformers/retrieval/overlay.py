@@ -1,4 +1,4 @@
-"""Overlay: the vectors that an index does not know, because the log changed them since. They are
+"""Overlay: the vectors that an index does not know, because edits changed them since. They are
 looked at one by one.
 
 Shapes as in index.py; M nodes of the overlay.
@@ -22,7 +22,6 @@ class Overlay:
     """
 
     store: VectorStore
-    end: int  # of the log that was read
     nodes_M: Array
     vectors_MD: Array
 
@@ -31,18 +30,17 @@ class Overlay:
         """Of a store's changed nodes, and of those of the base that are `unseen`; what `before`
         holds is not read again.
 
-        `before` is that of an earlier state with the same base and the same `unseen`. Of a store
-        that was changed itself, instead of a copy of it, nobody can tell what is still the same.
+        `before` is that of an earlier version with the same base and the same `unseen`.
         """
-        if before is not None and before.store is store and before.end == store.log.end:
+        if before is not None and before.store is store:
             return before
-        end, still = store.log.end, np.setdiff1d(unseen, store.overtaken())
+        still = np.setdiff1d(unseen, store.overtaken())
         nodes_M = np.union1d(store.changed_nodes(), still)
         vectors_MD, is_known = (
             np.empty((len(nodes_M), store.size), dtype=np.float32),
             np.zeros(len(nodes_M), dtype=bool),
         )
-        if before is not None and before.store is not store and len(before.nodes_M):
+        if before is not None and len(before.nodes_M):
             places = np.minimum(np.searchsorted(before.nodes_M, nodes_M), len(before.nodes_M) - 1)
             is_same = store.is_same_vector(before.store, nodes_M) | np.isin(
                 nodes_M, still, assume_unique=True
@@ -50,7 +48,7 @@ class Overlay:
             is_known = (before.nodes_M[places] == nodes_M) & is_same
             vectors_MD[is_known] = before.vectors_MD[places[is_known]]
         vectors_MD[~is_known] = store.compared(nodes_M[~is_known])
-        return Overlay(store, end, nodes_M, vectors_MD)
+        return Overlay(store, nodes_M, vectors_MD)
 
     def search(self, queries_QD: Array, k: int, allowed: Array | None) -> Hits:
         """The `k` best of them for each query, or all where they are few; `allowed` marks by node

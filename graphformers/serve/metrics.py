@@ -69,7 +69,7 @@ class Metrics:
     def watch(self, engine: "Engine") -> None:
         """Takes what changes with every moment from the engine when it is asked for."""
         self._nodes.set_function(lambda: len(engine.view.store))
-        self._log.set_function(lambda: engine.view.store.log.end)
+        self._log.set_function(lambda: engine.view.store.commit.bytes)
         for batcher in (engine.texts, engine.searches, engine.writes):
             waiting = self._waiting.labels(batcher.name)
             waiting.set_function(partial(getattr, batcher, "num_waiting"))

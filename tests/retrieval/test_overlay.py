@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphformers.embedding.changes import gather_changes
+from graphformers.embedding.edit_input import read_edits
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import Updater
 from graphformers.embedding.vectors import VectorStore, locked
@@ -25,7 +25,7 @@ def test_the_best_are_found(tmp_path: Path, count: int, share: float | None) -> 
     embed(make_model(), some_graph(), tmp_path / "v")
     store = VectorStore.load(tmp_path / "v")
     allowed = None if share is None else draw.random(9000) < share
-    found = Overlay(store, 0, nodes, vectors).search(queries, 10, allowed)
+    found = Overlay(store, nodes, vectors).search(queries, 10, allowed)
     found = best_hits(found.nodes_QK, found.scores_QK, 10)
     scores = queries @ vectors.T
     if allowed is not None:
@@ -51,11 +51,11 @@ def test_it_is_carried_from_state_to_state(tmp_path: Path, monkeypatch: pytest.M
                 ids[i]: f"vector text {i}",
             }
             updater.apply(
-                gather_changes(
+                read_edits(
                     updater.store.graph, nodes, [(f"new {i}", ids[2 * i])], [ids[20 + i]], None
                 )
             )
-            store, unseen = updater.store.copy(), np.array([30, 31, 32])
+            store, unseen = updater.store, np.array([30, 31, 32])
             with monkeypatch.context() as patch:
                 read: list[np.ndarray] = []  # type: ignore[type-arg]
                 patch.setattr(
@@ -81,6 +81,6 @@ def test_a_store_that_is_changed_under_it(tmp_path: Path) -> None:
     with locked(tmp_path / "v") as lock:
         updater, before = Updater(VectorStore.load(tmp_path / "v"), model, lock), None
         for text in ("graph", "vector link", "node 42"):
-            updater.apply(gather_changes(updater.store.graph, {"new": text}, None, None, None))
+            updater.apply(read_edits(updater.store.graph, {"new": text}, None, None, None))
             before = Overlay.of(updater.store, np.zeros(0, dtype=np.int64), before)
             assert before.vectors_MD == pytest.approx(updater.store.compared(before.nodes_M))
