@@ -41,6 +41,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/make_pages.py
+	$(BIN)/zensical build --strict -f mkdocs.yml
 
 clean:
 	rm -rf $(VENV) $(VENV)-oldest demo

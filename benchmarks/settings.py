@@ -124,10 +124,8 @@ def make(folder: Path, job: Job, output: Path) -> None:
         np.savez(job.place(output), facts=json.dumps(facts), **values)
         return
     base, _, words = job.variant.partition(":")
-    recipe = auto_recipe(split, backbone) if base == "auto" else Recipe.load(base)
-    given = parse_settings(
-        [*words.split(","), f"seed={job.seed}"] if words else [f"seed={job.seed}"]
-    )
+    given = parse_settings([*words.split(",")] * bool(words) + [f"seed={job.seed}"])
+    recipe = auto_recipe(split, backbone, None, given) if base == "auto" else Recipe.load(base)
     recipe = Recipe(merge_settings(recipe.settings, given))
     model = GraphFormers.from_backbone(backbone, seed=job.seed, **recipe.model_settings())
     started = time.perf_counter()

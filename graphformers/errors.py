@@ -6,7 +6,7 @@ from collections.abc import Iterable
 class GraphFormersError(Exception):
     """An error that the user can fix. The command line prints the message without a traceback.
 
-    Example:
+    Examples:
         >>> try:
         ...     TextGraph.load("nowhere.graph")
         ... except GraphFormersError as error:

@@ -132,7 +132,7 @@ def progress(title: str, total: float | None = None, unit: str = "") -> Iterator
         total: The units of work, if known.
         unit: The name of a unit, such as "rows"; "B" for bytes.
 
-    Example:
+    Examples:
         >>> with progress("Reading", 100, "rows") as task:
         ...     task.advance()
     """

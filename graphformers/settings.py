@@ -215,7 +215,7 @@ def usage(name: str, value: object, option: str = "") -> str:
         value: Its value, or a placeholder in capitals.
         option: The option as in a manual, if its name is not that of the argument.
 
-    Example:
+    Examples:
         >>> usage("nodes", "FILE")
         "nodes='FILE'"
         >>> with naming_options():

@@ -23,7 +23,7 @@ class Table:
         notes: Lines below the table.
         bold: The cells to print in bold, as (row, column).
 
-    Example:
+    Examples:
         >>> print(Table(["method", "P@1"], [["plm", "0.50"], ["graphformers", "0.63"]]))
         method        P@1
         plm           0.50

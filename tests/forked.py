@@ -19,7 +19,7 @@ from graphformers.cli import main
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch._dynamo", "graphformers.training.trainer", "graphformers.serve.running"]
+    ["torch._dynamo", "graphformers.training.trainer", "graphformers.serve.startup"]
 )
 
 

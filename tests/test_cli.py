@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, real files, a real kill."""
 
+import inspect
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from graphformers import cli
 from graphformers.artifact import open_artifact
-from graphformers.cli.command import given
+from graphformers.cli.command import app, given
 from graphformers.errors import GraphFormersError
 from graphformers.graph.readers import read_graph
 from graphformers.graph.settings import ImportSettings
@@ -149,6 +150,15 @@ def test_help_needs_no_heavy_import() -> None:
 def test_help_shows_default_and_bounds_of_a_setting(name: str, shown: str) -> None:
     help = CliRunner().invoke(cli.app, [name, "--help"]).output
     assert " ".join(shown.split()) in " ".join(help.split())
+
+
+def test_types_of_options_are_the_same_wherever_typer_reads_them() -> None:
+    """Versions of typer take the types from the signature or from the annotations."""
+    assert len(app.registered_commands) > 10
+    for entry in app.registered_commands:
+        assert entry.callback is not None
+        parameters = inspect.signature(entry.callback).parameters.values()
+        assert entry.callback.__annotations__ == {own.name: own.annotation for own in parameters}
 
 
 def test_options_are_read_into_settings() -> None:

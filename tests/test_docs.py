@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,7 +23,7 @@ from tests.training.conftest import make_model, make_split
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["cli.md", "formats.md"])
+@pytest.mark.parametrize("name", ["cli.md", "formats.md", "python.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
     assert spec is not None
@@ -32,6 +33,19 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == module.PAGES[name](), (
         f"docs/{name} has drifted: make docs"
     )
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for name in ("docs", "graphformers"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", "mkdocs.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "site" / "python.html").read_text()
+    assert 'id="graphformers.splits.split.split_links"' in page
+    # A browser loads nothing from elsewhere.
+    assert not re.findall(r'(?:src|rel="stylesheet" href)="https?:', page)
 
 
 def blocks(language: str, page: str = "README.md") -> list[str]:

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copy_of_package(folder: Path) -> Path:
     """A copy of the package, to be changed."""
-    leave_out = shutil.ignore_patterns("__pycache__", "static")
+    leave_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "graphformers", folder / "graphformers", ignore=leave_out)
     return folder
 
@@ -86,7 +86,7 @@ def test_an_example_is_one_file_and_one_line(section: str, folder: Path, tmp_pat
     steps = steps_of(NEW_LINE.sub("", NEW_FILE.sub("", text)))
     assert {kind for kind, _ in steps} == {"python", "sh"}
     printed = run(steps, folder, package)
-    assert {"An importer": "['p2']"}.get(section, "P@1") in printed
+    assert {"An endpoint": "{'ids': [", "An importer": "['p2']"}.get(section, "P@1") in printed
     if section == "A metric":
         assert "hits@3" in printed
 
@@ -105,4 +105,4 @@ assert variants_of("overall")[-1].title == "PLM+Gated"
 
 
 def test_the_page_has_an_example_of_every_kind() -> None:
-    assert RECIPES == ["An aggregator", "A metric", "A layer part", "An importer"]
+    assert RECIPES == ["An aggregator", "A metric", "A layer part", "An endpoint", "An importer"]

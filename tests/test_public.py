@@ -24,7 +24,7 @@ ERRORS = {
     if isinstance(found, type) and issubclass(found, GraphFormersError)
 }
 SECTION = re.compile(
-    r"^(Args|Attributes|Returns|Yields|Raises|Example):\n((?:(?:    .*)?\n)+)", re.M
+    r"^(Args|Attributes|Returns|Yields|Raises|Examples):\n((?:(?:    .*)?\n)+)", re.M
 )
 
 
@@ -63,7 +63,7 @@ def test_no_public_name_is_hidden_by_a_folder_of_ours() -> None:
 def test_the_documentation_of_a_public_name_is_complete(name: str) -> None:
     """Args are the arguments, results and errors are described, and there is an example."""
     public = getattr(graphformers, name)
-    assert ">>> " in sections(public).get("Example", ""), f"{name} has no example"
+    assert ">>> " in sections(public).get("Examples", ""), f"{name} has no example"
     problems = list(problems_of_class(public) if isinstance(public, type) else problems_of(public))
     assert not problems, "\n".join(problems)
 

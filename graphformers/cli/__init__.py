@@ -12,6 +12,7 @@ Heavy imports are inside the commands, so that --help is fast.
 """
 
 import logging
+import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -47,6 +48,9 @@ def show_messages() -> None:
 
 def main() -> None:
     """Runs the command line. An error that the user can fix is printed without a traceback."""
+    # Read when torch is imported. Threads that wait for each other by spinning slow every process
+    # of a machine that computes something else, too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     show_messages()
     signal.signal(signal.SIGINT, _interrupt)
     try:

@@ -142,6 +142,8 @@ def command(
                 function(**values)
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        # typer before 0.29 reads types here. Options may have the name of the group they are from.
+        run.__annotations__ = {own.name: own.annotation for own in parameters}
         app.command(name, cls=Command)(run)
         return function
 
@@ -190,7 +192,11 @@ def _parsed(entry: SettingInfo, value: Any) -> Any:
         found = [_parse_column(word) for word in value]
         for i, (role, name) in enumerate(found):
             if role in dict(found[:i]):
-                raise UsageError(f"--column {role}={name} given, but {role!r} is named already")
+                several = f"{role}={dict(found[:i])[role]},{name}"
+                joined = f"; --column {several} names both" if role in ("text", "links") else ""
+                raise UsageError(
+                    f"--column {role}={name} given, but {role!r} is named already{joined}"
+                )
         return dict(found)
     if entry.type.startswith("tuple"):
         return tuple(split_list(value) if isinstance(value, str) else value)

@@ -45,7 +45,7 @@ def import_command(
     graphformers import papers.csv citations.csv -o papers.graph
     """
     from graphformers.artifact import check_writable
-    from graphformers.graph.describe import describe_import
+    from graphformers.graph.describe import describe_import, describe_missing_links
     from graphformers.graph.readers import read_graph
 
     if not (inputs or nodes or edges) and find_format(settings.format).reads_files:
@@ -57,12 +57,9 @@ def import_command(
     graph = read_graph(
         inputs or [], nodes=nodes or [], edges=edges or [], settings=settings, force=force
     ).save(output, force=force)
-    show_result(describe_import(graph), as_json, output)
+    show_result(describe_import(graph, settings.bad_rows), as_json, output)
     if not graph.num_pairs:
-        print(
-            "warning: no two nodes are linked; a graph without links cannot be split or trained on",
-            file=sys.stderr,
-        )
+        print(describe_missing_links(graph), file=sys.stderr)
 
 
 @command("split")

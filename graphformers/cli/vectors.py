@@ -249,7 +249,10 @@ def serve_command(
     vectors: Path = VECTORS,
     model: Path | None = MOVED_MODEL,
     settings: dict[str, Any] = given(ServeSettings),
-    limits: dict[str, Any] = given(Limits, default=f"{PUBLIC_RATE:g}, or any number on 127.0.0.1"),
+    rate: dict[str, Any] = given(
+        Limits, "rate", default=f"{PUBLIC_RATE:g}, or any number on 127.0.0.1"
+    ),
+    columns: dict[str, Any] = given(Limits, "max_columns"),
     token_file: Path | None = option(
         None,
         "--token-file FILE",
@@ -292,14 +295,14 @@ def serve_command(
         **settings,
     )
     if not server.is_loopback:
-        limits = {"rate": PUBLIC_RATE} | limits
+        rate = {"rate": PUBLIC_RATE} | rate
     try:
-        from graphformers.serve.running import serve
+        from graphformers.serve.startup import serve
     except ImportError as error:
         from graphformers.errors import MissingExtraError
 
-        raise MissingExtraError(error.name or "fastapi", "the server", "serve") from error
+        raise MissingExtraError(error.name or "uvicorn", "the server", "serve") from error
     serve(
-        replace(server, limits=Limits(**limits)),
+        replace(server, limits=Limits(**rate, **columns)),
         lambda address: print(f"serving {vectors} at {address}", flush=True),
     )

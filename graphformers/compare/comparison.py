@@ -107,7 +107,7 @@ def compare(
         GraphFormersError: The arguments contradict each other, the folder holds other files, or
             runs in it were made with other settings.
 
-    Example:
+    Examples:
         >>> settings = ComparisonSettings(LinkSplit.load("papers.split"), Path("report"))
         >>> compare(settings, methods=["plm", "graphformers"]).verdict[0]
         'The graph helps: P@1 of PLM 0.480, of GraphFormers 0.521 …
@@ -154,7 +154,7 @@ def forecast_comparison(
         GraphFormersError: The arguments contradict each other, nothing is to be trained, or the
             minutes do not suffice.
 
-    Example:
+    Examples:
         >>> settings = ComparisonSettings(LinkSplit.load("papers.split"), Path("report"))
         >>> print(forecast_comparison(settings, methods=["plm"]).as_table())
     """

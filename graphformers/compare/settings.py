@@ -52,7 +52,7 @@ class ComparisonSettings(Settings):
         GraphFormersError: Seeds repeat, the backbone is a trained model, or a setting contradicts
             equal conditions for all methods.
 
-    Example:
+    Examples:
         >>> split = LinkSplit.load("papers.split")
         >>> ComparisonSettings(split, Path("report"), settings={"max_steps": 400}, seeds=(1, 2))
     """

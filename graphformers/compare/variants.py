@@ -78,7 +78,7 @@ def variant(name: str) -> Variant:
     Raises:
         GraphFormersError: There is no such method, or no such variant of it.
 
-    Example:
+    Examples:
         >>> variant("max.one-stage").title
         'PLM+Max (one stage)'
     """

@@ -228,7 +228,7 @@ def verdict(results: Results) -> list[str]:
     Args:
         results: The results. A question is left out if the systems that it needs are missing.
 
-    Example:
+    Examples:
         >>> for line in verdict(results):
         ...     print("-", line)
         - The graph helps: P@1 of PLM 0.480, of GraphFormers 0.521 (+0.0410 [+0.0352, +0.0468], …

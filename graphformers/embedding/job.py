@@ -357,7 +357,7 @@ def embed(
         ArtifactError: The output exists, or unfinished work has another plan.
         GraphFormersError: The disk is too small, or a setting is invalid.
 
-    Example:
+    Examples:
         >>> embed("papers.model", "papers.graph", "half.vectors", precision="float16")
         VectorStore(80 vectors of ... numbers)
     """

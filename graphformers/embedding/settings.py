@@ -16,7 +16,7 @@ STATE_PRECISIONS = ("float16", "float32")
 class EmbedSettings(Settings):
     """How a graph is embedded.
 
-    Example:
+    Examples:
         >>> EmbedSettings(precision="float16", num_neighbors=20).keep_states
         True
     """

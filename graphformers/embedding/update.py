@@ -76,7 +76,7 @@ class UpdateReport(Result):
         self_links: Links from a node to itself, which are ignored.
         skipped: Number of bad rows by what is wrong with them.
 
-    Example:
+    Examples:
         >>> report = update("papers.vectors", nodes={"p90": "a new text"}, edges=[("p90", "p7")])
         >>> report.new_nodes, report.new_links
         (1, 1)
@@ -471,7 +471,7 @@ def update(
         ArtifactError: Another process changes the folder, or another model made the vectors.
         InputError: A file is invalid.
 
-    Example:
+    Examples:
         >>> report = update(
         ...     "papers.vectors",
         ...     nodes={"p91": "a new text"},

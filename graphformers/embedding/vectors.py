@@ -122,7 +122,7 @@ class VectorStore:
         ArtifactError: The folder is damaged.
         GraphFormersError: A path is given instead.
 
-    Example:
+    Examples:
         >>> store = VectorStore.load("papers.vectors")
         >>> store["p7"].shape == (store.size,)
         True
@@ -495,7 +495,7 @@ class VectorStore:
         Raises:
             GraphFormersError: The file exists, or its name says no known format.
 
-        Example:
+        Examples:
             >>> store.export("papers.npy")
         """
         from graphformers.embedding.export import export_vectors

@@ -223,7 +223,7 @@ def evaluate_with_baselines(
     Raises:
         GraphFormersError: Neither a model nor vectors are given, or a file cannot be read.
 
-    Example:
+    Examples:
         >>> split = LinkSplit.load("papers.split")
         >>> evaluate_with_baselines("papers.model", split, split.test).print()
     """

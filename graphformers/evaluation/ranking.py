@@ -49,7 +49,7 @@ class Evaluation(Result):
         num_candidates: Candidates per question.
         ranks: The rank of each positive.
 
-    Example:
+    Examples:
         >>> evaluation = evaluate("papers.model", "papers.split")
         >>> evaluation.scores["P@1"].value
         0...
@@ -134,7 +134,7 @@ def evaluate(
     Raises:
         GraphFormersError: The protocol is unknown, or a folder cannot be read.
 
-    Example:
+    Examples:
         >>> print(evaluate("papers.model", "papers.split", protocol="full"))
         P@1 0... [0..., 0...]  NDCG 0... [0..., 0...]  ...
     """

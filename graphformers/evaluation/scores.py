@@ -75,7 +75,7 @@ class VectorScores:
         GraphFormersError: The vectors do not match the nodes, are not finite, or have inner
             products outside float32.
 
-    Example:
+    Examples:
         >>> scorer = VectorScores(np.eye(3, dtype=np.float32))
         >>> scorer.listed(np.array([0]), np.array([[0, 2]]))
         array([[1., 0.]], dtype=float32)

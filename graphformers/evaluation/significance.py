@@ -28,7 +28,7 @@ CACHE_SIZE = 40_000_000
 class Score:
     """The mean of a metric over the questions, with its 95 % bootstrap interval.
 
-    Example:
+    Examples:
         >>> print(Score(0.5, 0.41, 0.6))
         0.5000 [0.4100, 0.6000]
     """
@@ -52,7 +52,7 @@ class Difference:
     With its 95 % interval and the p-value of a paired test: how often a difference at least as
     large occurs if the two systems are swapped at random, question by question.
 
-    Example:
+    Examples:
         >>> print(Difference(0.02, 0.01, 0.03, 0.004))
         +0.0200 [+0.0100, +0.0300], p = 0.004
     """

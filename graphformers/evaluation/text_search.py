@@ -63,7 +63,7 @@ class TextQueries:
         GraphFormersError: There is not one node for each query, it is not among the candidates, or
             these are not sorted.
 
-    Example:
+    Examples:
         >>> queries = TextQueries.from_ids(graph, [("networks of texts", "p7")])
         >>> queries.texts
         ('networks of texts',)
@@ -122,7 +122,7 @@ class TextQueries:
         Raises:
             UnknownIdError: A node is missing.
 
-        Example:
+        Examples:
             >>> len(TextQueries.from_ids("papers.graph", [("a query", "p7"), ("another", "p8")]))
             2
         """
@@ -155,7 +155,7 @@ def known_item_queries(
         GraphFormersError: The number of queries or candidates is not a positive number, or the
             folder is not a graph.
 
-    Example:
+    Examples:
         >>> queries = known_item_queries("papers.graph", count=20)
         >>> len(queries), queries.texts[0]
         (20, '...')
@@ -238,7 +238,7 @@ def text_search(
     Raises:
         GraphFormersError: A folder cannot be read, or there are no queries.
 
-    Example:
+    Examples:
         >>> from graphformers.evaluation.significance import summarize
         >>> print(summarize(text_search("papers.model", "papers.split"))["MRR"])
         0... [0..., ...]

@@ -1,5 +1,6 @@
 """Batches of rows, which readers of files pass to a GraphBuilder."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -149,9 +150,12 @@ def check_columns(names: Sequence[str], place: str, settings: ImportSettings) ->
         )
     twice = repeated(names)
     if twice is not None:
+        # Names of columns rarely have digits.
+        is_data = settings.header and re.search(r"\d", twice)
+        no_header = f"; or, if the first line is data, {ImportSettings.usage(header=False)}"
         raise InputError(
             f"{place}: the column {twice!r} occurs twice in the file, expected each once; rename "
-            f"one of them"
+            f"one of them{no_header if is_data else ''}"
         )
 
 

@@ -22,6 +22,7 @@ from graphformers.graph.batches import EdgeBatch, MemoryTable, TableBatch
 from graphformers.graph.columns import (
     OURS,
     as_strings,
+    find_no_number,
     join_column,
     table_in_memory,
     text_column,
@@ -163,6 +164,10 @@ class GraphBuilder:
                 lengths,
                 [name in batch.untyped and name not in OURS for batch in self._nodes],
             )
+            if any(name in batch.untyped for batch in self._nodes) and name not in OURS:
+                value = find_no_number(columns[name])
+                if value is not None:
+                    self.problems.like_numbers[name] = value
         self._nodes = []
         table, ids = pa.table(columns), columns["id"]
         hashes = np.concatenate(
@@ -317,7 +322,8 @@ class GraphBuilder:
         else:
             node = f", such as {self._known[0].as_py()!r}" if len(self._known) else ""
             advice = f"ids must be written as those of the nodes are{node}"
-        share = f"{num_unknown:,} of the {self._num_listed:,} listed ids are not those of nodes"
+        are = "is not that of a node" if num_unknown == 1 else "are not those of nodes"
+        share = f"{num_unknown:,} of the {self._num_listed:,} listed ids {are}"
         if not self._num_known:
             share = f"none of the {self._num_listed:,} listed ids is the id of a node"
         logger.warning(f"WARNING: {share}, such as {example!r}; {advice}")
@@ -357,6 +363,8 @@ class GraphBuilder:
             example = f" such as {self._known[0].as_py()!r}" if len(self._known) else ""
             if near is not None:
                 example = f" such as {near!r}; ids must be equal in every character"
+            elif name and is_shown and (row := pc.index(self._table["text"], name).as_py()) >= 0:
+                example += f"; {name!r} is the text of {self._known[row].as_py()!r}"
             return f"an edge {end}, expected the id of a node{example}"
 
         self.problems.report("edge to an unknown node", missing, batch.locate, detail)

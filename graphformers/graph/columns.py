@@ -12,10 +12,15 @@ import pyarrow.compute as pc
 
 from graphformers.arrays import one_chunk
 from graphformers.errors import InputError
+from graphformers.table import shorten
 
 OURS = ("id", "text")
 # A number as programs write it: without leading zeros, and without trailing ones except in "1.0".
 _NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.0|\.[0-9]*[1-9])?(?:[eE][+-]?[0-9]+)?$"
+# A number as people write it, too.
+_LIKE_NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)?\s*$"
+# rows that tell whether a column holds numbers
+ROWS_LOOKED_AT = 10_000
 # significant digits that a 64-bit float represents exactly
 MAX_DIGITS = 15
 
@@ -128,6 +133,13 @@ def table_in_memory(rows: Iterable[object], what: str, example: str) -> pa.Table
         if hasattr(rows, "__arrow_c_stream__"):
             table = pa.table(rows)
         elif isinstance(rows, Mapping):
+            for name, values in rows.items():
+                if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+                    raise InputError(
+                        f"{what} given as a dict in which {name!r} is {shorten(repr(values))}, "
+                        f"expected a list of the values of each column, or a list of dicts such as "
+                        f"[{example}]"
+                    )
             table = pa.table({name: make_column(values) for name, values in rows.items()})
         else:
             records: list[Mapping[str, object]] = []
@@ -206,6 +218,21 @@ def join_column(
             pass
     texts = [None if chunk is None else _as_text_column(chunk) for chunk in chunks]
     return _concatenate(texts, lengths, pa.large_string())
+
+
+def find_no_number(column: pa.Array) -> str | None:
+    """The first value that is not written as a number, if most values of a text column are numbers.
+
+    The first rows decide whether most are.
+    """
+    if not is_text(column.type):
+        return None
+    known = column.slice(0, ROWS_LOOKED_AT).drop_null()
+    num_numbers = pc.sum(pc.match_substring_regex(known, _LIKE_NUMBER), min_count=0).as_py()
+    if 2 * num_numbers <= len(known):
+        return None
+    row = pc.index(pc.match_substring_regex(column, _NUMBER), False).as_py()
+    return None if row < 0 else str(column[row].as_py())
 
 
 def _concatenate(chunks: list[pa.Array | None], lengths: list[int], kind: pa.DataType) -> pa.Array:

@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphformers.arrays import Array, mix
@@ -131,7 +133,7 @@ class GraphDescription(Result):
 def describe_graph(graph: Graph) -> GraphDescription:
     """Describes a graph: counts, percentiles, rows that the import left out, and sample nodes.
 
-    Example:
+    Examples:
         >>> describe_graph(TextGraph.load("papers.graph")).nodes
         400
     """
@@ -175,6 +177,7 @@ class ImportReport(Result):
         edge_roles: Which of "type" and "time" the edges have.
         edge_times: The earliest and the latest time; empty where edges have no times.
         summary: The summary of the graph, which counts rows that were left out.
+        bad_rows: The file that holds all of those rows, if there is one.
     """
 
     nodes: int
@@ -183,6 +186,7 @@ class ImportReport(Result):
     edge_roles: tuple[str, ...]
     edge_times: Sequence[float]
     summary: JsonObject
+    bad_rows: str | Path | None = None
 
     def to_dict(self) -> JsonObject:
         """The counts and the summary of the graph, for JSON."""
@@ -220,6 +224,11 @@ class ImportReport(Result):
                 f"  the text of a node is its {name}, not its {' or '.join(others)}; "
                 f"{_column('text', others[0])} takes another column, {_column('text', every)} all"
             )
+        for name, value in found.get("like_numbers", {}).items():
+            lines.append(
+                f"  the column {name} is text because of values such as {value!r}; filters such as "
+                f"{name}>=10 need numbers"
+            )
         if empty := found.get("empty_texts"):
             lines.append(f"  kept {count_of(empty, 'node', 'nodes')} without a text")
         for kind, number in found["left_aside"].items():
@@ -229,19 +238,46 @@ class ImportReport(Result):
         examples = found["skipped_examples"]
         lines += [f"    {example}" for example in examples]
         if examples and (more := sum(found["skipped"].values()) - len(examples)):
-            all_rows = ImportSettings.usage(bad_rows="FILE.jsonl")
-            lines.append(f"    … and {more:,} more; {all_rows} writes all of them")
+            all_rows = f"{ImportSettings.usage(bad_rows='FILE.jsonl')} writes all of them"
+            if self.bad_rows is not None:
+                all_rows = f"{self.bad_rows} holds all of them"
+            lines.append(f"    … and {more:,} more; {all_rows}")
         return Table((), [(line,) for line in lines])
 
 
-def describe_import(graph: TextGraph) -> ImportReport:
-    """Reports the rows that an import read into a graph and those that it left out."""
+def describe_import(graph: TextGraph, bad_rows: str | Path | None = None) -> ImportReport:
+    """Reports the rows that an import read into a graph and those that it left out.
+
+    Args:
+        graph: The graph.
+        bad_rows: The file to which the import wrote all rows that it left out, if any.
+    """
     kept = [("type", graph.edge_types), ("time", graph.edge_times)]
     roles = tuple(role for role, values in kept if values is not None)
     times = _span(graph.edge_times)
     return ImportReport(
-        graph.num_nodes, graph.num_pairs, graph.edges.shape[1], roles, times, graph.summary
+        graph.num_nodes,
+        graph.num_pairs,
+        graph.edges.shape[1],
+        roles,
+        times,
+        graph.summary,
+        bad_rows,
     )
+
+
+def describe_missing_links(graph: TextGraph) -> str:
+    """A warning about a graph without linked nodes, with advice if a column has lists."""
+    warning = (
+        "warning: no two nodes are linked; a graph without links cannot be split or trained on"
+    )
+    kinds = {name: graph.column(name).type for name in graph.column_names}
+    is_list = pa.types.is_list, pa.types.is_large_list
+    lists = [name for name, kind in kinds.items() if any(check(kind) for check in is_list)]
+    if lists:
+        name = lists[0]
+        warning += f"; if {name} lists ids of nodes, {_column('links', name)} links them"
+    return warning
 
 
 def _columns_not_kept(columns: Sequence[str], roles: Collection[str]) -> str:

@@ -123,7 +123,7 @@ class EditedGraph(Graph):
     Args:
         base: The stored graph, which never changes.
 
-    Example:
+    Examples:
         >>> graph = EditedGraph(TextGraph.load("papers.graph"))
         >>> (new,) = graph.add_nodes(pa.table({"id": ["p90"], "text": ["a new text"]}))
         >>> graph.add_link(new, graph.node("p7"), ("p90", "p7", None))

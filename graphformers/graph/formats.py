@@ -195,7 +195,8 @@ def _other_format(name: str) -> Format:
     entries = [entry for entry in _entry_points() if entry.name == name]
     if not entries:
         known = [*FORMATS, *other_formats()]
-        near = get_close_matches(name, known, 1)
+        is_suffix = f".{name}" in FORMATS["tables"].suffixes
+        near = ["tables"] if is_suffix else get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise GraphFormersError(
             f"{usage('format', name)} given, expected one of: {', '.join(known)}{hint}"

@@ -81,7 +81,7 @@ def build_graph(
         InputError: A column is missing, or a row is bad.
         GraphFormersError: There is no such role.
 
-    Example:
+    Examples:
         >>> papers = [{"id": "p1", "title": "graphs"}, {"id": "p2", "title": "texts", "year": 1999}]
         >>> build_graph(papers, [("p1", "p2")])
         TextGraph(2 nodes, 1 linked pair)
@@ -89,12 +89,11 @@ def build_graph(
         >>> build_graph(papers, cites, columns={"time": "year"}).edge_times.tolist()
         [1999.0]
     """
-    named = dict(columns or {})
     given = {"keep": keep, "list_separator": list_separator, "skip_bad": skip_bad}
     settings = ImportSettings.from_keywords(
-        "build_graph", given | {"columns": named, "keep_empty": keep_empty}
+        "build_graph", given | {"columns": columns or {}, "keep_empty": keep_empty}
     )
-    for role, name in named.items():
+    for role, name in settings.columns.items():
         if role in ("user", "item"):
             raise InputError(
                 f"columns={{{role!r}: {name!r}}} given, expected the roles id, text, links, "
@@ -105,6 +104,9 @@ def build_graph(
     for given in (nodes, edges):
         if isinstance(given, str | Path):
             raise InputError(f"{str(given)!r} given, expected a table; read_graph reads files")
+        if hasattr(given, "number_of_nodes") and not hasattr(given, "columns"):
+            kind = type(given).__name__
+            raise InputError(f"a {kind} given, expected a table; from_networkx takes such graphs")
     builder = GraphBuilder(Problems(strict=not skip_bad), keep_empty=keep_empty)
     with advise_skipping(), builder:
         # An empty list is a table without columns.
@@ -113,7 +115,7 @@ def build_graph(
         read_nodes(tables, ColumnNames(), builder, settings, is_last=True)
         table = _edge_table(() if edges is None else edges)
         if table.column_names:
-            times = TimeColumn() if "time" in named else None
+            times = TimeColumn() if "time" in settings.columns else None
             links = MemoryTable(Path("edges"), table)
             for batch in edge_batches(links, builder.problems, settings, times):
                 builder.add_edges(batch)
@@ -159,8 +161,9 @@ def to_networkx(graph: Graph | str | Path) -> "networkx.MultiDiGraph":
     Raises:
         MissingExtraError: networkx is not installed.
 
-    Example:
-        >>> to_networkx("papers.graph").nodes["p7"]["text"]
+    Examples:
+        >>> papers = to_networkx("papers.graph")
+        >>> papers.nodes["p7"].get("text")
         'graph node text 7'
     """
     graph = loaded_graph(graph)
@@ -181,6 +184,8 @@ def from_networkx(
     graph: "networkx.Graph",
     text: str | Sequence[str] | Mapping[Any, str] = "text",
     type: str = "type",
+    *,
+    keep_empty: bool = False,
 ) -> TextGraph:
     """Makes a graph from one of networkx.
 
@@ -192,6 +197,8 @@ def from_networkx(
         graph: The graph; its nodes become ids.
         text: The node attribute that holds the text; or the texts: a list, or a dict by node.
         type: The edge attribute that holds the type of an edge, if there is one.
+        keep_empty: Keep nodes without a text, such as those that only edges name, as empty texts,
+            instead of raising an error.
 
     Returns:
         The graph.
@@ -199,7 +206,7 @@ def from_networkx(
     Raises:
         InputError: There are no nodes, a node has no text, or two nodes have the same id.
 
-    Example:
+    Examples:
         >>> import networkx
         >>> papers = networkx.DiGraph()
         >>> papers.add_node("p1", title="a study of graphs")
@@ -207,6 +214,9 @@ def from_networkx(
         >>> papers.add_edge("p1", "p2", type="cites")
         >>> from_networkx(papers, text="title")
         TextGraph(2 nodes, 1 linked pair)
+        >>> papers.add_edge("p1", "p3")
+        >>> from_networkx(papers, text="title", keep_empty=True)
+        TextGraph(3 nodes, 2 linked pairs)
     """
     if not hasattr(graph, "number_of_nodes"):
         raise InputError(f"{graph!r} given, expected a graph of networkx")
@@ -224,17 +234,24 @@ def from_networkx(
     if isinstance(text, str):
         texts = [found.pop(text, None) for found in attributes]
         for name, value in zip(graph.nodes, texts, strict=True):
-            if isinstance(value, list | tuple | dict) or not (as_text(value) or "").strip():
+            is_nested = isinstance(value, list | tuple | dict)
+            if is_nested or not (keep_empty or (as_text(value) or "").strip()):
                 has = ", ".join(map(repr, graph.nodes[name])) or "none"
+                found = f", but {value!r}" if text in graph.nodes[name] else ""
+                advice = "" if is_nested else "; keep_empty=True keeps nodes without a text"
                 raise InputError(
-                    f"the networkx node {name!r} has no attribute {text!r} with a text; its "
+                    f"the networkx node {name!r} has no attribute {text!r} with a text{found}; its "
                     f"attributes: {has}; pass text=… with the name of an attribute, or with texts"
+                    f"{advice}"
                 )
     elif isinstance(text, Mapping):
         missing = [name for name in graph.nodes if name not in text]
-        if missing:
-            raise InputError(f"text={{…}} given without a text for the node {missing[0]!r}")
-        texts = [text[name] for name in graph.nodes]
+        if missing and not keep_empty:
+            raise InputError(
+                f"text={{…}} given without a text for the node {missing[0]!r}; keep_empty=True "
+                f"keeps nodes without a text"
+            )
+        texts = [text.get(name) for name in graph.nodes]
     else:
         texts = _one_each(text, graph.number_of_nodes(), "this networkx graph")
     others = [{str(key): value for key, value in found.items()} for found in attributes]
@@ -253,7 +270,7 @@ def from_networkx(
     has_times = any(time is not None for time in times) and are_times(times)
     if has_times:
         links["time"] = times
-    made = _from_lists(list(nodes), texts, columns, links)
+    made = _from_lists(list(nodes), texts, columns, links, keep_empty)
     read = {type, "time"} if has_times else {type}
     return _with_unread(made, {key for *_, data in edges for key in data} - read)
 
@@ -274,7 +291,7 @@ def to_pyg(graph: Graph | str | Path, *, directed: bool = False) -> "torch_geome
     Raises:
         MissingExtraError: PyTorch Geometric is not installed.
 
-    Example:
+    Examples:
         >>> to_pyg("papers.graph").num_nodes
         80
     """
@@ -308,7 +325,12 @@ def _as_tensor(column: pa.Array) -> "torch.Tensor | list[object]":
     return values
 
 
-def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "text") -> TextGraph:
+def from_pyg(
+    data: "torch_geometric.data.Data",
+    text: str | Sequence[str] = "text",
+    *,
+    keep_empty: bool = False,
+) -> TextGraph:
     """Makes a graph from a `Data` object of PyTorch Geometric.
 
     `id` names the nodes, `edge_type` the types of edges (by `type_names`, if there is that list)
@@ -318,6 +340,7 @@ def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "tex
     Args:
         data: The object, with `edge_index`.
         text: The attribute that holds the texts, or a text for each node.
+        keep_empty: Keep nodes with an empty text instead of raising an error.
 
     Returns:
         The graph.
@@ -325,7 +348,7 @@ def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "tex
     Raises:
         InputError: Texts are missing, or an edge or an id does not fit the number of nodes.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch_geometric.data import Data
         >>> data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
@@ -363,7 +386,7 @@ def from_pyg(data: "torch_geometric.data.Data", text: str | Sequence[str] = "tex
     times = getattr(data, "edge_time", None)
     if times is not None:
         links["time"] = times.tolist()
-    made = _from_lists(ids, texts, _node_columns(data, text), links)
+    made = _from_lists(ids, texts, _node_columns(data, text), links, keep_empty)
     unread = ("edge_attr", "edge_weight")
     return _with_unread(made, {name for name in unread if getattr(data, name, None) is not None})
 
@@ -387,15 +410,24 @@ def _from_lists(
     texts: list[object],
     columns: Mapping[str, Sequence[object]],
     links: Mapping[str, Sequence[object]],
+    keep_empty: bool,
 ) -> TextGraph:
     """Makes a graph of lists, whose columns have the names that users gave them."""
     names = ColumnNames(columns)
+    words = [as_text(text) for text in texts]
+    # The advice of `build_graph` on such rows names options that callers do not have.
+    empty = [id for id, text in zip(ids, words, strict=True) if not (text or "").strip()]
+    if empty and not keep_empty:
+        raise InputError(
+            f"the text of node {empty[0]!r} is empty, expected some words; keep_empty=True keeps "
+            f"nodes without a text"
+        )
     nodes = pa.table(
-        {"id": ids, "text": pa.array(map(as_text, texts), pa.large_string())}
+        {"id": ids, "text": pa.array(words, pa.large_string())}
         | {names[name]: make_column(values) for name, values in columns.items()}
     )
     roles = {role: role for role in ("text", "time") if role == "text" or role in links}
-    return build_graph(nodes, links, columns=roles)
+    return build_graph(nodes, links, columns=roles, keep_empty=keep_empty)
 
 
 def _with_unread(graph: TextGraph, names: Set[str]) -> TextGraph:

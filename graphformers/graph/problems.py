@@ -43,6 +43,8 @@ class Problems:
         unread: Columns of edges that are not used, in order.
         other_texts: For each column that was guessed to be the text, the other columns that could
             have been, in order.
+        like_numbers: For each column of text in which most values are numbers, one that is not
+            written as a number.
     """
 
     def __init__(self, *, strict: bool, bad_rows: TextIO | None = None) -> None:
@@ -52,6 +54,7 @@ class Problems:
         self.normal: Counter[str] = Counter()
         self.unread: dict[str, None] = {}
         self.other_texts: dict[str, dict[str, None]] = {}
+        self.like_numbers: dict[str, str] = {}
         self._examples: dict[str, list[str]] = {}
         self._file = bad_rows
 
@@ -77,7 +80,7 @@ class Problems:
         if self._file is not None:
             path, spot = place
             row = {"file": str(path), "line": spot, "reason": reason, "detail": detail}
-            self._file.write(json.dumps(row) + "\n")
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
         if self._lacks_examples(reason):
             self._examples.setdefault(reason, []).append(message)
 
@@ -117,8 +120,8 @@ class Problems:
         ((reason, count),) = self.counts.most_common(1)
         share = bad / total
         message = (
-            f"left out {bad:,} of {total:,} rows ({100 * share:.2g} %); the most common reason is "
-            f"{reason} ({count:,})"
+            f"left out {bad:,} of {total:,} rows ({float(f'{100 * share:.2g}'):g} %); the most "
+            f"common reason is {reason} ({count:,})"
         )
         if reason in self._examples:
             message += f", such as {self._examples[reason][0]}"
@@ -143,6 +146,8 @@ class Problems:
         }
         if self.other_texts:
             found["other_texts"] = {name: list(each) for name, each in self.other_texts.items()}
+        if self.like_numbers:
+            found["like_numbers"] = self.like_numbers
         return found
 
 

@@ -40,7 +40,7 @@ class Node(Result):
             texts.
         neighbors: The ids of the linked nodes, in either direction.
 
-    Example:
+    Examples:
         >>> graph = TextGraph.load("papers.graph")
         >>> graph["p7"]
         Node(id='p7', text='graph node text 7', columns={...}, neighbors=['p2', 'p22', ...])
@@ -79,7 +79,7 @@ class Graph(Protocol):
     Row numbers are below `num_rows`. In a graph from which nodes were removed some of them stand
     for no node: `nodes` are those that do.
 
-    Example:
+    Examples:
         >>> graph = TextGraph.load("papers.graph")
         >>> len(graph), "p7" in graph, graph["p7"].text
         (80, True, 'graph node text 7')

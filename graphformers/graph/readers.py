@@ -14,7 +14,7 @@ from graphformers.errors import GraphFormersError, InputError
 from graphformers.files import put_in_place, sweep_beside
 from graphformers.graph.builder import GraphBuilder
 from graphformers.graph.formats import find_format, load_importer
-from graphformers.graph.importers.sources import Source, check_files, input_path
+from graphformers.graph.importers.sources import Source, check_files, input_path, is_stream
 from graphformers.graph.problems import Problems, advise_skipping
 from graphformers.graph.settings import ImportSettings
 from graphformers.graph.textgraph import TextGraph
@@ -52,7 +52,7 @@ def read_graph(
         InputError: A file is missing or invalid; the message names the file and the line.
         GraphFormersError: A setting is invalid.
 
-    Example:
+    Examples:
         >>> read_graph("papers.csv", "citations.csv", columns={"text": "title"})
         TextGraph(80 nodes, 156 linked pairs)
     """
@@ -96,8 +96,8 @@ def _sources(files: Sequence[Paths], nodes: Paths, edges: Paths) -> list[Source]
     sources = [*named, *(source for source in others if source.path.resolve() not in paths)]
     seen = set()
     for source in sources:
-        # A table may hold nodes and their edges at once.
-        key = source.path.resolve(), source.holds
+        # A table may hold nodes and their edges at once, but a pipe is read once.
+        key = source.path.resolve(), None if is_stream(source.path) else source.holds
         if key in seen:
             raise InputError(f"{source.path}: given twice, expected each input once")
         seen.add(key)
@@ -141,7 +141,11 @@ def _bad_rows_file(path: str | Path | None, *, force: bool) -> Iterator[TextIO |
                 f"replaces it"
             )
     sweep_beside(path)
-    with put_in_place(path) as beside, beside.open("w", encoding="utf-8") as file:
+    # The names of files need not be UTF-8. What cannot be encoded is escaped as in JSON.
+    with (
+        put_in_place(path) as beside,
+        beside.open("w", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         yield file
 
 
@@ -159,12 +163,19 @@ def _listed(paths: Paths) -> list[Path]:
     listed = [given]
     # Tables and open files are iterable, too.
     is_other = isinstance(given, str | Path | Mapping) or hasattr(given, "columns")
+    is_other = is_other or hasattr(given, "number_of_nodes")
     if isinstance(given, Iterable) and not is_other and not hasattr(given, "read"):
         listed = list(given)
     invalid = [path for path in listed if not isinstance(path, str | Path)]
     if invalid:
+        kind = type(invalid[0]).__name__
+        advice = ""
+        if hasattr(given, "number_of_nodes"):
+            advice = ", from_networkx a graph of networkx"
+        elif hasattr(invalid[0], "read"):
+            advice = ", and '-' stands for standard input"
         raise InputError(
-            f"a {type(invalid[0]).__name__} given, expected the names of files; build_graph takes "
-            f"data in memory"
+            f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind} given, expected the names of "
+            f"files; build_graph takes data in memory{advice}"
         )
     return [input_path(path) for path in listed]

@@ -42,7 +42,7 @@ class Neighborhood:
         neighbors: (indptr[-1],) int32 row numbers; those of centers[b] are
             neighbors[indptr[b]:indptr[b + 1]].
 
-    Example:
+    Examples:
         >>> neighborhood = split.sampler(num_neighbors=2).sample([7, 8])
         >>> graph.ids_of(neighborhood.of(0))
         ['p22', 'p2']
@@ -107,7 +107,7 @@ class NeighborSampler:
         surplus: In a long row, only about `surplus * num_neighbors` neighbours with small hashes
             are sorted.
 
-    Example:
+    Examples:
         >>> sampler = NeighborSampler(graph.indptr, graph.indices, graph.id_hashes, num_neighbors=2)
         >>> sampler.sample([0, 1, 2])
         Neighborhood(3 centers, 6 neighbors)

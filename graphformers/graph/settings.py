@@ -19,7 +19,7 @@ from graphformers.settings import Settings, require, setting, usage
 class ImportSettings(Settings):
     """The format of the files of a graph, and options for reading them.
 
-    Example:
+    Examples:
         >>> ImportSettings(columns={"text": "abstract"}, skip_bad=True).format
         'tables'
     """
@@ -64,12 +64,13 @@ class ImportSettings(Settings):
     )
     skip_bad: bool = setting(
         False,
-        "Leave out, count and list bad rows instead of stopping at the first.",
+        "Leave out, count and list bad rows (malformed, without id or text, with a repeated id, "
+        "links to unknown nodes) instead of stopping at the first.",
         option="--skip-bad",
     )
     bad_rows: str | Path | None = setting(
         None,
-        "Write all bad rows that are left out to this .jsonl file, with file, line, reason and "
+        "List all bad rows that are left out in this .jsonl file, with file, line, reason and "
         "detail.",
         option="--bad-rows FILE",
     )
@@ -124,7 +125,8 @@ class ImportSettings(Settings):
         is_dict = isinstance(self.columns, Mapping) and all(
             isinstance(word, str) for pair in self.columns.items() for word in pair
         )
-        require(self, is_dict, "columns", "a dict of names, such as {'text': 'title'}")
+        expected = "a dict of names, such as {'text': 'title'} or {'text': 'title,abstract'}"
+        require(self, is_dict, "columns", expected)
         known = "an encoding that Python knows, such as cp1252, latin-1, utf-16 or gb18030"
         require(self, _is_encoding(self.encoding), "encoding", known)
         # Python has several names for each encoding. A byte order mark is left out in any case.
@@ -149,18 +151,22 @@ class ImportSettings(Settings):
                 )
         unknown = sorted(set(self.columns) - set(ROLES))
         if unknown:
-            given = self.usage(columns={unknown[0]: self.columns[unknown[0]]})
-            near = get_close_matches(unknown[0], ROLES, 1)
+            role, name = unknown[0], self.columns[unknown[0]]
+            given = self.usage(columns={role: name})
+            near = get_close_matches(role, ROLES, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            if name in ROLES:
+                hint = f"; did you mean {self.usage(columns={name: role})}?"
             raise GraphFormersError(
-                f"{given} given, but there is no column role {unknown[0]!r}; there are: "
+                f"{given} given, but there is no column role {role!r}; there are: "
                 f"{', '.join(ROLES)}{hint}"
             )
         keep: object = self.keep
         is_list = keep is None or (
             isinstance(keep, list | tuple) and all(isinstance(name, str) for name in keep)
         )
-        require(self, is_list, "keep", f"a list of columns: keep=[{str(self.keep)!r}]")
+        names = [name.strip() for name in str(self.keep).split(",")]
+        require(self, is_list, "keep", f"a list of columns: keep={names}")
 
     @property
     def row_bytes(self) -> int:
@@ -295,6 +301,11 @@ def missing_columns(missing: Mapping[str, str | None], names: list[str], path: P
             parts.append((near[0] if near else "NAME") + (colon + kind if name else ""))
         looked_for.append(f"{role} (looked for {' and '.join(absent)})")
         proposed[role] = ",".join(parts)
+    # Of two columns of links, one is the source and the other one is the target.
+    if len(names) == 2 and {"src", "dst"} <= set(missing):
+        for role in [role for role in ("src", "dst") if proposed[role] == "NAME"]:
+            free = [name for name in names if name not in proposed.values()]
+            proposed[role] = free[0] if free else "NAME"
     words = "it" if len(missing) == 1 else "them"
     # Tables in memory are called nodes and edges.
     is_file = path.is_absolute() or path.suffix != ""
@@ -302,19 +313,34 @@ def missing_columns(missing: Mapping[str, str | None], names: list[str], path: P
         f"{path}{':1' if is_file else ''}: no column for {' and '.join(looked_for)} among: "
         f"{', '.join(names)}; name {words} with {ImportSettings.usage(columns=proposed)}"
     )
-    return InputError(message + (_other_advice(set(missing), names, path) if is_file else ""))
+    return InputError(message + (_other_advice(proposed, names, path) if is_file else ""))
 
 
-def _other_advice(missing: set[str], names: list[str], path: Path) -> str:
-    """What a file may be instead, if columns of it are missing."""
+def _other_advice(proposed: Mapping[str, str], names: list[str], path: Path) -> str:
+    """What a file may be instead, if columns of it are missing.
+
+    Args:
+        proposed: The roles that are missing, each with the column that is probably meant, or NAME.
+        names: The columns that there are.
+        path: The file.
+    """
     usual, ends, contents = ImportSettings(), {"src", "dst"}, {"id", "text"}
+    missing = set(proposed)
+    if "nodes" in names and {"edges", "links"} & set(names):
+        return (
+            "; is it a graph of networkx? In Python, networkx.node_link_graph reads its JSON, and "
+            "from_networkx converts it"
+        )
     if contents <= missing and all(columns_for(role, names, usual) for role in ends):
         return f"; if its rows are links, {usage('edges', path)}"
     if ends <= missing and all(columns_for(role, names, usual) for role in contents):
         return f"; is it a table of nodes? {usage('nodes', path)}"
     is_delimited = not path.suffix or bool({".csv", ".tsv", ".txt"} & set(path.suffixes))
     if len(names) == 1:
-        asked = "; is it one column? commas, tabs, semicolons and bars separate fields"
+        asked = (
+            "; is it one column? commas, tabs, semicolons and bars separate fields; lines before "
+            "the header must be removed"
+        )
         return asked if is_delimited else ""
     numbers = [str(i + 1) for i in range(len(names))]
     # Names of columns rarely have digits or three words.
@@ -325,8 +351,12 @@ def _other_advice(missing: set[str], names: list[str], path: Path) -> str:
         is_unnamed = set(like_data) <= set(numbers)
         numbered = " (a column without a name is called by its number)" if is_unnamed else ""
         return f"{numbered}; or, if the first line is data, {nodes} (of links: {links})"
-    if contents <= missing:
-        links = ImportSettings.usage(columns={"src": names[0], "dst": names[1]})
+    # Objects and their fields are no ids. A table of links has few columns, and none of texts.
+    outer = {name.rpartition(".")[0] for name in names}
+    ids = [name for name in names if "." not in name and name not in outer]
+    is_small = "id" in missing or len(names) <= 3
+    if len(ids) > 1 and is_small and proposed.get("text") == "NAME":
+        links = ImportSettings.usage(columns={"src": ids[0], "dst": ids[1]})
         return f"; or, if the rows are links, {links}"
     return ""
 

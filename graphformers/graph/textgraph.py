@@ -58,7 +58,7 @@ class TextGraph(Graph):
         summary: Counts of the import, such as skipped rows.
         artifact: The folder this graph was loaded from or saved to, if any.
 
-    Example:
+    Examples:
         >>> graph = TextGraph.load("papers.graph")
         >>> len(graph), "p7" in graph, graph["p7"].neighbors[:2]
         (80, True, ('p2', 'p22'))
@@ -259,7 +259,7 @@ class TextGraph(Graph):
             ArtifactError: The folder exists.
             GraphFormersError: The disk is full.
 
-        Example:
+        Examples:
             >>> graph = read_graph("papers.csv", "citations.csv").save("papers.graph", force=True)
         """
         with write_artifact(path, KIND, VERSION, force=force) as draft:

@@ -50,7 +50,7 @@ def attention_weights(model: GraphFormers, text: str, neighbors: Sequence[str]) 
     Returns:
         The weights, and the vector that `model.encode(text, neighbors)` returns.
 
-    Example:
+    Examples:
         >>> attention_weights(model, "graph attention", ["attention", "graphs"]).average()
     """
     count = len(neighbors)

@@ -15,7 +15,7 @@ ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 class ModelConfig(Settings):
     """The architecture of a model: its backbone, its graph layers, and how vectors are compared.
 
-    Example:
+    Examples:
         >>> config = GraphFormers.from_pretrained("papers.model").config
         >>> config.method, config.num_neighbors
         ('graphformers', 5)

@@ -57,7 +57,7 @@ class GraphFormers(nn.Module):
     Raises:
         GraphFormersError: The tokenizer does not fit the configuration, or has no [CLS].
 
-    Example:
+    Examples:
         >>> model = GraphFormers.from_backbone("minilm", pooling="mean")
         >>> vector = model.encode("graph neural networks", neighbors=["attention", "citations"])
         >>> vector.shape == (model.config.hidden_size,)
@@ -109,7 +109,7 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: There is no such backbone, or a setting does not fit it.
 
-        Example:
+        Examples:
             >>> model = GraphFormers.from_backbone("minilm", pooling="mean", num_neighbors=20)
         """
         # Imported here, since backbones imports this module.
@@ -132,7 +132,7 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: The folder is missing, damaged or of another kind.
 
-        Example:
+        Examples:
             >>> model = GraphFormers.from_pretrained("papers.model")
         """
         from graphformers.model.backbones import from_pretrained
@@ -149,7 +149,7 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: The folder exists, or the disk is full.
 
-        Example:
+        Examples:
             >>> model.save_pretrained("new.model")
         """
         from graphformers.model.backbones import save_pretrained
@@ -169,7 +169,7 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: The folder exists, or the model has no such encoder.
 
-        Example:
+        Examples:
             >>> plm = GraphFormers.from_backbone("minilm", method="plm", pooling="mean")
             >>> plm.save_language_model("papers.minilm")
         """
@@ -199,7 +199,7 @@ class GraphFormers(nn.Module):
         Returns:
             The model itself.
 
-        Example:
+        Examples:
             >>> model = GraphFormers.from_pretrained("papers.model").compile_layers()
         """
         if not self._is_compiled:
@@ -293,7 +293,7 @@ class GraphFormers(nn.Module):
             GraphFormersError: The arguments are not texts, or there is not one sequence of
                 neighbours for each text.
 
-        Example:
+        Examples:
             >>> vectors = model.encode(["one text", "another"], neighbors=[["a neighbour"], []])
         """
         given, lists = _checked_texts(texts, neighbors)
@@ -323,7 +323,7 @@ class GraphFormers(nn.Module):
         Returns:
             (A, B) float32: inner products or cosines, as `config.similarity` says.
 
-        Example:
+        Examples:
             >>> model.similarity(model.encode("a query"), model.encode(["one", "other"])).shape
             (1, 2)
         """
@@ -357,7 +357,7 @@ class GraphFormers(nn.Module):
         Raises:
             GraphFormersError: The folder is not a graph, or a row number is out of range.
 
-        Example:
+        Examples:
             >>> vectors = model.encode_nodes("papers.graph")
         """
         if not isinstance(graph, TextGraph | str | Path):

@@ -30,7 +30,7 @@ class Match:
         text: The text of the node.
         columns: The node's values of the columns that were asked for.
 
-    Example:
+    Examples:
         >>> match = search("papers.vectors", "graph neural networks", columns=["year"])[0]
         >>> match.columns["year"] >= 1990
         True
@@ -88,7 +88,7 @@ class Searcher:
         ArtifactError: Another model made the vectors.
         GraphFormersError: There is no such column.
 
-    Example:
+    Examples:
         >>> searcher = Searcher("papers.vectors", columns=["year"])
         >>> len(searcher.text("graph neural networks", k=5, where=["year>=1995"]))
         5
@@ -277,9 +277,9 @@ def search(
     Raises:
         GraphFormersError: An id, a column or a filter is unknown.
 
-    Example:
-        >>> [match.id for match in search("papers.vectors", "graph text node", k=3)]
-        ['p..., 'p..., 'p...]
+    Examples:
+        >>> print(*(match.id for match in search("papers.vectors", "graph text node", k=3)))
+        p... p... p...
     """
     searcher = Searcher(store, model, columns=columns)
     if isinstance(query, str):

@@ -277,10 +277,6 @@ class Engine:
             "model": store.key.model[:12],
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
-            "columns": {
-                name: str(store.graph.column_type(name) or "null")
-                for name in store.graph.column_names
-            },
             "index": "exact" if view.index.is_exact else "usearch",
             "recall_at_10": None if facts is None else facts.recall,
             "edit_bytes": store.commit.bytes,

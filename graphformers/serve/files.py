@@ -55,14 +55,14 @@ def _plotly() -> Path:
 
 def _file(name: str, content: bytes, caching: str = "no-cache") -> File:
     headers = {
-        "Content-Type": TYPES[name.rpartition(".")[2]],
-        "Cache-Control": caching,
-        "ETag": f'"{hashlib.sha256(content).hexdigest()[:20]}"',
-        "Vary": "Accept-Encoding",
+        "content-type": TYPES[name.rpartition(".")[2]],
+        "cache-control": caching,
+        "etag": f'"{hashlib.sha256(content).hexdigest()[:20]}"',
+        "vary": "Accept-Encoding",
     }
     if name == "map.html":
-        headers["Content-Security-Policy"] = FRAME_POLICY
+        headers["content-security-policy"] = FRAME_POLICY
     # asked for by the frame, which has no origin
     if name in ("map.js", "map.css", "plotly.min.js"):
-        headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+        headers["cross-origin-resource-policy"] = "cross-origin"
     return File(content, gzip.compress(content, 6, mtime=0), headers)

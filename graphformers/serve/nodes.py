@@ -1,6 +1,4 @@
-"""One node, as the page and its callers look at it: what it is, who is around it, whom it listened
-to.
-"""
+"""What the endpoints tell of one node: its record, its neighbourhood, its attention weights."""
 
 import numpy as np
 
@@ -22,7 +20,7 @@ def describe(view: View, id: str, limit: int, start: int) -> dict[str, object]:
 def ego(view: View, id: str, limit: int) -> dict[str, object]:
     """A node (the first), some of its neighbours, and the links among them all.
 
-    Those that the model reads when it reads the node come first.
+    Neighbours that the model reads with the node come first.
     """
     graph, settings = view.store.graph, view.store.settings
     node = view.node(id)
@@ -46,8 +44,8 @@ def ego(view: View, id: str, limit: int) -> dict[str, object]:
 
 
 def attention(view: View, model: GraphFormers, id: str) -> dict[str, object]:
-    """How the model weighs a node (the first) and the neighbours it reads, for every graph
-    attention and head.
+    """Attention weights of a node over itself (the first) and the neighbours that the model reads,
+    for every graph attention and head.
     """
     graph, settings = view.store.graph, view.store.settings
     node = view.node(id)

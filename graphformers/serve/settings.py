@@ -39,6 +39,33 @@ class Limits(Settings):
         120.0, "Seconds for a change, which may have to wait for a compaction.", above=0
     )
     map_points: int = setting(50_000, "Nodes on the map.", at_least=1)
+    max_columns: int = setting(
+        256,
+        "Columns of all nodes together, up to which changes may add new ones.",
+        at_least=0,
+        option="--max-columns NUMBER",
+    )
+    connections: int = setting(
+        4096, "Connections; with more, those that wait longest for their client end.", at_least=1
+    )
+    head_bytes: int = setting(64 << 10, "Bytes of the headers, and of the trailers.", at_least=1)
+    num_headers: int = setting(200, "Number of headers, and of trailers.", at_least=1)
+    partial_heads: int = setting(
+        256, "Connections whose headers or trailers have begun and not ended.", at_least=1
+    )
+    held_bytes: int = setting(
+        256 << 20,
+        "Bytes of all bodies that arrive and of all answers that are not read yet; with more, the "
+        "connections that make the least progress end.",
+        at_least=1,
+    )
+    head_seconds: float = setting(10.0, "Seconds in which headers must arrive.", above=0)
+    idle_seconds: float = setting(
+        30.0, "Seconds that a connection stays open between two requests.", above=0
+    )
+    stall_seconds: float = setting(
+        30.0, "Seconds in which a client must read 64 KiB of an answer, or the rest.", above=0
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from graphformers.settings import Settings, require, setting
 class SplitSettings(Settings):
     """How links are held out for validation and test.
 
-    Example:
+    Examples:
         >>> SplitSettings(valid=0.05, test=1000, seed=7).held_out
         'links'
     """

@@ -95,7 +95,7 @@ class LinkSplit(Result):
         notes: Where the split deviates from the settings, and why.
         artifact: The folder this split was loaded from or saved to, if any.
 
-    Example:
+    Examples:
         >>> split = LinkSplit.load("papers.split")
         >>> split
         LinkSplit(136 train, 10 valid, 10 test pairs)
@@ -133,7 +133,7 @@ class LinkSplit(Result):
         Raises:
             GraphFormersError: `num_neighbors` is negative.
 
-        Example:
+        Examples:
             >>> split.sampler(num_neighbors=2).sample(split.test.pairs[:, 0])
             Neighborhood(10 centers, 20 neighbors)
         """
@@ -216,7 +216,7 @@ class LinkSplit(Result):
             ArtifactError: The folder exists.
             GraphFormersError: The graph of the split was not saved before.
 
-        Example:
+        Examples:
             >>> split = split_links("papers.graph", valid=10, test=10).save("new.split")
         """
         if self.graph.artifact is None:
@@ -303,7 +303,7 @@ def split_links(
     Raises:
         GraphFormersError: The graph has too few links, or a setting is invalid.
 
-    Example:
+    Examples:
         >>> split_links("papers.graph", valid=0.05, test=10, candidates=20)
         LinkSplit(138 train, 8 valid, 10 test pairs)
     """

@@ -151,7 +151,7 @@ def auto_recipe(
     Raises:
         GraphFormersError: There is no such split, backbone or device.
 
-    Example:
+    Examples:
         >>> recipe = auto_recipe("papers.split")
         >>> recipe.settings["similarity"]
         'cosine'

@@ -130,7 +130,7 @@ def forecast(trainer: Trainer, *, max_seconds: float = 20.0) -> Forecast:
     Raises:
         GraphFormersError: The minutes do not suffice, or the memory.
 
-    Example:
+    Examples:
         >>> print(forecast(Trainer(model, split, TrainConfig(epochs=5))).as_table())
     """
     with trainer.start() as run:

@@ -31,7 +31,7 @@ class Recipe(Result):
         settings: The settings.
         reasons: Why they were chosen, if a recipe was made for a graph.
 
-    Example:
+    Examples:
         >>> recipe = Recipe.load("minilm")
         >>> model = GraphFormers.from_backbone("minilm", **recipe.model_settings())
         >>> trainer = Trainer(model, "papers.split", recipe.train_config())
@@ -53,7 +53,7 @@ class Recipe(Result):
         Raises:
             GraphFormersError: There is no such recipe, or it names an unknown setting.
 
-        Example:
+        Examples:
             >>> Recipe.load("minilm").settings["batch_size"]
             512
         """
@@ -71,7 +71,7 @@ class Recipe(Result):
         Raises:
             GraphFormersError: A setting is out of bounds.
 
-        Example:
+        Examples:
             >>> Recipe.load("minilm").train_config("max").learning_rate
             0.0008
         """
@@ -86,7 +86,7 @@ class Recipe(Result):
         Returns:
             Settings of `ModelConfig`, by name.
 
-        Example:
+        Examples:
             >>> Recipe.load("minilm").model_settings()["num_neighbors"]
             20
         """
@@ -98,7 +98,7 @@ class Recipe(Result):
         Args:
             path: The file to write; one that exists is replaced.
 
-        Example:
+        Examples:
             >>> auto_recipe("papers.split").save("papers.toml")
         """
         lines = [f"# {reason}" for reason in self.reasons]

@@ -43,7 +43,7 @@ class TrainConfig(ObjectiveSettings):
 
     The settings from `chunk_size` on do not change the result of a run; all others do.
 
-    Example:
+    Examples:
         >>> config = TrainConfig(epochs=5, batch_size=512, learning_rate=3e-4)
     """
 
@@ -170,7 +170,7 @@ class TrainConfig(ObjectiveSettings):
         Raises:
             GraphFormersError: There is no such split, backbone or device.
 
-        Example:
+        Examples:
             >>> TrainConfig.auto("papers.split").decay
             'linear'
         """

@@ -113,7 +113,7 @@ class Trainer:
     Raises:
         GraphFormersError: The settings do not fit the model or the split.
 
-    Example:
+    Examples:
         >>> trainer = Trainer(model, split, TrainConfig(max_steps=4, batch_size=8), "trained.model")
         >>> result = trainer.train()
         >>> print(result.as_table())  # doctest: +ELLIPSIS
@@ -195,7 +195,7 @@ class Trainer:
         Returns:
             A context manager that yields the run.
 
-        Example:
+        Examples:
             >>> with Trainer(model, split).start() as run:
             ...     run.step()
         """

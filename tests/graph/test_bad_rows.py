@@ -1,6 +1,7 @@
 """Bad rows that are left out: how many, which, and all of them in a file."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,27 @@ def test_all_bad_rows_are_written(tmp_path: Path) -> None:
     lines = str(describe_import(graph).as_table()).splitlines()
     assert lines[-1] == "    … and 17 more; bad_rows='FILE.jsonl' writes all of them"
     assert sum(line.startswith(f"    {nodes}:") for line in lines) == 5
+
+
+def test_the_report_names_the_file_of_bad_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = tmp_path / "n.csv"
+    rows = [f"{i},Müller {i},2\n" for i in range(400)]
+    nodes.write_text("id,text\n1,x\n" + "".join(rows), encoding="utf-8")
+    file = tmp_path / "bad.jsonl"
+    options = ["--skip-bad", "--bad-rows", str(file), "-o", str(tmp_path / "g")]
+    app(["import", str(nodes), *options], standalone_mode=False)
+    assert capsys.readouterr().out.endswith(f"    … and 395 more; {file} holds all of them\n")
+    assert "Müller" in file.read_text(encoding="utf-8")
+    assert "left out 400 of 401 rows (100 %)" in caplog.messages[-1]
+
+
+def test_a_name_of_a_file_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
+    nodes = write_nodes(tmp_path / os.fsdecode(b"M\xfcller.csv"), 1, 1)
+    file = tmp_path / "bad.jsonl"
+    read_graph(nodes, skip_bad=True, bad_rows=file)
+    assert json.loads(file.read_text(encoding="utf-8"))["file"] == str(nodes)
 
 
 def test_many_bad_rows_are_told_loudly(

@@ -6,6 +6,7 @@ import gzip
 import random
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,49 @@ def rows_with_lines(path: Path, problems: Problems) -> list[tuple[int, tuple[str
             rows = zip(*(column.to_pylist() for column in batch.columns.values()), strict=True)
             found += [(int(batch.locate(i)[1]), row) for i, row in enumerate(rows)]
     return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.lists(st.one_of(st.tuples(st.text("a,\n;"), st.text("b,\n")), st.integers(1, 3))),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_rows_of_separators_alone_are_blank_lines(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str] | int],
+    quoting: Literal[0, 1],
+    end: str,
+) -> None:
+    path = tmp_path_factory.mktemp("empty") / "t.csv"
+    expected, line = [], 2
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, quoting=quoting, lineterminator=end)
+        writer.writerow(("id", "text"))
+        for row in rows:
+            if isinstance(row, int):
+                file.write("," * row + end)
+                line += 1
+                continue
+            writer.writerow(row)
+            if any(row) or quoting == csv.QUOTE_ALL:
+                expected.append((line, row))
+            line += 1 + "".join(row).count("\n")
+    fast = rows_with_lines(path, Problems(strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DelimitedTable, "_whole_rows", lambda *given, **options: (0, True))
+        careful = rows_with_lines(path, Problems(strict=True))
+    assert fast == careful == expected
+
+
+def test_a_table_with_empty_rows_below_it(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id;title;;\r\na;First;;\r\nb;Second;;\r\n;;;\r\n;;;\r\n")
+    edges = write_csv(tmp_path / "e.tsv", "source\ttarget\na\tb\n\t\n\t")
+    graph = read_graph(nodes, edges)
+    assert (graph.num_nodes, graph.num_pairs) == (2, 1)
+    nodes = write_csv(tmp_path / "m.csv", "id;title;year\na;First;1\n;;2\n")
+    with pytest.raises(InputError, match=r"m.csv:3: the id is empty"):
+        read_graph(nodes, keep=[])
 
 
 FIELD = st.text(st.sampled_from(list('ab ,"\n\r\té')), max_size=6)

@@ -99,6 +99,7 @@ def test_an_encoding_that_not_all_files_have(
     path = write(tmp_path / "n.csv", rows.encode())
     for encoding in ("utf-16", "utf-32"):
         expected = rf"n.csv: not {encoding} \(.*BOM\); the encoding holds for all files: convert"
+        expected += rf" .*iconv -f {encoding} .*, and leave out encoding='{encoding}'$"
         with pytest.raises(InputError, match=expected):
             read_graph(path, encoding=encoding)
     assert not caplog.messages

@@ -217,6 +217,19 @@ def test_a_file_of_a_folder_that_is_no_table(tmp_path: Path) -> None:
         read_graph(tmp_path)
 
 
+def test_folders_within_a_folder_of_tables_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_graph(tmp_path)
+    assert read_graph(tmp_path).num_nodes
+    assert not caplog.messages
+    write_graph(tmp_path / "2001")
+    assert read_graph(tmp_path).num_nodes
+    assert caplog.messages == [
+        f"WARNING: {tmp_path}: folders within it are not read, name them: {tmp_path}/2001"
+    ]
+
+
 def edge_batch(start: int, *, types: bool, times: bool) -> EdgeBatch:
     ends = [f"n{i % NUM_NODES}" for i in range(start, start + 50)]
     return EdgeBatch(

@@ -194,3 +194,5 @@ def test_lists_of_objects(tmp_path: Path) -> None:
     assert edges_of(graph) == [("a", "b", None)]
     with pytest.raises(InputError, match=r"a column of links holds lists of struct.*of ids"):
         read_graph(path, columns={"links": "refs"})
+    with pytest.raises(InputError, match=r"of ids; columns={'links': 'refs.paper.id'} takes the"):
+        read_graph(path, columns={"links": "refs.paper"})

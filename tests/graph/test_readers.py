@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -133,6 +134,34 @@ def test_an_import_tells_what_becomes_of_edges(tmp_path: Path) -> None:
         "year, kind (columns={'type': 'kind'} keeps kind as the type of links, "
         "columns={'time': 'year'} keeps year as their time)"
     ) in str(describe_graph(untyped).as_table())
+
+
+def test_an_import_names_columns_of_numbers_that_are_text(tmp_path: Path) -> None:
+    text = (
+        "id,text,year,price,zip,code,note\na,x,1999,12.50,00123,1,1\nb,y,n/a,3,04000,2,many\n"
+        "c,z,2001,4,05000,3,few\n"
+    )
+    graph = read_graph(write_csv(tmp_path / "n.csv", text))
+    lines = str(describe_import(graph).as_table()).splitlines()[1:]
+    assert lines == [
+        f"  the column {name} is text because of values such as {value!r}; filters such as "
+        f"{name}>=10 need numbers"
+        for name, value in (("year", "n/a"), ("price", "12.50"), ("zip", "00123"))
+    ]
+    again = build_graph([{"id": "a", "text": "x", "year": "n/a"}, {"id": "b", "text": "y"}])
+    assert "like_numbers" not in again.summary
+
+
+def test_an_import_without_links_names_a_column_of_lists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_text('{"id": "a", "text": "x", "refs": ["b"]}\n{"id": "b", "text": "y"}\n')
+    command = ["import", str(path), "-o", str(tmp_path / "g")]
+    with naming_options():
+        app(command, standalone_mode=False)
+    advice = "; if refs lists ids of nodes, --column links=refs links them\n"
+    assert capsys.readouterr().err.endswith(advice)
 
 
 def test_an_import_tells_which_column_it_took_for_the_text(
@@ -492,6 +521,10 @@ def test_kinds_of_files_by_other_names(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_graph(tmp_path / "none.csv")
+    write_csv(tmp_path / "papers.csv", "id,text\na,x\n")
+    with pytest.raises(InputError, match=r"paper.csv: no such file; did you mean .*/papers.csv\?$"):
+        read_graph(tmp_path / "paper.csv")
+    (tmp_path / "papers.csv").unlink()
     with pytest.raises(InputError, match="a folder, expected a file"):
         read_graph(tmp_path)
     with pytest.raises(InputError, match="no nodes were read"):
@@ -744,6 +777,14 @@ def test_ids_that_nearly_match_are_named(tmp_path: Path, id: str, given: str) ->
     ) in str(error.value)
 
 
+def test_an_edge_between_texts_is_named(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "n.csv", "id,text\n1,First\n2,Second\n")
+    edges = write_csv(tmp_path / "e.csv", "src,dst\nSecond,First\n")
+    expected = r"an edge from 'Second', expected .* such as '1'; 'Second' is the text of '2' \("
+    with pytest.raises(InputError, match=expected):
+        read_graph(nodes, edges)
+
+
 def test_files_without_a_header_may_start_with_equal_values(tmp_path: Path) -> None:
     nodes = write_csv(tmp_path / "n.csv", "a,a\nb,Second\n")
     edges = write_csv(tmp_path / "e.csv", "a,a\na,b\n")
@@ -786,6 +827,38 @@ def test_missing_columns_say_what_a_file_may_be(tmp_path: Path) -> None:
         read_graph(edges=nodes)
     with pytest.raises(InputError, match=r"^edges: no column for dst .* columns={'dst': 'NAME'}$"):
         build_graph({"id": [1], "text": ["x"]}, {"source": [1]})
+    cites = write_csv(tmp_path / "cites.csv", "id,cites\np1,p2\n")
+    with pytest.raises(InputError, match=r"cites.csv:1.*links, columns={'src': 'id', 'dst': 'ci"):
+        read_graph(nodes, cites)
+    with pytest.raises(InputError, match=r"id, title; name it with columns={'text': 'title'}$"):
+        read_graph(nodes, columns={"text": "titel"})
+    with pytest.raises(InputError, match=r"with columns={'src': 'id', 'dst': 'cites'}$"):
+        read_graph(nodes=nodes, edges=cites)
+    exported = tmp_path / "g.json"
+    exported.write_text('{"nodes": [{"id": 1}], "edges": []}')
+    with pytest.raises(InputError, match=r"networkx.node_link_graph reads its JSON, and from_netw"):
+        read_graph(exported)
+    again = write_csv(tmp_path / "again.csv", "1,Graphs,1\n2,Texts,2\n")
+    with pytest.raises(InputError, match=r"'1' occurs twice.*first line is data, header=False$"):
+        read_graph(again)
+    report = write_csv(tmp_path / "report.csv", "Exported today\n\nid;title\np1;x\n")
+    with pytest.raises(InputError, match=r"; lines before the header must be removed$"):
+        read_graph(report)
+
+
+def test_a_misspelt_column_of_links_is_found_in_its_file(tmp_path: Path) -> None:
+    nodes = write_csv(tmp_path / "papers.csv", "nr,title\np1,x\np2,y\n")
+    links = write_csv(tmp_path / "citations.csv", "nr,zitierte_nr\np1,p2\n")
+    named = {"id": "nr", "src": "nr"}
+    with pytest.raises(
+        InputError,
+        match=r"citations.csv:1: no column for dst \(looked for zitiert_nr\) among: nr, zitierte_nr"
+        r"; name it with columns={'dst': 'zitierte_nr'}$",
+    ):
+        read_graph(nodes, links, columns=named | {"dst": "zitiert_nr"})
+    assert read_graph(nodes, links, columns=named | {"dst": "zitierte_nr"}).num_pairs == 1
+    with pytest.raises(InputError, match="given, but no file holds edges"):
+        read_graph(nodes, columns=named | {"dst": "cited"})
 
 
 def test_every_input_counts_once(tmp_path: Path) -> None:
@@ -819,8 +892,11 @@ def test_roles_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"columns={'user': 'x'} given, but tables of nodes and"):
         read_graph(nodes, columns={"user": "x"})
     out = ["-o", str(tmp_path / "g")]
-    with pytest.raises(UsageError, match="--column id=b given, but 'id' is named already"):
+    with pytest.raises(UsageError, match=r"--column id=b given, but 'id' is named already$"):
         app(["import", nodes, "--column", "id=a", "--column", "id=b", *out], standalone_mode=False)
+    both = ["--column", "text=title", "--column", "text=body"]
+    with pytest.raises(UsageError, match=r"; --column text=title,body names both$"):
+        app(["import", nodes, *both, *out], standalone_mode=False)
     with pytest.raises(UsageError, match="no files given, expected at least one: graphformers im"):
         app(["import", *out], standalone_mode=False)
 
@@ -921,13 +997,20 @@ def test_files_are_told_apart_by_their_columns_in_any_order(tmp_path: Path) -> N
         ({"columns": {"text": ["a", "b"]}}, "expected a dict of names"),
         ({"columns": {"id": 0}}, "expected a dict of names"),
         ({"keep": 5}, "expected a list of columns"),
+        ({"columns": ["id", "text"]}, "expected a dict of names"),
+        ({"columns": {"words": "text"}}, "did you mean columns={'text': 'words'}"),
         ({"keep": "year"}, r"columns: keep=\['year'\]"),
+        ({"keep": "year, venue"}, r"columns: keep=\['year', 'venue'\]"),
+        ({"keep": ["weight"]}, "no node file has a column of that name; there are: id"),
+        ({"format": "csv"}, "expected one of: tables, .*; did you mean 'tables'"),
     ],
 )
 def test_wrong_keywords_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     (tmp_path / "a.csv").write_text("id,text\n1,one\n")
     with pytest.raises(GraphFormersError, match=message):
         read_graph(tmp_path / "a.csv", **changes)
+    with pytest.raises(GraphFormersError, match="expected a dict of names"):
+        build_graph([{"id": 1, "text": "one"}], columns=["id", "text"])  # type: ignore[arg-type]
 
 
 def test_what_is_no_name_of_a_file_is_refused(tmp_path: Path) -> None:
@@ -937,3 +1020,11 @@ def test_what_is_no_name_of_a_file_is_refused(tmp_path: Path) -> None:
         for given in (file, 5, None, {"id": ["1"]}, [file]):
             with pytest.raises(InputError, match="expected the names of files; build_graph"):
                 read_graph(given)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="in memory, and '-' stands for standard input"):
+            read_graph(file)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^a Graph given, .*, from_networkx a graph of networkx"):
+        read_graph(networkx.Graph([(1, 2)]))
+    with pytest.raises(InputError, match=r"^an int given"):
+        read_graph(5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"/dev/stdin: given twice, expected each input once"):
+        read_graph(nodes="-", edges="-")

@@ -130,6 +130,24 @@ def test_a_networkx_node_without_a_text_names_its_attributes() -> None:
         from_networkx(graph, text="words")
 
 
+def test_networkx_nodes_without_a_text_are_kept() -> None:
+    graph = networkx.Graph([(1, 2)])
+    graph.add_node(1, title="one")
+    advice = "; keep_empty=True keeps nodes without a text"
+    for text in ("title", {1: "one"}, ["one", " "]):
+        with pytest.raises(InputError, match=rf"\b2\b.*{advice}$"):
+            from_networkx(graph, text=text)
+        found = from_networkx(graph, text=text, keep_empty=True)
+        assert (found.texts.to_pylist(), found.num_pairs) == (["one", ""], 1)
+    graph.add_node(2, title=float("nan"))
+    with pytest.raises(InputError, match=r"no attribute 'title' with a text, but nan; its attri"):
+        from_networkx(graph, text="title")
+    data = to_pyg(from_networkx(graph, text="title", keep_empty=True))
+    with pytest.raises(InputError, match=rf"the text of node '2' is empty.*{advice}$"):
+        from_pyg(data)
+    assert from_pyg(data, keep_empty=True).texts.to_pylist() == ["one", ""]
+
+
 def test_networkx_attributes_of_any_kind() -> None:
     other = networkx.DiGraph()
     other.add_node(1, title="First", text="other", id=7)
@@ -323,6 +341,9 @@ def test_graphs_from_memory_that_are_wrong() -> None:
         ((ROWS, [(1, 2, "cites", 3)]), r"the edge \(1, 2, 'cites', 3\) given, expected \(source"),
         ((ROWS, ["12"]), "the edge '12' given, expected"),
         ((ROWS, 12), "edges=12 given, expected a table, or pairs"),
+        (({"id": "p1", "text": "x"},), "nodes given as a dict in which 'id' is 'p1', expected a"),
+        (({"id": {0: "p1"}, "text": {0: "x"}},), "a dict in which 'id' is {0: 'p1'}, expected a"),
+        ((networkx.Graph([(1, 2)]),), "a Graph given, expected a table; from_networkx takes such"),
         ((ROWS, "citations.csv"), r"'citations.csv' given, expected .*read_graph reads files"),
         (("papers.csv",), r"'papers.csv' given, expected .*read_graph reads files"),
         (

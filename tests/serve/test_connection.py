@@ -1,90 +1,217 @@
-"""Connections that bring no request, on a real server: they end, and leave room for others."""
+"""Connections whose clients send or read nothing, on a real server: they end, and leave room."""
 
+import contextlib
 import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import uvicorn
 
-from graphformers.serve import connection
-from graphformers.serve.connection import Connection, most_connections
+from graphformers.serve.connection import OWN_FILES, Connection, Connections, most_connections
+from graphformers.serve.settings import Limits
+
+Address = tuple[str, int]
+LARGE = b"x" * 20_000_000
 
 
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    await send(
-        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
-    )
-    await send({"type": "http.response.body", "body": b"ok"})
+class App:
+    """Answers after `release`, or at once if the path is no /wait; large at /large."""
+
+    def __init__(self) -> None:
+        self.num_waiting = 0
+        self.is_released = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        import asyncio
+
+        is_whole = scope["method"] != "POST"
+        while not is_whole:
+            message = await receive()
+            is_whole = message["type"] == "http.disconnect" or not message.get("more_body")
+        self.num_waiting += 1
+        while scope["path"] == "/wait" and not self.is_released.is_set():
+            await asyncio.sleep(0.01)
+        self.num_waiting -= 1
+        body = LARGE if scope["path"] == "/large" else b"ok"
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
-@pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    """Of a server with short patience and room for few."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(Connection, "most", 30)
+@contextmanager
+def serving(app: Any = None, **limits: Any) -> Iterator[Address]:
+    """The address of a server with short patience."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=Connection, lifespan="off", log_level="critical")
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    protocol: Any = partial(Connection, Connections(Limits(**limits)))
+    config = uvicorn.Config(
+        app or App(), http=protocol, ws="none", lifespan="off", log_level="critical"
     )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield listener.getsockname()
-    server.should_exit = True
-    thread.join()
+    try:
+        yield listener.getsockname()
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def read(client: socket.socket) -> bytes:
     """Until the server ends the connection."""
     found = b""
-    while piece := client.recv(65536):
-        found += piece
+    with contextlib.suppress(ConnectionError):
+        while piece := client.recv(65536):
+            found += piece
     return found
 
 
-def test_who_says_nothing_makes_room(address: tuple[str, int]) -> None:
-    with ExitStack() as held:
+def get(address: Address, path: str = "/") -> bytes:
+    with socket.create_connection(address, timeout=20) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        return read(client)
+
+
+def test_who_says_nothing_makes_room() -> None:
+    with serving(connections=30, head_seconds=5.0) as address, ExitStack() as held:
         silent = [
             held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(60)
         ]
         silent[0].sendall(b"GET /hea")
-        answers = [read(client) for client in silent]
-    assert answers[:30] == [b""] * 30
-    assert all(
-        answer.startswith(b"HTTP/1.1 503 ") and b"too many connections" in answer
-        for answer in answers[30:]
-    )
-    with socket.create_connection(address, timeout=20) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert read(client).endswith(b"ok")
+        assert get(address).endswith(b"ok")
+        # Those that came first went first, the others when their time was over.
+        assert [read(client) for client in silent[:30]] == [b""] * 30
+        silent[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent[-1].recv(1)
+        silent[-1].settimeout(20)
+        assert [read(client) for client in silent[30:]] == [b""] * 30
+        assert get(address).endswith(b"ok")
 
 
-def test_a_client_that_asks_again_is_not_cut_off(address: tuple[str, int]) -> None:
+def test_who_waits_for_an_answer_does_not_go() -> None:
+    app = App()
+    with serving(app, connections=30, head_seconds=1.0) as address, ExitStack() as held:
+        clients = [
+            held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(30)
+        ]
+        for client in clients:
+            client.sendall(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        while app.num_waiting < 30:
+            time.sleep(0.01)
+        for _ in range(5):
+            refused = get(address)
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"too many connections" in refused
+        time.sleep(2.5)
+        app.is_released.set()
+        assert all(client.recv(65536).startswith(b"HTTP/1.1 200 ") for client in clients)
+        assert get(address).endswith(b"ok")
+
+
+def test_a_client_that_asks_again_is_not_cut_off() -> None:
     """The limit is on heads: between two requests a connection may wait longer."""
-    with socket.create_connection(address, timeout=20) as client:
+    with (
+        serving(head_seconds=1.0) as address,
+        socket.create_connection(address, timeout=20) as client,
+    ):
         for _ in range(2):
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             found = b""
             while not found.endswith(b"ok"):
                 found += client.recv(65536) or pytest.fail(f"cut off after {found!r}")
-            time.sleep(1.5)
+            time.sleep(2.5)
         client.sendall(b"GET / HTTP/1.1\r\n")
         assert read(client) == b""
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_a_client_that_does_not_ask_again_is_cut_off(sent: bytes) -> None:
+    """A line break is not the beginning of a request."""
+    with (
+        serving(idle_seconds=1.0) as address,
+        socket.create_connection(address, timeout=20) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(65536)
+        started = time.monotonic()
+        client.sendall(sent)
+        assert read(client) == b""
+        assert time.monotonic() - started < 5
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    with serving(stall_seconds=1.0) as address, ExitStack() as held:
+        clients = [held.enter_context(socket.socket()) for _ in range(2)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(20)
+            client.connect(address)
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        # One takes some of it all the time, which is enough.
+        taken, started = 0, time.monotonic()
+        while time.monotonic() - started < 4:
+            taken += len(clients[0].recv(100_000))
+            time.sleep(0.02)
+        clients[0].settimeout(20)
+        while taken < 2 * len(LARGE):
+            taken += len(clients[0].recv(1 << 20)) or pytest.fail("cut off")
+        assert len(read(clients[1])) < len(LARGE)
+
+
+SLOW_BODY = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 1_000_000
+
+
+@pytest.mark.parametrize("sent", [b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n", SLOW_BODY])
+def test_what_is_held_for_slow_clients_is_bounded(sent: bytes) -> None:
+    """The first of them go when there is too much, the last may stay."""
+    with serving(held_bytes=35_000_000 if sent is not SLOW_BODY else 3_500_000) as address:
+        ended = 0
+        with ExitStack() as held:
+            clients = [held.enter_context(socket.socket()) for _ in range(10)]
+            for client in clients:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.settimeout(20)
+                client.connect(address)
+                client.sendall(sent)
+            time.sleep(3)
+            for client in clients:
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    ended += len(read(client)) < len(LARGE)
+        assert 7 <= ended <= 9
+        assert get(address).endswith(b"ok")
+
+
+def test_requests_that_are_sent_ahead_wait_for_their_turn() -> None:
+    """However many there are, all are answered, in their order."""
+    paths = [f"/{'wait' if i == 0 else 'large' if i == 70 else i}" for i in range(500)]
+    app = App()
+    with serving(app) as address, socket.create_connection(address, timeout=20) as client:
+        requests = [f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for path in paths]
+        client.sendall(b"".join(requests)[:-1])
+        time.sleep(0.5)
+        assert app.num_waiting == 1
+        app.is_released.set()
+        client.sendall(b"\n" + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        found = read(client)
+    assert found.count(b"HTTP/1.1 200 OK") == len(paths) + 1
+    assert len(found) > len(LARGE)
 
 
 def test_there_are_files_for_all_of_them() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(300, limits[0]), limits[1]))
-        most = most_connections()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(
-            most + connection.OWN_FILES, limits[1]
-        )
+        most = most_connections(4096)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(most + OWN_FILES, limits[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -72,12 +72,12 @@ def test_search_open_a_node_see_everything(server: Running, width: int, dark: bo
         first = page.locator("#results .match").first
         id = first.locator(".id").inner_text()
         first.locator(".main").click()
-        page.wait_for_selector(".heard li")
+        page.wait_for_selector(".attention li")
         assert page.locator("#node-facts .id").inner_text() == id
         assert page.locator("#ego svg circle").count() > 3
         assert page.locator("#similar li").count() == 8
         assert page.locator("#links li").count() == 8
-        assert page.locator(".heard li").count() == 6
+        assert page.locator(".attention li").count() == 6
         page.click(".detail summary")
         page.wait_for_selector(".layers table")
         assert page.locator(".layers table").count() == 3
@@ -97,7 +97,7 @@ def test_deep_links_keys_and_the_way_back(server: Running) -> None:
     with visit() as seen:
         page = seen.page
         page.goto(server.address + "/#q=graph&node=evil%2F%3Ci%3E")
-        page.wait_for_selector(".heard li")
+        page.wait_for_selector(".attention li")
         page.wait_for_selector("#results .match")
         assert page.input_value("#query") == "graph"
         assert page.locator("#node-title").inner_text() == EVIL, "shown as it is, to the letter"
@@ -155,7 +155,7 @@ def test_going_back_before_a_node_has_come(server: Running, kind: str) -> None:
         page = seen.page
         page.add_init_script(SLOW_ANSWER.replace("{kind}", kind))
         page.goto(server.address + "/#node=evil%2F%3Ci%3E")
-        page.wait_for_selector(".heard li")
+        page.wait_for_selector(".attention li")
         before = page.locator("#similar").inner_text()
         page.locator("#similar a").first.click()
         page.wait_for_selector("html[data-held=yes]", state="attached")
@@ -184,7 +184,7 @@ def test_a_node_that_does_not_come_leaves_nothing_behind(server: Running) -> Non
         page.wait_for_selector("#results .match.open", state="detached")
         page.unroute("**/attention")
         page.locator("#results .match .main").first.click()
-        page.wait_for_selector(".heard li")
+        page.wait_for_selector(".attention li")
         assert page.locator("#notice").is_hidden()
 
 
@@ -192,7 +192,7 @@ def test_a_point_of_the_map_can_be_picked(server: Running) -> None:
     with visit() as seen:
         page = seen.page
         page.goto(server.address + "/#node=" + "evil%2F%3Ci%3E")
-        page.wait_for_selector(".heard li")
+        page.wait_for_selector(".attention li")
         page.wait_for_selector("html[data-map=drawn]", state="attached")
         frame = next(frame for frame in page.frames if frame.url.endswith("map.html"))
         page.wait_for_timeout(300)

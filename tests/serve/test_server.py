@@ -108,7 +108,7 @@ def test_embeddings_have_openais_shape(shared: Running) -> None:
         )
 
 
-def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> None:
+def test_a_node_its_neighbourhood_and_its_attention_weights(shared: Running) -> None:
     graph = some_graph()
     hub = graph.ids[int(np.argmax(graph.degrees()))].as_py()
     with shared.client() as client:
@@ -129,12 +129,12 @@ def test_the_node_its_neighbourhood_and_whom_it_listened_to(shared: Running) -> 
             for j, other in enumerate(ids)
             if i < j and other in graph.neighbors(one)
         ]
-        heard = client.get(path(hub, "/attention")).json()
-        assert [entry["id"] for entry in heard["nodes"]] == ids[: 1 + ego["num_read"]]
-        weights = np.array(heard["weights"])
+        attention = client.get(path(hub, "/attention")).json()
+        assert [entry["id"] for entry in attention["nodes"]] == ids[: 1 + ego["num_read"]]
+        weights = np.array(attention["weights"])
         assert weights.shape == (3, 3, 6)
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-        np.testing.assert_allclose(heard["average"], weights.mean((0, 1)), atol=1e-6)
+        np.testing.assert_allclose(attention["average"], weights.mean((0, 1)), atol=1e-6)
 
 
 def test_a_column_that_the_graph_did_not_have_keeps_its_type(tmp_path: Path) -> None:
@@ -406,6 +406,14 @@ WRONG = [
     ("POST", "/search", b'{"text": "\\ud800"}', 422, "unicode"),
     ("POST", "/search", b'{"vector": [NaN]}', 422, "finite"),
     ("POST", "/search", b"\xff\xfe", 422, "the body is no JSON"),
+    ("POST", "/search", b'"\xff"', 422, "the body is no JSON"),
+    ("POST", "/search", b'{"k": ' + b"1" * 5000 + b"}", 422, "the body is no JSON"),
+    ("POST", "/search", b"[" * 100_000, 422, "the body is no JSON"),
+    ("POST", "/search", b'{"text": ' * 100_000, 422, "the body is no JSON"),
+    ("POST", "/search", b"null", 422, "expected an object with the fields text (optional)"),
+    ("PUT", "/nodes/x", None, 422, "expected an object with the fields text, columns (optional)"),
+    ("GET", "/nodes/x?limit=-1", None, 422, "limit: Input should be greater than or equal to 0"),
+    ("GET", "/nodes/x/ego?limit=many", None, 422, "limit: "),
     ("POST", "/search", b" " * 1_100_000, 413, "more than 1,048,576 bytes"),
     ("POST", "/v1/embeddings", {"input": []}, 422, "input"),
     ("POST", "/v1/embeddings", {"input": ["x"] * 257}, 422, "input"),

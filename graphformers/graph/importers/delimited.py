@@ -270,6 +270,7 @@ class DelimitedTable(Table):
         self, block: bytes, only: list[str], *, quoted: bool
     ) -> list[TableBatch] | None:
         """The rows of a block of whole rows; None if Arrow finds it malformed."""
+        block = self._without_empty_rows(block, quoted=quoted)
         try:
             rows = arrow_csv.read_csv(
                 pa.BufferReader(block),
@@ -300,6 +301,23 @@ class DelimitedTable(Table):
             batches.append(TableBatch(columns, from_first, frozenset(columns)))
             first += batch.num_rows
         return batches
+
+    def _without_empty_rows(self, block: bytes, *, quoted: bool) -> bytes:
+        """A block with blank lines for rows of delimiters alone, which spreadsheets write."""
+        delimiter = self.delimiter.encode()
+        # Looking for two bytes is faster than a pattern, and few rows start so.
+        if b"\n" + delimiter not in block and not block.startswith(delimiter):
+            return block
+        pattern = rb"^" + re.escape(delimiter) + rb"+(?=\r?$)"
+        if not quoted:
+            return re.sub(pattern, b"", block, flags=re.MULTILINE)
+        quotes = np.flatnonzero(np.frombuffer(block, np.uint8) == QUOTE)
+
+        def blank(found: re.Match[bytes]) -> bytes:
+            is_within_field = np.searchsorted(quotes, found.start()) % 2 == 1
+            return found[0] if is_within_field else b""
+
+        return re.sub(pattern, blank, block, flags=re.MULTILINE)
 
     def _locate_rows(self, block: bytes, num_rows: int, *, quoted: bool) -> Locate | None:
         """Returns the lines of the rows of a block; None if it has another number of rows."""
@@ -475,6 +493,10 @@ class RowReader:
                         )
                         self._leave_out_line(block, start, line, detail)
                         break
+                    row = block[start : self.num_bytes]
+                    # Spreadsheets write delimiters alone below their rows.
+                    if not any(fields) and QUOTE not in row:
+                        continue
                     if self._is_valid(fields, line):
                         yield line, fields
             except csv.Error as error:

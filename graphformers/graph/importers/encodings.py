@@ -35,7 +35,7 @@ codecs.register_error("graphformers.invalid", _mark)
 class Converter:
     """Converts text to UTF-8, piece by piece. What is not valid becomes INVALID.
 
-    Example:
+    Examples:
         >>> Converter("cp1252").convert(b"caf\\xe9", final=True)
         b'caf\\xc3\\xa9'
     """

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -136,7 +137,10 @@ def check_files(paths: list[Path]) -> None:
     """Raises an error if one of the files does not exist."""
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path}: no such file")
+            names = [file.name for file in path.parent.glob("*")]
+            near = get_close_matches(path.name, names, 1, cutoff=0.75)
+            hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+            raise InputError(f"{path}: no such file{hint}")
 
 
 class _Bytes(io.RawIOBase):
@@ -272,7 +276,9 @@ class _Converted(_Bytes):
                 # Such as a byte order mark that is missing.
                 raise InputError(
                     f"{self._path}: not {self._encoding} ({error}); the encoding holds for all "
-                    f"files: convert those in another one first"
+                    f"files: convert those in it to UTF-8, such as with iconv -f {self._encoding} "
+                    f"-t utf-8 FILE > NEW, and leave out "
+                    f"{ImportSettings.usage(encoding=self._encoding)}"
                 ) from error
         part, self._done = self._done[: len(buffer)], self._done[len(buffer) :]
         buffer[: len(part)] = part
@@ -391,7 +397,8 @@ def _check_text(path: Path, head: bytes, encoding: str) -> None:
     if found:
         raise InputError(
             f"{path}:1: {found.upper()} text, expected {encoding}; the encoding holds for all "
-            f"files: convert those in another one first"
+            f"files: convert those in another one first, such as with iconv -f {found} -t utf-8 "
+            f"{path.name} > NEW"
         )
 
 

@@ -1,6 +1,7 @@
 """Tables of files, pipes and folders: .csv .tsv .jsonl (also .gz .xz .bz2) and .parquet."""
 
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -39,6 +40,7 @@ from graphformers.graph.problems import Place, Problems
 from graphformers.graph.settings import ImportSettings
 from graphformers.progress import progress
 
+logger = logging.getLogger(__name__)
 KINDS = tuple(suffix.removeprefix(".") for suffix in FORMATS["tables"].suffixes)
 # Records of a .jsonl file that are read to find its columns, in all of at most so many bytes.
 RECORDS_AHEAD = 10_000
@@ -80,7 +82,7 @@ def open_tables(
                         raise
                     raise InputError(
                         f"{error}; to leave the file out, name the other files instead of the "
-                        f"folder"
+                        f"folder, or move it elsewhere"
                     ) from error
                 opened.append((source, stack.enter_context(table)))
             yield opened, not files
@@ -92,7 +94,12 @@ def _files_of(source: Source) -> list[Source]:
     if not folder.is_dir():
         return [source]
     files = [path for path in sorted(folder.iterdir()) if _is_table(path)]
+    nested = _tables_within(folder)
     if files:
+        if nested:
+            logger.warning(
+                f"WARNING: {folder}: folders within it are not read, name them: {nested}"
+            )
         return [replace(source, path=path) for path in files]
     if (folder / MANIFEST).is_file():
         raise InputError(
@@ -101,12 +108,17 @@ def _files_of(source: Source) -> list[Source]:
         )
     expected = ", ".join(f".{kind}" for kind in KINDS)
     message = f"{folder}: a folder, expected a file, or a folder of tables ({expected})"
-    inner = chain(folder.glob("*/*"), folder.glob("*/*/*"))
-    nested = {path.parent for path in inner if _is_table(path)}
     if nested:
-        listed = ", ".join(map(str, sorted(nested)[:FOLDERS_SHOWN]))
-        message += f"; folders within it are not read, name them: {listed}"
+        message += f"; folders within it are not read, name them: {nested}"
     raise InputError(message)
+
+
+def _tables_within(folder: Path) -> str:
+    """Some of the folders within a folder that hold tables, as a list for messages."""
+    inner = chain(folder.glob("*/*"), folder.glob("*/*/*"))
+    nested = sorted({path.parent for path in inner if _is_table(path)})
+    more = ", …" if len(nested) > FOLDERS_SHOWN else ""
+    return ", ".join(map(str, nested[:FOLDERS_SHOWN])) + more
 
 
 def _is_table(path: Path) -> bool:
@@ -126,7 +138,7 @@ def open_table(path: Path, settings: ImportSettings, problems: Problems) -> Tabl
     Raises:
         InputError: The format is not known, or the beginning is not that of a table.
 
-    Example:
+    Examples:
         >>> with open_table(Path("papers.csv"), ImportSettings(), Problems(strict=True)) as table:
         ...     table.names
         ['id', 'title', 'year']

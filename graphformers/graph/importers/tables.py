@@ -60,15 +60,20 @@ def read(files: Sequence[Source], builder: GraphBuilder, settings: ImportSetting
     names = ColumnNames()
     times = TimeColumn() if "time" in settings.columns else None
     seen: dict[str, list[Path]] = {"nodes": [], "edges": []}
+    misspelt: InputError | None = None
     for group, is_last in open_tables(files, settings, builder.problems):
         tables: dict[str, list[Table]] = {"nodes": [], "edges": []}
         for source, table in group:
             kind = source.holds or _kind_of(table, settings)
             tables[kind].append(table)
             seen[kind].append(table.path)
+            if kind == "nodes" and source.holds is None:
+                misspelt = misspelt or _misspelt_ends(table, settings)
         for table in tables["edges"]:
             edge_columns(table.fields, settings, table.path)
         if is_last:
+            if misspelt is not None and not seen["edges"]:
+                raise misspelt
             _check_inputs(seen["nodes"], seen["edges"], settings)
         read_nodes(tables["nodes"], names, builder, settings, is_last=is_last)
         for table in tables["edges"]:
@@ -86,6 +91,17 @@ def _kind_of(table: Table, settings: ImportSettings) -> str:
             f"with {usage('nodes', table.path)} or {usage('edges', table.path)}"
         )
     return "edges" if is_edges else "nodes"
+
+
+def _misspelt_ends(table: Table, settings: ImportSettings) -> InputError | None:
+    """An error if a table has columns of sources and targets except for how they were written."""
+    ends = {role: settings.columns.get(role) for role in ("src", "dst")}
+    absent = {role: name for role, name in ends.items() if name and name not in table.fields}
+    is_near = all(get_close_matches(name, table.fields, 1, cutoff=0.75) for name in absent.values())
+    others = [guess_column(role, table.fields, settings) for role in ends if role not in absent]
+    if absent and is_near and all(others):
+        return missing_columns(absent, table.fields, table.path)
+    return None
 
 
 def _check_inputs(nodes: list[Path], edges: list[Path], settings: ImportSettings) -> None:
@@ -180,7 +196,7 @@ def node_batches(
         found |= {names[name]: batch.columns[name] for name in others}
         untyped = frozenset(names[name] for name in others if name in batch.untyped)
         listed = [
-            list_edges(found["id"], batch.columns[name], kind, batch.locate, settings)
+            list_edges(found["id"], batch.columns[name], name, kind, batch.locate, settings)
             for name, kind in columns.links.items()
         ]
         yield TableBatch(found, batch.locate, untyped), listed
@@ -250,13 +266,19 @@ def link_columns(given: str, names: Collection[str]) -> dict[str, str | None]:
 
 
 def list_edges(
-    ids: pa.Array, values: pa.Array, kind: str | None, locate: Locate, settings: ImportSettings
+    ids: pa.Array,
+    values: pa.Array,
+    name: str,
+    kind: str | None,
+    locate: Locate,
+    settings: ImportSettings,
 ) -> EdgeBatch:
     """The links of nodes to those that a column of them lists.
 
     Args:
         ids: The ids of the nodes.
         values: Lists of ids, or texts: ids with separators, or lists in JSON or Python.
+        name: The column of the lists.
         kind: The type of the links; None for links without.
         locate: Returns the place of a node.
         settings: The separator.
@@ -267,9 +289,13 @@ def list_edges(
         rows, found = pc.list_parent_indices(values), as_strings(pc.list_flatten(values))
     except pa.ArrowNotImplementedError as error:
         place, kinds = format_place(locate(0)).partition(":")[0], values.type.value_type
-        raise InputError(
-            f"{place}: a column of links holds lists of {kinds}, expected lists of ids"
-        ) from error
+        message = f"{place}: a column of links holds lists of {kinds}, expected lists of ids"
+        if pa.types.is_struct(kinds):
+            fields = [entry.name for entry in kinds]
+            id_name = guess_column("id", fields, ImportSettings()) or fields[0]
+            chosen = ImportSettings.usage(columns={"links": f"{name}.{id_name}"})
+            message += f"; {chosen} takes the field {id_name!r} of the objects"
+        raise InputError(message) from error
     targets = pc.utf8_trim_whitespace(found)
     is_id = pc.fill_null(pc.not_equal(targets, ""), False)
     rows, targets = rows.filter(is_id), targets.filter(is_id)
@@ -310,10 +336,11 @@ def check_kept(names: Collection[str], settings: ImportSettings) -> None:
     """Raises an error if a column to keep is not among those of the nodes."""
     for name in settings.keep or ():
         if name not in names:
-            near = get_close_matches(name, names, n=1, cutoff=0)
+            near = get_close_matches(name, names, n=1)
+            nearest = f", the nearest is {near[0]!r} of: " if near else "; there are: "
             raise InputError(
-                f"{ImportSettings.usage(keep=[name])}: no node file has a column of that name, "
-                f"the nearest is {near[0]!r} of: {', '.join(names)}"
+                f"{ImportSettings.usage(keep=[name])}: no node file has a column of that name"
+                f"{nearest}{', '.join(names)}"
             )
 
 

@@ -4,7 +4,7 @@ import { address, cut, draw } from "./parts.js";
 
 const ROW = 34;
 
-export function showEgo(target, ego, heard) {
+export function showEgo(target, ego, attention) {
   const width = Math.max(target.clientWidth, 280);
   const others = ego.nodes.slice(1, width < 520 ? 13 : 25);
   const count = others.length;
@@ -20,7 +20,7 @@ export function showEgo(target, ego, heard) {
     return { x: middle.x + (right ? reach : -reach), y, right };
   });
   const all = [middle, ...places];
-  const weights = new Map((heard?.nodes || []).map((node, i) => [node.id, heard.average[i] ?? 0]));
+  const weights = new Map((attention?.nodes || []).map((node, i) => [node.id, attention.average[i] ?? 0]));
   const largest = Math.max(...others.map((node) => weights.get(node.id) || 0), 1e-9);
   const isRead = (i) => i > 0 && i <= ego.num_read;
 

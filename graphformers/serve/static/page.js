@@ -7,7 +7,7 @@ import { showEgo } from "./ego.js";
 import { address, cut, filters, make, meter, place } from "./parts.js";
 
 const $ = (id) => document.getElementById(id);
-const shown = { search: null, node: null, ego: null, heard: null, columns: [] }; // node: null for none, undefined for one that did not come
+const shown = { search: null, node: null, ego: null, attention: null, columns: [] }; // node: null for none, undefined for one that failed to load
 let searching = null;
 let opening = null;
 
@@ -118,11 +118,11 @@ async function open(id) {
     const node = (await ask(nodePath(id, "?limit=0"), undefined, signal)).content;
     head(node);
     const from = (path) => ask(nodePath(id, path), undefined, signal).then((answer) => answer.content);
-    const [ego, heard, similar, links] = await Promise.all([from("/ego?limit=24"), from("/attention"), from("/similar?k=8"), from("/links?k=8")]);
+    const [ego, attention, similar, links] = await Promise.all([from("/ego?limit=24"), from("/attention"), from("/similar?k=8"), from("/links?k=8")]);
     shown.ego = ego;
-    shown.heard = heard;
+    shown.attention = attention;
     around();
-    showAttention($("attention"), $("attention-note"), heard);
+    showAttention($("attention"), $("attention-note"), attention);
     short($("similar"), similar.matches);
     short($("links"), links.matches);
     say("");
@@ -140,14 +140,14 @@ async function open(id) {
 }
 
 function around() {
-  const count = showEgo($("ego"), shown.ego, shown.heard);
+  const count = showEgo($("ego"), shown.ego, shown.attention);
   $("ego-note").textContent = egoNote(shown.ego, count);
 }
 
 function egoNote(ego, count) {
-  if (!ego.num_neighbors) return "It has no neighbours: the model reads its text alone.";
+  if (!ego.num_neighbors) return "It has no neighbours: its vector depends on its text alone.";
   const some = count < ego.num_neighbors ? `${count} of ${ego.num_neighbors.toLocaleString()} neighbours shown. ` : "";
-  return `${some}Coloured: the ${ego.num_read} the model reads with it; thicker, the more it listened.`;
+  return `${some}Coloured: the ${ego.num_read} that the model reads with it; a thicker line is a larger attention weight.`;
 }
 
 function head(node) {

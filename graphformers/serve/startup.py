@@ -13,14 +13,16 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import uvicorn
 
 from graphformers.errors import GraphFormersError
-from graphformers.serve.app import State, make_app
-from graphformers.serve.connection import Connection, most_connections
+from graphformers.serve.app import make_app
+from graphformers.serve.connection import Connection, Connections
 from graphformers.serve.engine import Engine
 from graphformers.serve.settings import ServeSettings
+from graphformers.serve.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +30,11 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 130
 # Seconds until a computing thread yields to the one that talks to clients; the default is 0.005.
 SWITCH_SECONDS = 0.0005
-# Seconds that a connection stays open between two requests.
-IDLE_SECONDS = 30
+# Bytes of answers in the kernel for each connection.
+SEND_BYTES = 256 << 10
+# Longer than any connection waits: `Connection` has its own timers, because uvicorn's is ended by
+# any byte, such as a line break.
+NEVER = 1 << 30
 
 
 class Server(uvicorn.Server):
@@ -64,17 +69,18 @@ def serve(settings: ServeSettings, announce: Callable[[str], None]) -> None:
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    Connection.most = most_connections()
     config = uvicorn.Config(
         app,
-        http=Connection,
-        log_level="warning",
+        http=partial(Connection, Connections(settings.limits)),  # type: ignore[arg-type]
+        ws="none",
+        # Warnings are about what clients send; each has its answer.
+        log_level="error",
         access_log=False,
         lifespan="off",
         server_header=False,
         # The rate limit counts the address of the connection.
         proxy_headers=False,
-        timeout_keep_alive=IDLE_SECONDS,
+        timeout_keep_alive=NEVER,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     server = Server(config)
@@ -116,6 +122,8 @@ def listen(settings: ServeSettings) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        # The kernel would keep megabytes for a client that does not read.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         listener.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         listener.close()
