@@ -22,8 +22,9 @@ import numpy as np
 
 from graphformers.arrays import Array
 from graphformers.embedding.vectors import Raw, VectorStore
-from graphformers.retrieval import index as index_module
-from graphformers.retrieval.index import Index, build_index, load_index
+from graphformers.retrieval.exact import ExactIndex
+from graphformers.retrieval.index import StoreIndex
+from graphformers.retrieval.usearch_index import UsearchIndex
 
 
 class Grown(VectorStore):
@@ -84,14 +85,14 @@ def moved(vectors: Array, count: int, seed: int) -> Array:
 
 def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, Any]:
     started = time.perf_counter()
-    index = build_index(store)
+    index = UsearchIndex.make(store)
     built = time.perf_counter() - started
     started = time.perf_counter()
-    again = load_index(store)
+    again = UsearchIndex.load(store)
     opened = time.perf_counter() - started
     assert again is not None
     started = time.perf_counter()
-    truth = Index(store).search(queries, 10)
+    truth = StoreIndex(store, ExactIndex(store, is_kept=False)).search(queries, 10)
     exact = (time.perf_counter() - started) / len(queries)
     found: dict[str, Any] = {
         "vectors": store.num_base,
@@ -99,14 +100,14 @@ def measure(store: VectorStore, queries: Array, widths: list[int]) -> dict[str, 
         "similarity": "cosine" if store.is_cosine else "inner product",
         "build_s": round(built, 1),
         "open_s": round(opened, 2),
-        "index_gb": round((store.path / index_module.FILE).stat().st_size / 1e9, 3),
+        "index_gb": round((store.path / "index.usearch").stat().st_size / 1e9, 3),
         "exact_queries_per_s_in_batches": round(1 / exact, 1),
-        "chosen_width": index.facts.search_width if index.facts else None,
-        "recall_at_build": round(index.facts.recall, 4) if index.facts else None,
+        "chosen_width": index.settings.search_width,
+        "recall_at_build": round(index.recall, 4),
         "widths": [],
     }
     for width in sorted({*widths, found["chosen_width"]}):
-        tried = again.with_width(width)
+        tried = StoreIndex(store, again.with_width(width))
         started = time.perf_counter()
         hits = [tried.search(query[None], 10).nodes_QK[0] for query in queries]
         taken = time.perf_counter() - started

@@ -41,7 +41,7 @@ from graphformers.embedding.vectors import (
 )
 from graphformers.graph.edited import EditedGraph
 from graphformers.graph.interop import build_graph
-from graphformers.retrieval.index import Index
+from graphformers.retrieval.index import StoreIndex
 
 SHARD = 4096
 # Edits at either end that are compared, and searches.
@@ -125,7 +125,7 @@ def one_edit(number: int, nodes: int, links: int, draw: np.random.Generator) -> 
     return Edits(table, tuple((id, f"p{other}", None) for other in others))
 
 
-def search_times(index: Index, count: int) -> Array:
+def search_times(index: StoreIndex, count: int) -> Array:
     """Milliseconds of single searches for vectors of nodes."""
     draw, times = np.random.default_rng(2), []
     nodes = draw.choice(index.store.graph.nodes, count)
@@ -142,7 +142,7 @@ def measure(path: Path, edits: int, links: int) -> dict[str, Any]:
     draw, times = np.random.default_rng(3), []
     with locked(path) as lock:
         updater = SyntheticUpdater(VectorStore.load(path), lock)
-        index, nodes = Index.open(updater.store), updater.store.num_base
+        index, nodes = StoreIndex.open(updater.store), updater.store.num_base
         searches = []
         for number in range(edits):
             edit = one_edit(number, nodes, links, draw)
@@ -163,7 +163,7 @@ def measure(path: Path, edits: int, links: int) -> dict[str, Any]:
         "search_ratio": round(far / near, 3),
         "edit_mb": round(updater.store.commit.bytes / 1e6, 1),
         "database_mb": round(updater.store.database.path.stat().st_size / 1e6, 1),
-        "index": "exact" if index.is_exact else "usearch",
+        "index": index.base.name,
     }
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from graphformers.graph.textgraph import TextGraph as TextGraph
     from graphformers.model.config import ModelConfig as ModelConfig
     from graphformers.model.encoder import GraphFormers as GraphFormers
+    from graphformers.retrieval.queries import Query as Query
     from graphformers.retrieval.searcher import Match as Match
     from graphformers.retrieval.searcher import Searcher as Searcher
     from graphformers.retrieval.searcher import search as search
@@ -54,6 +55,7 @@ _HOMES = {
     "ModelConfig": "model.config",
     "NeighborSampler": "graph.sampling",
     "Neighborhood": "graph.sampling",
+    "Query": "retrieval.queries",
     "Recipe": "training.recipes",
     "Searcher": "retrieval.searcher",
     "SplitSettings": "splits.settings",

@@ -52,11 +52,10 @@ MANIFEST = "manifest.json"
 TRAINING, EMBEDDING = ".training", ".embedding"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
-# files inside an artifact that come or grow after it was written and have checksums of their own
-GROWING = ("index.usearch", "index.json")
 NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
-# beginnings of names of such files, of their temporary files, and of bases that were replaced
-DRAFTS = ("edits-", ".edits-", "base-", ".index.", ".manifest.json.")
+# beginnings of names of files that come or grow inside an artifact after it was written, with
+# checksums of their own; of their temporary files; and of bases that were replaced
+GROWING = ("edits-", ".edits-", "base-", "index.", ".index.", ".manifest.json.")
 # the fields of a manifest
 FIELDS = {
     "kind": str,
@@ -300,9 +299,9 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     if not force:
         raise ArtifactError(f"{path}: exists already; {usage('force', True)} replaces it")
     ours = {Path(name).parts[0] for name in manifest["files"]}
-    ours |= {MANIFEST, *NESTED, *GROWING}
+    ours |= {MANIFEST, *NESTED}
     names = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-    foreign = [name for name in names if not name.startswith((VERIFIED, *DRAFTS))]
+    foreign = [name for name in names if not name.startswith((VERIFIED, *GROWING))]
     if foreign:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); "

@@ -86,7 +86,8 @@ def test_an_example_is_one_file_and_one_line(section: str, folder: Path, tmp_pat
     steps = steps_of(NEW_LINE.sub("", NEW_FILE.sub("", text)))
     assert {kind for kind, _ in steps} == {"python", "sh"}
     printed = run(steps, folder, package)
-    assert {"An endpoint": "{'ids': [", "An importer": "['p2']"}.get(section, "P@1") in printed
+    printed_by = {"An endpoint": "{'ids': [", "An importer": "['p2']", "An index": "lists "}
+    assert printed_by.get(section, "P@1") in printed
     if section == "A metric":
         assert "hits@3" in printed
 
@@ -105,4 +106,5 @@ assert variants_of("overall")[-1].title == "PLM+Gated"
 
 
 def test_the_page_has_an_example_of_every_kind() -> None:
-    assert RECIPES == ["An aggregator", "A metric", "A layer part", "An endpoint", "An importer"]
+    kinds = ["An aggregator", "A metric", "A layer part", "An endpoint", "An importer", "An index"]
+    assert kinds == RECIPES

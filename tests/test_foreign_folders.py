@@ -350,7 +350,7 @@ def test_a_run_does_not_lead_elsewhere(tmp_path: Path, secret: Path) -> None:
 
 @pytest.mark.parametrize("best", ["../../secret", 1.5, None, True])
 def test_the_best_model_of_a_run_has_a_number(best: Any, tmp_path: Path) -> None:
-    values = {**vars(TrainState()), "recent": {"counts": {}}, "budget": {}}
+    values = {**vars(TrainState()), "recent": {"counts": {}}, "budget": {}, "link_weight": {}}
     assert TrainState.from_dict(values).best_step == -1
     with pytest.raises(ArtifactError, match=r"best_step .* expected a whole number"):
         TrainState.from_dict(values | {"best_step": best})

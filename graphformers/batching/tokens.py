@@ -132,6 +132,12 @@ class Tokenizer:
             chain.from_iterable(encoded), dtype=np.uint32, count=int(lengths.sum())
         ), lengths
 
+    def count(self, texts: list[str]) -> Array:
+        """(len(texts),) the number of tokens of texts, special tokens included."""
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        extra = len(self.prefix) + len(self.suffix)
+        return np.fromiter(map(len, encoded), dtype=np.int64, count=len(texts)) + extra
+
 
 def _special_tokens(tokenizer: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens before and after a text, found by tokenising a probe text.

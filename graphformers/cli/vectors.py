@@ -183,7 +183,11 @@ def search_command(
     vectors: Path = VECTORS,
     text: str | None = argument(None, "TEXT", "The text to search for."),
     id: str | None = option(None, "--id ID", "Nodes similar to this one, instead of a text."),
-    links: str | None = option(None, "--links ID", "Likely new links of this node."),
+    links: str | None = option(
+        None,
+        "--links ID",
+        "Likely new links of this node, by the model and by common neighbours.",
+    ),
     neighbors: list[str] | None = option(
         None,
         "--neighbors IDS...",
@@ -199,7 +203,12 @@ def search_command(
     show: list[str] | None = option(
         None, "--show COLUMNS...", "Columns of the results to show, separated by commas."
     ),
-    exact: bool = option(False, "--exact", "Compare every vector instead of using the index."),
+    index: str | None = option(
+        None,
+        "--index NAME",
+        "exact compares every vector; usearch finds most of the nearest in an index. By default "
+        "exact below 20,000 nodes.",
+    ),
     model: Path | None = MOVED_MODEL,
     device: str | None = DEVICE,
     as_json: bool = AS_JSON,
@@ -226,7 +235,7 @@ def search_command(
     searcher = Searcher(
         vectors,
         None if model is None else GraphFormers.from_pretrained(model, device=device),
-        exact=exact or None,
+        index=index,
         device=device,
         columns=[name for word in show or [] for name in split_list(word)],
     )

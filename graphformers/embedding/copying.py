@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 from graphformers.artifact import (
-    GROWING,
     Artifact,
     Draft,
     check_writable,
@@ -74,9 +73,8 @@ def _copy_files(source: Artifact, draft: Draft) -> None:
             )
         draft.checksums[name] = entry["sha256"]
     # Without them the index of the copy is built again; they have checksums of their own.
-    for name in GROWING:
-        if (source.path / name).is_file():
-            shutil.copyfile(source.path / name, draft.path(name))
+    for file in source.path.glob("index.*"):
+        shutil.copyfile(file, draft.path(file.name))
 
 
 def _moved(path: str, source: Path, target: Path) -> str:

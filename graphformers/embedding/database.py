@@ -411,9 +411,7 @@ class EditWriter:
             connection.execute("BEGIN IMMEDIATE")
             for table, listed in rows.items():
                 first, marks = counts[table] + 1, ", ".join("?" * (2 + len(TABLES[table])))
-                checks = [
-                    checksum(table, row, *values) for row, values in enumerate(listed, first)
-                ]
+                checks = [checksum(table, row, *values) for row, values in enumerate(listed, first)]
                 connection.executemany(
                     f"INSERT INTO {table} VALUES ({marks})",
                     [

@@ -110,6 +110,8 @@ class ModelDescription(Result):
     def as_table(self) -> Table:
         """A line for each part of the configuration, and for the training."""
         rows = self._identity() | self.facts
+        weight = rows.pop("link_weight")
+        rows["likely links"] = f"scores + {weight:g} × Adamic–Adar" if weight else "scores alone"
         rows["trained"] = "no"
         if self.training:
             rows["trained"] = (
@@ -132,7 +134,8 @@ class ModelDescription(Result):
 def describe_model(path: Path) -> ModelDescription:
     """Configuration and training of a model folder."""
     model = GraphFormers.from_pretrained(path, device="cpu")
-    names = ("num_layers", "hidden_size", "max_tokens", "num_neighbors", "pooling", "similarity")
+    names = ["num_layers", "hidden_size", "max_tokens", "num_neighbors", "pooling", "similarity"]
+    names.append("link_weight")
     facts = {
         "method": model.config.method,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -63,6 +63,7 @@ CHECKERS = 4
 PLAN_SETTINGS = (
     "method",
     "similarity",
+    "link_weight",
     "hidden_size",
     "num_neighbors",
     "seed",

@@ -46,6 +46,8 @@ class Plan:
     num_nodes: int
     method: str
     similarity: str
+    # Weight of common neighbours in likely links.
+    link_weight: float
     hidden_size: int
     # States of a node; 0 for models with a single pass.
     num_states: int
@@ -92,6 +94,7 @@ class Plan:
             num_nodes=graph.num_nodes,
             method=model.config.method,
             similarity=model.config.similarity,
+            link_weight=model.config.link_weight,
             hidden_size=model.config.hidden_size,
             num_states=inputs.num_states,
             num_neighbors=asked if inputs.joint or inputs.num_states else 0,

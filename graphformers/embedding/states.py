@@ -84,6 +84,8 @@ def model_fingerprint(model: GraphFormers) -> str:
     config = asdict(model.config)
     # The initial scale does not matter once there are weights.
     del config["graph_token_scale"]
+    # It ranks links and changes no vector.
+    del config["link_weight"]
     # Older models lack this field.
     if config["pooling"] == "cls":
         del config["pooling"]

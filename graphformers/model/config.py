@@ -56,6 +56,12 @@ class ModelConfig(Settings):
     similarity: str = setting(
         "dot", "How vectors are compared, in training and after.", choices=SIMILARITIES
     )
+    link_weight: float = setting(
+        0.0,
+        "Weight of common neighbours (Adamic–Adar) in the scores of likely links; training chooses "
+        "it by the validation questions.",
+        at_least=0,
+    )
     pooling: str = setting(
         "cls", "A node's state: its [CLS], or the mean of its tokens.", choices=POOLINGS
     )

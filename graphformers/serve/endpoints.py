@@ -12,8 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from graphformers.arrays import Array
+from graphformers.retrieval import queries
 from graphformers.serve import nodes
-from graphformers.serve.engine import Engine, Question, Reading
+from graphformers.serve.engine import EncodedText, Engine, Question, Reading
 from graphformers.serve.errors import RequestError, no_address
 from graphformers.serve.http import Request, Response, json_response
 from graphformers.serve.schemas import (
@@ -51,20 +52,18 @@ TOLD_LIMITS = ("body_bytes", "text_letters", "texts", "neighbors", "edges", "k")
 
 async def similar(state: State, request: Request[NearestQuery, None]) -> Response:
     """The nodes nearest to a node"""
-    return await _nearest(state, request, is_unlinked=False)
+    return await _nearest(state, request, links=False)
 
 
 async def links(state: State, request: Request[NearestQuery, None]) -> Response:
-    """The likeliest links a node does not have yet"""
-    return await _nearest(state, request, is_unlinked=True)
+    """The likeliest links a node does not have yet, by the model and by common neighbours"""
+    return await _nearest(state, request, links=True)
 
 
-async def _nearest(
-    state: State, request: Request[NearestQuery, None], *, is_unlinked: bool
-) -> Response:
-    k, filters = request.query.k, tuple(request.query.where)
-    question = Question(k, request.segment, is_unlinked=is_unlinked, filters=filters)
-    return Response(await state.engine.searches.do(question, state.limits.seconds))
+async def _nearest(state: State, request: Request[NearestQuery, None], *, links: bool) -> Response:
+    k, where = request.query.k, tuple(request.query.where)
+    query = queries.Query(k, id=request.segment, links=links, where=where)
+    return Response(await state.engine.searches.do(Question(query), state.limits.seconds))
 
 
 async def search(state: State, request: Request[Query, SearchBody]) -> Response:
@@ -79,23 +78,19 @@ async def search(state: State, request: Request[Query, SearchBody]) -> Response:
         raise RefusedError("neighbors given without a text to encode with them")
     if body.links and body.id is None:
         raise RefusedError("links given without an id")
-    vector = None
+    vector = truncated = None
     if body.vector is not None:
         vector, size = np.array(body.vector, dtype=np.float32), engine.view.store.size
         if vector.shape != (size,):
             raise RefusedError(f"a vector of {len(vector)} numbers given, expected {size}")
     if body.text is not None:
         near = _neighbor_texts(engine, body.neighbors, body.neighbor_texts)
-        (vector,) = await _encode(state, [Reading(body.text, near)])
-    question = Question(
-        body.k,
-        body.id,
-        vector,
-        body.links,
-        tuple(body.where),
-        body.show_neighbors,
-        tuple(body.columns),
+        (encoded,) = await _encode(state, [Reading(body.text, near)])
+        vector, truncated = encoded.vector, encoded.truncated
+    query = queries.Query(
+        body.k, id=body.id, vector=vector, links=body.links, where=tuple(body.where)
     )
+    question = Question(query, body.show_neighbors, tuple(body.columns), truncated)
     return Response(await engine.searches.do(question, state.limits.seconds))
 
 
@@ -114,21 +109,21 @@ async def embeddings(state: State, request: Request[AnyQuery, EmbeddingsBody]) -
     none: list[list[str]] = [[]] * len(texts)
     pairs = zip(body.neighbors or none, body.neighbor_texts or none, strict=True)
     near = [_neighbor_texts(engine, ids, given) for ids, given in pairs]
-    vectors = await _encode(state, list(map(Reading, texts, near)))
+    encoded = await _encode(state, list(map(Reading, texts, near)))
     shown = [
-        _base64(vector) if body.encoding_format == "base64" else vector.tolist()
-        for vector in vectors
+        _base64(one.vector) if body.encoding_format == "base64" else one.vector.tolist()
+        for one in encoded
     ]
     data = [
         {"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)
     ]
-    count = sum(map(engine.num_tokens, texts))
+    count = sum(one.num_read for one in encoded)
     usage = {"prompt_tokens": count, "total_tokens": count}
     content = {"object": "list", "data": data, "model": engine.name, "usage": usage}
     return json_response(content)
 
 
-async def _encode(state: State, readings: list[Reading]) -> list[Array]:
+async def _encode(state: State, readings: list[Reading]) -> list[EncodedText]:
     texts, seconds = state.engine.texts, state.limits.seconds
     return await asyncio.gather(*(texts.do(reading, seconds) for reading in readings))
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -20,13 +20,16 @@ from graphformers.arrays import Array
 from graphformers.embedding.compaction import sweep
 from graphformers.embedding.update import Updater, check_model, load_model
 from graphformers.embedding.vectors import VectorStore, locked
-from graphformers.errors import ArtifactError, GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 from graphformers.model.encoder import GraphFormers
-from graphformers.retrieval.filters import allowed_nodes, check_columns
-from graphformers.retrieval.index import Index, load_index
+from graphformers.retrieval.index import StoreIndex
+from graphformers.retrieval.queries import Answer as Found
+from graphformers.retrieval.queries import Query, answer_queries
+from graphformers.retrieval.searcher import Truncation
+from graphformers.retrieval.usearch_index import UsearchIndex
 from graphformers.serve.batching import Batcher
+from graphformers.serve.index_workers import IndexWorkers
 from graphformers.serve.settings import ServeSettings
-from graphformers.serve.walker import Walker
 from graphformers.serve.writing import (
     Answer,
     NotFoundError,
@@ -38,8 +41,6 @@ from graphformers.serve.writing import (
 
 logger = logging.getLogger(__name__)
 
-# From so many links on, a mask hides neighbours; below, more hits are requested.
-MANY_LINKS = 256
 # Threads that search, each with an index worker process.
 SEARCHERS = min(4, max(2, os.cpu_count() or 1))
 # Searches of a batch: larger batches delay some clients more, smaller ones all of them.
@@ -54,7 +55,7 @@ class View:
     """An immutable snapshot of the vectors and their index."""
 
     store: VectorStore
-    index: Index
+    index: StoreIndex
 
     def node(self, id: str) -> int:
         """The row number of an id."""
@@ -66,18 +67,15 @@ class View:
 
 @dataclass(frozen=True)
 class Question:
-    """A search for the nodes nearest to a node or a vector."""
+    """A search, and what its answer shows of each match."""
 
-    k: int
-    id: str | None = None
-    vector: Array | None = None
-    # Whether the node's neighbours are left out.
-    is_unlinked: bool = False
-    filters: tuple[str, ...] = ()
-    # Neighbours to show with each match.
+    query: Query
+    # Neighbours of each match.
     num_neighbors: int = 0
-    # Columns to show with each match.
+    # Columns of each match.
     columns: tuple[str, ...] = ()
+    # Whether the query is a text that the model reads in part only.
+    truncated: Truncation | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,17 @@ class Reading:
 
     text: str
     neighbors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """The vector of a text."""
+
+    vector: Array
+    # Tokens of the text that were read, without special tokens.
+    num_read: int
+    # Whether the text has more of them.
+    truncated: Truncation | None
 
 
 class Engine:
@@ -135,7 +144,7 @@ class Engine:
         self.searches: Batcher[Question, bytes] = Batcher(
             "searching", self._search, most=MOST_SEARCHES, num_threads=SEARCHERS
         )
-        self.texts: Batcher[Reading, Array] = Batcher(
+        self.texts: Batcher[Reading, EncodedText] = Batcher(
             "reading", self._read, most=64, patience=PATIENCE
         )
         self.writes: Batcher[Write, Answer] = Batcher(
@@ -157,7 +166,7 @@ class Engine:
         some = np.random.default_rng(0).choice(nodes, min(len(nodes), WARM_SEARCHES), replace=False)
         for start in range(0, len(some), MOST_SEARCHES):
             ids = self.view.store.graph.ids_of(some[start : start + MOST_SEARCHES])
-            self._search([Question(10, id=id) for id in ids])
+            self._search([Question(Query(10, id=id)) for id in ids])
 
     def close(self) -> None:
         """Finishes all accepted requests and releases the folder."""
@@ -169,18 +178,30 @@ class Engine:
             self._updater.close()
         self._held.close()
 
-    def _read(self, readings: list[Reading]) -> Sequence[Array | Exception]:
+    def _read(self, readings: list[Reading]) -> Sequence[EncodedText | Exception]:
+        texts = [reading.text for reading in readings]
         with self._modeling:
-            return list(
-                self.model.encode(
-                    [reading.text for reading in readings],
-                    [reading.neighbors for reading in readings],
-                )
-            )
+            vectors = self.model.encode(texts, [reading.neighbors for reading in readings])
+        tokenizer, most = self.model.tokenizer, self.model.config.max_tokens
+        special = len(tokenizer.prefix) + len(tokenizer.suffix)
+        return [
+            EncodedText(vector, min(count, most) - special, Truncation.of(count, most))
+            for vector, count in zip(vectors, tokenizer.count(texts).tolist(), strict=True)
+        ]
 
     def _search(self, questions: list[Question]) -> Sequence[bytes | Exception]:
         """Responses as JSON; questions of the same kind are one search."""
-        return _Search(self.view, questions).answers()
+        view = self.view
+        answers = answer_queries(
+            view.store,
+            view.index,
+            [question.query for question in questions],
+            [question.columns for question in questions],
+        )
+        return [
+            _response(view, question, answer)
+            for question, answer in zip(questions, answers, strict=True)
+        ]
 
     def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
         assert self._updater is not None, "a server that takes no changes refuses them before"
@@ -260,14 +281,10 @@ class Engine:
         """The name of the model in responses."""
         return f"graphformers-{self.view.store.key.model[:12]}"
 
-    def num_tokens(self, text: str) -> int:
-        """Number of tokens of a text that the model reads."""
-        return min(len(self.model.tokenizer.encode([text])[0]), self.model.config.max_tokens)
-
     def info(self) -> dict[str, object]:
         """Numbers that describe the store and the server."""
         view = self.view
-        store, facts = view.store, view.index.facts
+        store, index = view.store, view.index
         return {
             "nodes": len(store),
             "size": store.size,
@@ -277,144 +294,63 @@ class Engine:
             "model": store.key.model[:12],
             "num_neighbors": store.settings["num_neighbors"],
             "max_tokens": self.model.config.max_tokens,
-            "index": "exact" if view.index.is_exact else "usearch",
-            "recall_at_10": None if facts is None else facts.recall,
+            "index": index.base.name,
+            "recall_at_10": None if index.is_exact else index.base.recall,
             "edit_bytes": store.commit.bytes,
             "writable": self.is_writable,
         }
 
 
-def open_index(store: VectorStore) -> Index:
-    """The index of a store, searched in worker processes unless every search is exact."""
-    index = Index.open(store)
-    # An index that was just built is in memory, where processes cannot map it.
-    if not index.is_exact and index.file is None:
-        index = load_index(store) or index
-    if index.file is None or index.graph is None:
-        return index
-    return index.through(Walker(index.file, index.graph, SEARCHERS))
+def open_index(store: VectorStore) -> StoreIndex:
+    """The index of a store; usearch searches in worker processes."""
+    index = StoreIndex.open(store)
+    base = index.base
+    if isinstance(base, UsearchIndex) and base.file is None:
+        # It was just built and is in memory, where processes cannot map it.
+        base = UsearchIndex.load(store) or base
+    if isinstance(base, UsearchIndex) and base.file is not None:
+        base = base.through(IndexWorkers(base.file, base.graph, SEARCHERS))
+    return StoreIndex(store, base)
 
 
-@dataclass
-class _Sought:
-    """A question on one snapshot, and what was found for it."""
+def _response(view: View, question: Question, answer: Found | Exception) -> bytes | Exception:
+    """The answer to a question as JSON; or what is wrong with it, as the client is told."""
+    if isinstance(answer, UnknownIdError):
+        return NotFoundError(str(answer))
+    if isinstance(answer, GraphFormersError):
+        return RefusedError(str(answer))
+    if isinstance(answer, Exception):
+        return answer
+    try:
+        content: dict[str, object] = {
+            "matches": _matches(view, question, answer),
+            "measure": answer.measure,
+        }
+        if question.truncated is not None:
+            content["truncated"] = question.truncated.to_dict()
+        return msgspec.json.encode(content, enc_hook=str)
+    # This question failed; the others are answered.
+    except Exception as error:
+        return error
 
-    question: Question
-    vector: Array | None
-    node: int = -1
-    # The node and its neighbours, where these are left out.
-    linked: Array | None = None
-    nodes: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    scores: Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-    error: Exception | None = None
 
-
-class _Search:
-    """Some questions, answered on one snapshot."""
-
-    def __init__(self, view: View, questions: list[Question]) -> None:
-        self.view = view
-        self.sought = [_Sought(question, question.vector) for question in questions]
-        graph = view.store.graph
-        by_id = [one for one in self.sought if one.question.id is not None]
-        found = graph.find_nodes([str(one.question.id) for one in by_id])
-        vectors = iter(view.store.raw(found[found >= 0]).floats())
-        for one, node in zip(by_id, found.tolist(), strict=True):
-            one.node = node
-            if node < 0:
-                one.error = NotFoundError(f"no node with the id {one.question.id!r}")
-                continue
-            one.vector = next(vectors)
-            if one.question.is_unlinked:
-                one.linked = np.append(graph.neighbors_of(node), node)
-        columns = graph.column_names if any(question.columns for question in questions) else []
-        for one in self.sought:
-            try:
-                check_columns(one.question.columns, columns)
-            except GraphFormersError as error:
-                one.error = RefusedError(str(error))
-
-    def answers(self) -> list[bytes | Exception]:
-        """A response or an error for each question."""
-        for (wanted, filters, mask, are_nodes), group in self._groups().items():
-            try:
-                allowed = self._allowed(filters, mask)
-                queries = np.stack([one.vector for one in group])  # type: ignore[misc]
-                found = self.view.index.search(
-                    queries, wanted, allowed=allowed, are_nodes=are_nodes
-                )
-            # These questions failed; the others are answered.
-            except Exception as error:
-                is_refused = isinstance(error, GraphFormersError)
-                for one in group:
-                    one.error = RefusedError(str(error)) if is_refused else error
-                continue
-            for row, one in enumerate(group):
-                nodes, scores = found.nodes_QK[row], found.scores_QK[row]
-                kept = (nodes >= 0) & (nodes != one.node)
-                if one.linked is not None:
-                    kept &= ~np.isin(nodes, one.linked)
-                k = one.question.k
-                one.nodes, one.scores = nodes[kept][:k], scores[kept][:k]
-        return self._responses()
-
-    def _groups(self) -> dict[tuple[int, tuple[str, ...], int, bool], list[_Sought]]:
-        """Questions that form one search: same number of hits, filters, and node to unlink."""
-        groups: dict[tuple[int, tuple[str, ...], int, bool], list[_Sought]] = {}
-        for one in self.sought:
-            if one.error is not None:
-                continue
-            is_node, k = one.node >= 0, one.question.k
-            wanted, mask = k + is_node, -1
-            if one.linked is not None:
-                if len(one.linked) > MANY_LINKS:
-                    wanted, mask = k, one.node
-                else:
-                    # Rounded up, so that more questions go together.
-                    wanted = 1 << (k + len(one.linked) - 1).bit_length()
-            groups.setdefault((wanted, one.question.filters, mask, is_node), []).append(one)
-        return groups
-
-    def _allowed(self, filters: tuple[str, ...], mask: int) -> Array | None:
-        graph = self.view.store.graph
-        allowed = allowed_nodes(graph, filters)
-        if mask >= 0:
-            allowed = np.ones(graph.num_rows, dtype=bool) if allowed is None else allowed
-            allowed[np.append(graph.neighbors_of(mask), mask)] = False
-        return allowed
-
-    def _responses(self) -> list[bytes | Exception]:
-        """Fetches ids and texts for all questions together."""
-        graph = self.view.store.graph
-        everyone = np.concatenate([one.nodes for one in self.sought])
-        shown = iter(zip(graph.ids_of(everyone), graph.texts_of(everyone), strict=True))
-        answers: list[bytes | Exception] = []
-        for one in self.sought:
-            shown_of = [next(shown) for _ in one.nodes]
-            if one.error is not None:
-                answers.append(one.error)
-                continue
-            try:
-                content = {"matches": self._matches(one, shown_of)}
-                answers.append(msgspec.json.encode(content, enc_hook=str))
-            # This question failed; the others are answered.
-            except Exception as error:
-                answers.append(error)
-        return answers
-
-    def _matches(self, one: _Sought, shown: list[tuple[str, str]]) -> list[dict[str, object]]:
-        columns = self.view.store.graph.values_of(one.nodes, one.question.columns)
-        matches: list[dict[str, object]] = []
-        for (id, text), score, node, values in zip(
-            shown, one.scores.tolist(), one.nodes.tolist(), columns, strict=True
-        ):
-            match: dict[str, object] = {"id": id, "score": score, "text": text}
-            if one.question.columns:
-                match["columns"] = values
-            if one.question.num_neighbors:
-                match |= neighbors_of(self.view, node, one.question.num_neighbors)
-            matches.append(match)
-        return matches
+def _matches(view: View, question: Question, answer: Found) -> list[dict[str, object]]:
+    matches: list[dict[str, object]] = []
+    for id, text, score, node, values in zip(
+        answer.ids,
+        answer.texts,
+        answer.scores.tolist(),
+        answer.nodes.tolist(),
+        answer.columns,
+        strict=True,
+    ):
+        match: dict[str, object] = {"id": id, "score": score, "text": text}
+        if question.columns:
+            match["columns"] = values
+        if question.num_neighbors:
+            match |= neighbors_of(view, node, question.num_neighbors)
+        matches.append(match)
+    return matches
 
 
 def neighbors_of(view: View, node: int, count: int, *, start: int = 0) -> dict[str, object]:

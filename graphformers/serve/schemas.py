@@ -195,7 +195,7 @@ class SearchBody(Body):
         [], max_length=LIMITS.columns, description="Columns of each match to show."
     )
     links: bool = Field(
-        False, description="With id: likely links, so that known neighbours are left out."
+        False, description="With id: likely new links, by the model and by common neighbours."
     )
     show_neighbors: int = Field(
         0, ge=0, le=20, description="How many neighbours of each match to show."

@@ -35,9 +35,10 @@ from graphformers.places import refuse_links_out, shown
 from graphformers.settings import SettingValue, usage
 from graphformers.training.batches import BatchCounts
 from graphformers.training.budget import Budget
+from graphformers.training.link_weight import LinkWeight
 
 KIND = "checkpoint"
-VERSION = 3
+VERSION = 4
 # a line of history.jsonl
 LogEntry = dict[str, Any]
 
@@ -102,6 +103,7 @@ class TrainState:
         best_mrr: MRR of the same validation, which decides where P@1 is equal.
         best_step: Its step; 0 for the starting weights.
         trained_best: The best validation P@1 after the first step; -1 before.
+        link_weight: The weight of common neighbours in likely links that suits the best weights.
         stage_best: The best validation P@1 of the stage.
         stale_validations: Validations since then.
         validation_seconds: Seconds of the last validation; before the first, an estimate if there
@@ -126,6 +128,7 @@ class TrainState:
     best_mrr: float = -1.0
     best_step: int = -1
     trained_best: float = -1.0
+    link_weight: LinkWeight = field(default_factory=LinkWeight)
     stage_best: float = -1.0
     stale_validations: int = 0
     validation_seconds: float = 0.0
@@ -146,6 +149,7 @@ class TrainState:
         parts = {
             "recent": RecentSteps(**recent | {"counts": counts}),
             "budget": Budget(**values["budget"]),
+            "link_weight": LinkWeight(**values["link_weight"]),
         }
         return cls(**values | parts)
 

@@ -11,7 +11,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -149,6 +149,8 @@ class TrainingRun:
         with self.stop.listening():
             while self.state.stage < len(self.config.stages):
                 self._run_stage()
+        logger.info(str(self.state.link_weight))
+        self.model.config = replace(self.model.config, link_weight=self.state.link_weight.weight)
 
     def _num_workers(self) -> int:
         """Worker processes: on a GPU one for each core but one, otherwise one."""
@@ -458,9 +460,10 @@ class TrainingRun:
         return numbers
 
     def _keep_best(self) -> None:
-        """Keeps a copy of the weights, as the best so far."""
+        """Keeps a copy of the weights, as the best so far, and the link weight that suits them."""
         weights = self.model.network.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        self.state.link_weight = self.validation.link_weight
 
     def save(self) -> None:
         """Writes a checkpoint, on the first process."""

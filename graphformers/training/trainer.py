@@ -7,7 +7,7 @@ weights before the first step take part in the choice of the best.
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -228,6 +228,7 @@ class Trainer:
                     "trained": state.trained_best,
                     "questions": len(run.validation.questions),
                 },
+                "likely_links": asdict(state.link_weight),
                 # unknown where the starting weights were not validated
                 "improved": None if start is None else improved,
                 "steps": state.step,

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TypeVar
 
@@ -11,14 +12,15 @@ import torch
 
 from graphformers.arrays import Array, equal_parts
 from graphformers.batching.tokens import TokenCache
-from graphformers.evaluation.metrics import METRICS
-from graphformers.evaluation.ranking import question_nodes, rank_listed
+from graphformers.evaluation.metrics import METRICS, rank_positives
+from graphformers.evaluation.ranking import question_nodes
 from graphformers.evaluation.scores import VectorScores
 from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
 from graphformers.splits.candidates import share_candidates
 from graphformers.splits.split import LinkQuestions, LinkSplit
 from graphformers.training.distributed import World
+from graphformers.training.link_weight import LinkWeight, choose_weight, common_neighbors
 from graphformers.training.settings import TrainConfig
 from graphformers.training.stopping import InterruptedWork, StopSignal
 
@@ -44,6 +46,10 @@ class Validation:
         tokens: The tokens of all texts.
         world: The processes; each encodes a part of the nodes.
         stop: The signals that interrupt a validation; by default none do.
+
+    Attributes:
+        link_weight: The weight of common neighbours in likely links that suits the model, by the
+            last validation.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class Validation:
         self._tokens = tokens
         self._sampler = split.sampler(model.config.num_neighbors)
         self._seconds_per_text: float | None = None
+        self.link_weight = LinkWeight()
         self._all = evenly_spread(split.valid, config.max_valid)
         if config.valid_candidates == "shared":
             self._all = shared_questions(split.graph, self._all)
@@ -71,6 +78,7 @@ class Validation:
         """Chooses the questions anew, at most so many."""
         self.questions = evenly_spread(self._all, max_questions)
         self.nodes = question_nodes(self.questions)
+        self._common_QC: Array | None = None
 
     def measure(self) -> dict[str, float]:
         """Computes P@1, NDCG and MRR; they are the same on every process.
@@ -84,12 +92,20 @@ class Validation:
         encoded = self._interruptible(lambda: self._encode(own))
         vectors = torch.from_numpy(encoded).to(self.model.device)
         gathered = self.world.gather(vectors, sizes).cpu().numpy()
-        scores = VectorScores(gathered, self.nodes, cosine=self.model.is_cosine)
-        ranks = self._interruptible(lambda: rank_listed(scores, self.questions))
-        # Rounding may differ between machines, but all processes must decide alike.
-        return self.world.share_json(
-            {name: float(METRICS[name](ranks).mean()) for name in MEASURED}
+        scorer = VectorScores(gathered, self.nodes, cosine=self.model.is_cosine)
+        questions = self.questions
+        scores_QC = self._interruptible(
+            lambda: scorer.listed(questions.pairs[:, 0], questions.candidates)
         )
+        if self._common_QC is None:
+            self._common_QC = self._interruptible(lambda: common_neighbors(self._split, questions))
+        ranks = rank_positives(scores_QC)
+        numbers = {name: float(METRICS[name](ranks).mean()) for name in MEASURED}
+        weight = asdict(choose_weight(scores_QC, self._common_QC))
+        # Rounding may differ between machines, but all processes must decide alike.
+        shared = self.world.share_json({"numbers": numbers, "weight": weight})
+        self.link_weight = LinkWeight(**shared["weight"])
+        return dict(shared["numbers"])
 
     def estimate_seconds(self, questions: LinkQuestions | None = None) -> float:
         """The duration of ranking questions, extrapolated from some of their nodes.

@@ -435,12 +435,12 @@ def test_a_store_in_use_is_copied(tmp_path: Path) -> None:
     with locked(store.path) as lock:
         updater = Updater(store, model, lock)
         updater.apply(read_edits(updater.store.graph, nodes={"new": "graph"}, remove=["n3"]))
-        (store.path / "index.json").write_text("an index")
+        (store.path / "index.usearch.json").write_text("an index")
         copy = copy_store(store.path, tmp_path / "in" / "copy")
         for one, other in zip(facts(copy), facts(updater.store), strict=True):
             np.testing.assert_equal(one, other)
         updater.close()
-    assert (copy.path / "index.json").read_text() == "an index"
+    assert (copy.path / "index.usearch.json").read_text() == "an index"
     with pytest.raises(ArtifactError, match="exists already"):
         copy_store(store.path, copy.path)
     assert update(copy.path, nodes={"newer": "text"}).nodes == len(copy) + 1

@@ -7,6 +7,7 @@ translated here: settings, weights, answers and commands keep their neutral name
 
 import contextlib
 import io
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -585,7 +586,8 @@ def export(place: Path, file: Path) -> None:
 
 def open_search(place: Path, model: Any, exact: bool | None, columns: Sequence[str] = ()) -> Any:
     with contextlib.redirect_stderr(io.StringIO()):
-        return Searcher(place, model, exact=exact, columns=columns)
+        index = None if exact is None else "exact" if exact else "usearch"
+        return Searcher(place, model, index=index, columns=columns)
 
 
 def search(
@@ -619,15 +621,22 @@ def loading_app(place: Path) -> Any:
 
 def neutral_answer(name: str, body: Any) -> Any:
     """A JSON answer with its neutral names; `name` is that of the request in the recording."""
+    if isinstance(body, dict):
+        # The baseline does not say what scores are, and which texts are cut.
+        return {key: body[key] for key in body if key not in ("measure", "truncated")}
     return body
 
 
 # ---- command line
 
+# options of the baseline, and what they are called now
+OPTIONS = {"--exact": ["--index", "exact"]}
+
 
 def command(words: Iterable[str]) -> tuple[int, str, str]:
     """Runs a command in this process: its exit code, what it printed, what it said."""
     before, printed, said, code = sys.argv, io.StringIO(), io.StringIO(), 0
+    words = [new for word in words for new in OPTIONS.get(word, [word])]
     sys.argv = ["graphformers", *words]
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
@@ -636,4 +645,7 @@ def command(words: Iterable[str]) -> tuple[int, str, str]:
         code = int(ended.code or 0)
     finally:
         sys.argv = before
-    return code, printed.getvalue(), said.getvalue()
+    shown = printed.getvalue()
+    if words[0] == "search" and "--json" in words and code == 0:
+        shown = json.dumps(json.loads(shown)["matches"])
+    return code, shown, said.getvalue()

@@ -13,20 +13,17 @@ from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.graph.interop import build_graph
+from graphformers.retrieval import exact as exact_module
 from graphformers.retrieval import index as index_module
-from graphformers.retrieval.coding import asked, coding_of
-from graphformers.retrieval.index import (
-    ABOUT,
-    FILE,
-    LEAST_WIDTH,
-    Index,
-    Trial,
-    build_index,
-    load_index,
-)
+from graphformers.retrieval.approximate import RecallTrial
+from graphformers.retrieval.index import StoreIndex
+from graphformers.retrieval.quantization import Quantization, quantized_queries
+from graphformers.retrieval.usearch_index import LEAST_WIDTH, UsearchIndex
 from tests.embedding.conftest import flip, make_model, some_graph
 
 pytest.importorskip("usearch")
+
+FILE, ABOUT = "index.usearch", "index.usearch.json"
 
 
 def crowd(count: int, size: int = 16, seed: int = 0) -> Any:
@@ -77,6 +74,10 @@ def brute_force(store: VectorStore, query: Any, k: int, allowed: Any = None) -> 
     return order[:k]
 
 
+def built(store: VectorStore) -> StoreIndex:
+    return StoreIndex(store, UsearchIndex.make(store))
+
+
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small stores are treated as large ones."""
@@ -86,10 +87,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_recall_is_high_whatever_the_lengths(similarity: str, tmp_path: Path, large: None) -> None:
     store = Crowd(tmp_path / "v", crowd(3000), similarity)
-    index = build_index(store)
+    index = built(store)
     assert not index.is_exact
-    assert index.facts is not None
-    assert index.facts.recall >= 0.98
+    assert index.base.recall >= 0.98
     queries = crowd(50, seed=0)[::-1] + crowd(50, seed=0) / 4  # of the same kind, but none of them
     found = index.search(queries, 10)
     hits = sum(
@@ -105,10 +105,9 @@ def test_numbers_are_bytes_where_that_keeps_the_order(
 ) -> None:
     vectors = crowd(2000, size=96)
     vectors[::7, 3] *= largest  # a few numbers that dwarf all others
-    index = build_index(Crowd(tmp_path / "v", vectors, "dot"))
-    assert index.facts is not None
-    assert index.facts.precision == precision
-    assert index.facts.recall >= 0.98
+    index = UsearchIndex.make(Crowd(tmp_path / "v", vectors, "dot"))
+    assert index.settings.precision == precision
+    assert index.recall >= 0.98
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -117,19 +116,19 @@ def test_nodes_with_the_same_vector_do_not_widen_the_search(
 ) -> None:
     vectors = crowd(3000, size=64)
     vectors[::20] = vectors[7]
-    facts = build_index(Crowd(tmp_path / "v", vectors, similarity)).facts
-    assert facts is not None
-    assert facts.recall >= 0.99
-    assert facts.node_width <= facts.search_width <= 512
+    index = UsearchIndex.make(Crowd(tmp_path / "v", vectors, similarity))
+    assert index.recall >= 0.99
+    assert index.settings.node_width <= index.settings.search_width <= 512
 
 
 @pytest.mark.parametrize("factor", [1e-9, 1e6])
 def test_the_length_of_a_query_does_not_matter(factor: float, tmp_path: Path, large: None) -> None:
     vectors = crowd(2000, size=96)
     vectors[::7, 3] *= 15
-    index = build_index(Crowd(tmp_path / "v", vectors, "dot"))
-    assert index.facts is not None
-    assert index.facts.precision == "f16"
+    store = Crowd(tmp_path / "v", vectors, "dot")
+    base = UsearchIndex.make(store)
+    assert base.settings.precision == "f16"
+    index = StoreIndex(store, base)
     queries = vectors[:20]
     expected = index.search(queries, 10).nodes_QK
     np.testing.assert_array_equal(index.search(queries * np.float32(factor), 10).nodes_QK, expected)
@@ -144,11 +143,11 @@ def test_coded_vectors_have_one_length_and_keep_their_order(
         np.float32
     )
     query = draw.normal(size=(1, 64)).astype(np.float32)
-    coding = coding_of(Rows(vectors), precision)  # type: ignore[arg-type]
-    coded = coding.stored(vectors).astype(float)
+    quantization = Quantization.of(Rows(vectors), precision)  # type: ignore[arg-type]
+    coded = quantization.vectors(vectors).astype(float)
     lengths = np.linalg.norm(coded, axis=1)
     assert lengths.max() / lengths.min() < (1.1 if precision == "i8" else 1.0001)
-    mine, truth = coded @ asked(query, precision)[0].astype(float), vectors @ query[0]
+    mine, truth = coded @ quantized_queries(query, precision)[0].astype(float), vectors @ query[0]
     line = np.polyfit(truth, mine, 1)  # the same up to a factor and a constant
     assert np.abs(np.polyval(line, truth) - mine).max() < (0.05 if precision == "i8" else 1e-4) * (
         mine.max() - mine.min()
@@ -156,7 +155,7 @@ def test_coded_vectors_have_one_length_and_keep_their_order(
 
 
 class Rows:
-    """As much of a store as coding looks at."""
+    """As much of a store as a quantization reads."""
 
     is_cosine = False
 
@@ -174,13 +173,13 @@ def test_exact_search_is_brute_force(
     store = Crowd(tmp_path / "v", crowd(400), similarity)
     queries = np.random.default_rng(9).normal(size=(5, 16)).astype(np.float32)
     for block in (1 << 16, 37):
-        monkeypatch.setattr(index_module, "BLOCK", block)
-        found = Index.open(store).search(queries, 12)
+        monkeypatch.setattr(exact_module, "BLOCK", block)
+        found = StoreIndex.open(store).search(queries, 12)
         assert found.nodes_QK.tolist() == [brute_force(store, query, 12) for query in queries]
     allowed = np.arange(400) % 7 == 0
-    found = Index.open(store).search(queries, 12, allowed=allowed)
+    found = StoreIndex.open(store).search(queries, 12, allowed=allowed)
     assert found.nodes_QK.tolist() == [brute_force(store, query, 12, allowed) for query in queries]
-    assert Index.open(store).search(queries, 1000).nodes_QK.shape == (5, 400)
+    assert StoreIndex.open(store).search(queries, 1000).nodes_QK.shape == (5, 400)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -191,7 +190,7 @@ def test_filters_are_correct_against_brute_force(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_module, "EXACT_BELOW", 50)
         store = Crowd(tmp_path_factory.mktemp("v") / "v", crowd(1200, seed=seed), "dot")
-        index = build_index(store)
+        index = built(store)
         allowed = np.random.default_rng(seed).random(1200) < share
         queries = np.random.default_rng(seed + 1).normal(size=(40, 16)).astype(np.float32)
         found = index.search(queries, k, allowed=allowed).nodes_QK
@@ -219,7 +218,7 @@ def test_changes_are_found_at_once_and_what_is_gone_never(
         )
         graph = some_graph(seed % 3)
         embed(model, graph, place)
-        build_index(VectorStore.load(place))
+        UsearchIndex.make(VectorStore.load(place))
         ids = graph.ids.to_pylist()
         gone, changed = ids[int(draw.integers(60))], ids[int(draw.integers(60))]
         nodes = {"new one": "graph text 42", "new two": "vector link"} | (
@@ -227,7 +226,7 @@ def test_changes_are_found_at_once_and_what_is_gone_never(
         )
         update(place, nodes=nodes, edges=[("new one", "new two")], remove=[gone], model=model)
         store = VectorStore.load(place)
-        index = Index.open(store)
+        index = StoreIndex.open(store)
         assert not index.is_exact
         for id in ("new one", "new two", *([changed] if changed != gone else [])):
             query = store[id]
@@ -244,17 +243,18 @@ def test_changes_are_found_at_once_and_what_is_gone_never(
 def test_an_index_is_kept_and_mapped(tmp_path: Path, large: None) -> None:
     embed(make_model(), some_graph(), tmp_path / "v")
     store = VectorStore.load(tmp_path / "v")
-    made = Index.open(store)
+    made = StoreIndex.open(store)
     assert (tmp_path / "v" / FILE).is_file()
-    again = load_index(VectorStore.load(tmp_path / "v"))
+    again = UsearchIndex.load(VectorStore.load(tmp_path / "v"))
     assert again is not None
-    assert again.facts == made.facts
+    assert isinstance(made.base, UsearchIndex)
+    assert (again.settings, again.recall) == (made.base.settings, made.base.recall)
     queries = store.base_vectors(np.arange(5))
-    assert again.search(queries, 5).nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
-    assert made.facts is not None
-    assert Trial.of(store).choose_width(again, LEAST_WIDTH) == (
-        made.facts.search_width,
-        made.facts.recall,
+    found = StoreIndex(store, again).search(queries, 5)
+    assert found.nodes_QK.tolist() == made.search(queries, 5).nodes_QK.tolist()
+    assert again.smallest_width(RecallTrial.of(store), LEAST_WIDTH) == (
+        made.base.settings.search_width,
+        made.base.recall,
     )
 
 
@@ -265,8 +265,8 @@ def test_an_index_that_cannot_be_kept_serves(
         raise OSError(errno.EROFS, "Read-only file system")
 
     store = embed(make_model(), some_graph(), tmp_path / "v")
-    monkeypatch.setattr("graphformers.retrieval.index.put_in_place", refuse)
-    made = Index.open(store)
+    monkeypatch.setattr("graphformers.retrieval.approximate.put_in_place", refuse)
+    made = StoreIndex.open(store)
     assert "the index cannot be kept there (Read-only file system)" in caplog.text
     assert (made.search(store.base_vectors(np.arange(3)), 1).nodes_QK >= 0).all()
 
@@ -275,19 +275,19 @@ def test_a_damaged_or_foreign_index_is_made_again(
     tmp_path: Path, large: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     embed(make_model(), some_graph(), tmp_path / "v")
-    Index.open(VectorStore.load(tmp_path / "v"))
+    StoreIndex.open(VectorStore.load(tmp_path / "v"))
     flip(tmp_path / "v" / FILE, 500)
-    assert not Index.open(VectorStore.load(tmp_path / "v")).is_exact
+    assert not StoreIndex.open(VectorStore.load(tmp_path / "v")).is_exact
     assert "damaged, its checksum does not match; it is made again" in caplog.text
-    assert load_index(VectorStore.load(tmp_path / "v")) is not None
+    assert UsearchIndex.load(VectorStore.load(tmp_path / "v")) is not None
     (tmp_path / "v" / ABOUT).write_text("{")
-    assert load_index(VectorStore.load(tmp_path / "v")) is None
+    assert UsearchIndex.load(VectorStore.load(tmp_path / "v")) is None
     embed(make_model(), some_graph(), tmp_path / "w")
     embed(make_model(seed=1), some_graph(), tmp_path / "x")
-    Index.open(VectorStore.load(tmp_path / "w"))
+    StoreIndex.open(VectorStore.load(tmp_path / "w"))
     for name in (FILE, ABOUT):
         (tmp_path / "x" / name).write_bytes((tmp_path / "w" / name).read_bytes())
-    assert load_index(VectorStore.load(tmp_path / "x")) is None
+    assert UsearchIndex.load(VectorStore.load(tmp_path / "x")) is None
 
 
 def test_an_index_of_an_older_base_does_not_replace_the_new_one(
@@ -296,15 +296,15 @@ def test_an_index_of_an_older_base_does_not_replace_the_new_one(
     """As a process would write it that has the folder open since before a compaction."""
     old = embed(make_model(), some_graph(), tmp_path / "v")
     new = embed(make_model(), some_graph(1), tmp_path / "v", force=True)
-    Index.open(new)
+    StoreIndex.open(new)
     kept = (tmp_path / "v" / ABOUT).read_text()
-    assert not build_index(old).is_exact
+    assert UsearchIndex.make(old).file is None
     assert (tmp_path / "v" / ABOUT).read_text() == kept
-    assert load_index(new) is not None
+    assert UsearchIndex.load(new) is not None
 
 
 def test_wrong_queries(tmp_path: Path) -> None:
-    index = Index.open(embed(make_model(), some_graph(), tmp_path / "v"))
+    index = StoreIndex.open(embed(make_model(), some_graph(), tmp_path / "v"))
     with pytest.raises(GraphFormersError, match="expected rows of 24 numbers"):
         index.search(np.zeros((1, 3)), 5)
     with pytest.raises(GraphFormersError, match="not finite"):

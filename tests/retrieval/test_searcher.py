@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.graph.interop import build_graph
 from graphformers.retrieval.filters import allowed_nodes
-from graphformers.retrieval.searcher import Searcher, search
+from graphformers.retrieval.queries import Query
+from graphformers.retrieval.searcher import Searcher, Truncation, search
 from tests.embedding.conftest import make_model, some_graph
 
 
@@ -154,12 +156,12 @@ def test_columns_of_what_is_found(place: Path, capsys: pytest.CaptureFixture[str
         ["search", str(place), "graph text", "-k", "5", "--show", "year", "--json"],
         standalone_mode=False,
     )
-    assert [match["columns"] for match in json.loads(capsys.readouterr().out)] == [
+    assert [match["columns"] for match in json.loads(capsys.readouterr().out)["matches"]] == [
         match.columns for match in found
     ]
     app(["search", str(place), "graph text", "-k", "5", "--show", "year"], standalone_mode=False)
     header, first, *_ = capsys.readouterr().out.splitlines()
-    assert header.split() == ["score", "id", "year", "text"]
+    assert re.split(r"\s{2,}", header.strip()) == ["inner product", "id", "year", "text"]
     assert str(found[0].columns["year"]) in first
     with pytest.raises(GraphFormersError, match="no node column 'yaer'; did you mean 'year'"):
         Searcher(place, columns=["yaer"])
@@ -245,12 +247,69 @@ def test_wrong_questions(place: Path) -> None:
         Searcher(place, make_model(seed=5))
 
 
+def test_queries_are_answered_together(place: Path) -> None:
+    searcher = Searcher(place, make_model(), columns=["year"])
+    ids = searcher.store.ids.to_pylist()
+    vector = searcher.encode("vector link")
+    queries = [
+        Query(4, text="graph text"),
+        Query(5, id=ids[3], where=("year>=1993",)),
+        Query(3, text="graph text", neighbors=(ids[0], ids[1])),
+        Query(70, id=ids[4], links=True),
+        Query(2, vector=vector),
+    ]
+    expected = [
+        searcher.text("graph text", 4),
+        searcher.similar(ids[3], 5, where=["year>=1993"]),
+        searcher.text("graph text", 3, neighbors=ids[:2]),
+        searcher.links(ids[4], 70),
+        searcher.vector(vector, 2),
+    ]
+    for found, alone in zip(searcher.answer(queries), expected, strict=True):
+        assert [match.id for match in found] == [match.id for match in alone]
+        scores = [match.score for match in alone]
+        assert [match.score for match in found] == pytest.approx(scores, rel=1e-5)
+    assert searcher.answer([]) == []
+    with pytest.raises(GraphFormersError, match="a query with text and id given, expected one of"):
+        searcher.answer([Query(text="x", id=ids[0])])
+    with pytest.raises(GraphFormersError, match="links given without the id of a node"):
+        searcher.answer([Query(text="x", links=True)])
+    with pytest.raises(GraphFormersError, match="no node with the id 'nobody'"):
+        searcher.answer([Query(text="x"), Query(id="nobody")])
+
+
+def test_a_text_that_is_cut_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model()
+    words, most = "graph text node " * 5, model.config.max_tokens
+    fits = "graph " * (most - 2)  # [CLS] and [SEP]
+    searcher = Searcher(place, model)
+    for text, expected in [(words, Truncation(17, most)), (fits, None), (f"{fits} x", most + 1)]:
+        expected = Truncation(expected, most) if isinstance(expected, int) else expected
+        assert searcher.text(text, 2).truncated == expected
+    cut = {"tokens": 17, "max_tokens": most}
+    app(["search", str(place), words, "-k", "2", "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["truncated"] == cut
+    app(["search", str(place), words, "-k", "2"], standalone_mode=False)
+    told = f"the text has 17 tokens, of which the model reads the first {most} (max_tokens)"
+    assert told in capsys.readouterr().out
+    assert "truncated" not in searcher.similar(searcher.store.ids[0].as_py()).to_dict()
+
+
+def test_an_index_is_chosen_by_name(place: Path) -> None:
+    assert Searcher(place).index.base.name == "exact"
+    with pytest.raises(GraphFormersError, match="no index 'exakt'; did you mean 'exact'"):
+        Searcher(place, index="exakt")
+
+
 def test_matches_render_themselves(place: Path) -> None:
     found = search(place, "graph text", 3, columns="year", model=make_model())
-    assert found.to_dict() == [
-        {"id": each.id, "score": each.score, "text": each.text, "columns": each.columns}
-        for each in found
-    ]
+    assert found.to_dict() == {
+        "matches": [
+            {"id": each.id, "score": each.score, "text": each.text, "columns": each.columns}
+            for each in found
+        ],
+        "measure": "inner product",
+    }
     html = found._repr_html_()
     assert html.count("<tr>") == 4
     assert f"<td>{found[0].id}</td>" in html
@@ -261,7 +320,8 @@ def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = store.ids[3].as_py()
     app(["search", str(place), "--id", id, "-k", "3", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
-    assert [match["id"] for match in found] == [
+    assert found["measure"] == "inner product"
+    assert [match["id"] for match in found["matches"]] == [
         match.id for match in Searcher(store).similar(id, 3)
     ]
     app(
@@ -274,7 +334,7 @@ def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     near = ["--neighbors", "a,b", "--neighbors", f"{ids[0]}, {ids[1]}"]
     app(["search", str(place), "graph text", "-k", "3", *near, "--json"], standalone_mode=False)
     expected = Searcher(place).text("graph text", 3, neighbors=["a,b", *ids[:2]])
-    assert [match["id"] for match in json.loads(capsys.readouterr().out)] == [
+    assert [match["id"] for match in json.loads(capsys.readouterr().out)["matches"]] == [
         match.id for match in expected
     ]
     with pytest.raises(Exception, match="an empty text given"):

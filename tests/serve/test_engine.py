@@ -3,17 +3,22 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from graphformers.embedding import edits as edits_module
+from graphformers.embedding.job import embed
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError
+from graphformers.model.encoder import GraphFormers
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.index import has_usearch
+from graphformers.retrieval.queries import Query
+from graphformers.retrieval.searcher import Searcher
 from graphformers.serve.engine import Engine, Question
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.writing import (
@@ -25,7 +30,7 @@ from graphformers.serve.writing import (
     RemoveEdge,
     Write,
 )
-from tests.embedding.conftest import farthest, limited_files
+from tests.embedding.conftest import EXACT, farthest, limited_files, make_model, some_graph
 
 
 @pytest.fixture
@@ -35,9 +40,30 @@ def engine(place: Path) -> Iterator[Engine]:
     made.close()
 
 
-def found(engine: Engine, **question: object) -> list[str]:
-    answer = msgspec.json.decode(engine.searches.put(Question(**{"k": 5, **question})).result(20))  # type: ignore[arg-type]
+def found(engine: Engine, *, num_neighbors: int = 0, **query: Any) -> list[str]:
+    question = Question(Query(**{"k": 5, **query}), num_neighbors)
+    answer = msgspec.json.decode(engine.searches.put(question).result(20))
     return [match["id"] for match in answer["matches"]]
+
+
+def test_likely_links_are_those_of_the_searcher(tmp_path: Path) -> None:
+    """With common neighbours, also after a write that makes some."""
+    make_model(link_weight=3.0).save_pretrained(tmp_path / "m.model")
+    model = GraphFormers.from_pretrained(tmp_path / "m.model", device="cpu")
+    embed(model, some_graph(), tmp_path / "v", **EXACT)
+    engine = Engine(ServeSettings(tmp_path / "v", device="cpu"))
+    try:
+        ids = engine.view.store.ids.to_pylist()
+        before = found(engine, id=ids[3], links=True)
+        assert before != found(engine, id=ids[3])
+        engine._write([PutNode("new", "graph", {}, (ids[3], ids[7], ids[9]))])
+        searcher = Searcher(VectorStore.load(tmp_path / "v"), model)
+        for id in ("new", *ids[:9]):
+            links = searcher.links(id, 5)
+            assert found(engine, id=id, links=True) == [match.id for match in links]
+        assert links.measure == "inner product + 3 × Adamic–Adar"
+    finally:
+        engine.close()
 
 
 def test_waiting_writes_are_one_transaction(engine: Engine, place: Path) -> None:
@@ -244,7 +270,7 @@ def test_readers_never_stumble_over_writers(engine: Engine) -> None:
                 found(
                     engine,
                     id=ids[draw.integers(30)],
-                    is_unlinked=bool(draw.integers(2)),
+                    links=bool(draw.integers(2)),
                     num_neighbors=3,
                     k=60,
                 )

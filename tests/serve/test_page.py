@@ -47,6 +47,23 @@ def test_filters_and_columns_of_what_is_found(server: Running) -> None:
         assert complaints(seen) == []
 
 
+def test_scores_and_texts_that_are_cut(server: Running) -> None:
+    with visit(1440, 900) as seen:
+        page = seen.page
+        page.goto(server.address + "/#q=" + "graph text node " * 6 + "&node=evil%2F%3Ci%3E")
+        page.wait_for_selector("#results .match")
+        page.wait_for_selector(".heard li")
+        told = "The text has 20 tokens, of which the model reads the first 12 (max_tokens)."
+        assert page.locator("#truncated").inner_text() == told
+        title = page.locator("#results .score").first.get_attribute("title")
+        assert title == "inner product: higher is nearer"
+        note = page.locator("#links-note").inner_text()
+        assert note == "Likely neighbours that are not linked yet. Score: inner product."
+        page.goto(server.address + "/#q=graph")
+        page.wait_for_selector("#truncated", state="hidden")
+        assert complaints(seen) == []
+
+
 def complaints(seen: Visit) -> list[str]:
     """Without what a driver of a graphics card that is none says about its speed."""
     return [words for words in seen.complaints if "GL Driver Message" not in words]

@@ -83,6 +83,17 @@ def test_answers_are_those_of_the_searcher(shared: Running) -> None:
         )
 
 
+def test_answers_say_what_scores_are_and_which_texts_are_cut(shared: Running) -> None:
+    with shared.client() as client:
+        id = some_graph().ids[3].as_py()
+        answer = client.get(path(id, "/similar")).json()
+        assert answer["measure"] == "inner product"
+        assert "truncated" not in answer
+        answer = client.post("/search", json={"text": "graph text node " * 5, "k": 2}).json()
+        assert answer["truncated"] == {"tokens": 17, "max_tokens": 12}
+        assert "truncated" not in client.post("/search", json={"text": "graph"}).json()
+
+
 def test_embeddings_have_openais_shape(shared: Running) -> None:
     model = make_model()
     id = some_graph().ids[3].as_py()

@@ -22,12 +22,12 @@ function fail(error) {
   say(error.message, true);
 }
 
-function match(entry, least, most) {
+function match(entry, measure, least, most) {
   const main = make("a", "main", make("span", "words", cut(entry.text, 400)));
   main.href = address({ node: entry.id });
   const part = most > least ? 0.15 + (0.85 * (entry.score - least)) / (most - least) : 1;
   const score = make("span", "score", meter(part), entry.score.toFixed(3));
-  score.title = "score: higher is nearer";
+  score.title = `${measure}: higher is nearer`;
   const item = make("li", "match", main, make("div", "line", make("span", "id", entry.id), score));
   item.dataset.id = entry.id;
   const own = Object.entries(entry.columns ?? {}).filter(([, value]) => value !== null && value !== "");
@@ -60,17 +60,20 @@ async function search({ q, where }) {
     $("results").replaceChildren();
     $("results-title").textContent = "Start with a few words";
     $("hint").hidden = false;
+    $("truncated").hidden = true;
     light("results", []).catch(fail);
     return;
   }
   try {
     const body = { text: q, k: Number($("count").value), where: filters(where), show_neighbors: 3, columns: shown.columns };
-    const { matches } = (await ask("/search", body, signal)).content;
+    const { matches, measure, truncated } = (await ask("/search", body, signal)).content;
     const scores = matches.map((entry) => entry.score);
-    const items = matches.map((entry) => match(entry, Math.min(...scores), Math.max(...scores)));
+    const items = matches.map((entry) => match(entry, measure, Math.min(...scores), Math.max(...scores)));
     $("results").replaceChildren(...items);
     $("results-title").textContent = matches.length ? `${matches.length} nearest to “${cut(q, 60)}”` : "Nothing found";
     $("hint").hidden = true;
+    $("truncated").hidden = !truncated;
+    if (truncated) $("truncated").textContent = `The text has ${truncated.tokens.toLocaleString()} tokens, of which the model reads the first ${truncated.max_tokens} (max_tokens).`;
     say("");
     mark(place().node);
     light("results", matches).catch(fail);
@@ -90,9 +93,11 @@ function mark(id) {
   }
 }
 
-function short(target, matches) {
+function short(target, { matches, measure }) {
   const items = matches.map((entry) => {
-    const link = make("a", "", make("span", "words", cut(entry.text, 160)), make("span", "much", entry.score.toFixed(3)), make("span", "id", entry.id));
+    const score = make("span", "much", entry.score.toFixed(3));
+    score.title = measure;
+    const link = make("a", "", make("span", "words", cut(entry.text, 160)), score, make("span", "id", entry.id));
     link.href = address({ node: entry.id });
     return make("li", "", link);
   });
@@ -123,8 +128,9 @@ async function open(id) {
     shown.attention = attention;
     around();
     showAttention($("attention"), $("attention-note"), attention);
-    short($("similar"), similar.matches);
-    short($("links"), links.matches);
+    short($("similar"), similar);
+    short($("links"), links);
+    $("links-note").textContent = `Likely neighbours that are not linked yet. Score: ${links.measure}.`;
     say("");
     $("node").scrollIntoView({ block: "start" });
     $("node-title").focus({ preventScroll: true });

@@ -1,4 +1,4 @@
-"""NearGraph: an HNSW graph of usearch. Imports little: index worker processes start with it."""
+"""HnswGraph: an HNSW graph of usearch. Imports little: index worker processes start with it."""
 
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from usearch.index import Index as UsearchIndex
+    from usearch.index import Index as UsearchGraph
 
 Numbers = np.ndarray[Any, Any]
 
@@ -18,13 +18,13 @@ class Searchable(Protocol):
         """The numbers of the nearest vectors of each row, -1 where fewer than `count` are found.
 
         Args:
-            rows: Queries, coded as the vectors of the graph.
+            rows: Queries, quantised as the vectors of the graph.
             count: Number of vectors for each row.
             width: Search width (`ef`).
         """
 
 
-class NearGraph:
+class HnswGraph:
     """usearch's HNSW graph.
 
     Args:
@@ -32,7 +32,7 @@ class NearGraph:
         threads: Number of threads of a search; 0 for all cores.
     """
 
-    def __init__(self, graph: "UsearchIndex", threads: int = 0) -> None:
+    def __init__(self, graph: "UsearchGraph", threads: int = 0) -> None:
         self.graph, self._threads, self._guard = graph, threads, threading.Lock()
 
     def search(self, rows: Numbers, count: int, width: int) -> Numbers:
