@@ -470,19 +470,22 @@ class VectorStore:
         other._overtaken = _with(self._overtaken, overtaken[overtaken < self.num_base])
         return other
 
-    def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
-        """Whether two versions of a store have the same vector of an edited node.
+    def changed_since(self, other: "VectorStore") -> tuple[Array, Array]:
+        """The nodes whose vectors differ from those of an earlier version with the same base.
+
+        Takes as long as there are such nodes, however many were changed before.
 
         Args:
-            other: The other version.
-            nodes: Row numbers.
+            other: The earlier version.
 
         Returns:
-            (len(nodes),) bool; False where the vector is that of the base.
+            Row numbers of nodes with another vector, and of those that were removed, sorted.
         """
-        listed = nodes.tolist()
-        pairs = zip(self._vectors.get_all(listed), other._vectors.get_all(listed), strict=True)
-        return np.array([one is not None and one is theirs for one, theirs in pairs], dtype=bool)
+        edited = set(self._vectors.differences(other._vectors))
+        gone = edited | set(self.graph.removed_since(other.graph))
+        edited = {node for node in edited if node in self._vectors}
+        nodes = (np.array(sorted(found), dtype=np.int64) for found in (edited, gone - edited))
+        return next(nodes), next(nodes)
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the vectors in a common format, by the name of the file.

@@ -287,6 +287,10 @@ class EditedGraph(Graph):
             self._removed_nodes = np.array(sorted(self._removed), dtype=np.int64)
         return self._removed_nodes
 
+    def removed_since(self, other: "EditedGraph") -> list[int]:
+        """The nodes that were removed since an earlier version of this graph."""
+        return self._removed.differences(other._removed)
+
     def link_types(self) -> set[str]:
         """The types of all links, those of removed links of the base included."""
         return {*self.base.type_names, *self._types}

@@ -84,6 +84,18 @@ class SharedMap(Generic[K, V]):
         for bucket in self._buckets if self._size else ():
             yield from bucket.items()
 
+    def differences(self, other: "SharedMap[K, V]") -> list[K]:
+        """The keys whose values are not the same objects in another map.
+
+        Takes as long as what is not shared is large.
+        """
+        keys: list[K] = []
+        for mine, theirs in zip(self._buckets, other._buckets, strict=True):
+            if mine is not theirs:
+                keys += [key for key in mine if mine[key] is not theirs.get(key)]
+                keys += [key for key in theirs if key not in mine]
+        return keys
+
     def __setitem__(self, key: K, value: V) -> None:
         bucket = self._writable(key)
         self._size += key not in bucket

@@ -28,6 +28,12 @@ def test_it_is_a_dict_and_so_are_its_copies(
             assert set(one) == set(plain)
             assert one.get_all([key, *start]) == [plain.get(other) for other in [key, *start]]
             assert (key in one) == (key in plain)
+            for another, other in zip(maps, dicts, strict=True):
+                found = one.differences(another)
+                assert len(set(found)) == len(found)
+                for key in plain.keys() | other.keys():
+                    assert key in found or plain.get(key) == other.get(key)
+                    assert key not in found or plain.get(key) is not other.get(key)
 
 
 def test_changed_keys_are_known_in_copies() -> None:
