@@ -65,9 +65,7 @@ def compact(store: VectorStore) -> VectorStore:
         if isinstance(error, OSError):
             raise full_disk(error, store.path) from error
         raise
-    found = VectorStore.load(store.path)
-    sweep(store.path)
-    return found
+    return VectorStore.load(store.path)
 
 
 def sweep(path: Path) -> None:

@@ -43,7 +43,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from graphformers.errors import ArtifactError
-from graphformers.files import full_disk, sync, write_whole
+from graphformers.files import full_disk, sweep_beside, sync, write_whole
 from graphformers.graph.edited import PairEdits, Record
 
 FORMAT = 1
@@ -341,6 +341,7 @@ class EditWriter:
         # Size of the WAL above which it is restarted.
         self.most_wal = MOST_WAL
         refuse_network(database.path.parent)
+        sweep_beside(database.count_path)
         if not database.path.exists():
             self._create()
         # SQLite writes to what a link leads to.

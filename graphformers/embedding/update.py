@@ -212,6 +212,7 @@ class Updater:
         self._lock.check()
         self.close()
         self.store = compaction.compact(self.store)
+        sweep(self.store.path)
 
     def _try_to_compact(self) -> bool:
         """Compacts the edits. Where that fails, the next update tries again."""
@@ -250,6 +251,7 @@ class Updater:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        sweep(self.store.path)
 
     def encode(self, graph: EditedGraph, reread: Array, centers: Array) -> tuple[Array, Array, int]:
         """Encodes nodes.
@@ -491,4 +493,6 @@ def update(
             elif not isinstance(model, GraphFormers):
                 model = GraphFormers.from_pretrained(model, device=device)
             with closing(Updater(store, model, lock, compaction)) as updater:
+                # A compaction removes the base that nothing refers to any more.
+                del store
                 return updater.apply(edits)
