@@ -6,8 +6,8 @@
     store     format, base (the fingerprint of the base)
     commits   number; the last row of nodes, pairs, vectors, states and schemas; bytes; digest
     nodes     node, id, text, columns (Arrow IPC), schema; without an id, the node was removed
-    pairs     one, other, is_cut, cut_types, added: the changed links of two nodes
-    vectors   node, data (of int8, its scale in front)
+    pairs     data (JSON): the changed links of pairs of nodes
+    vectors   nodes (row numbers as int64), data (of int8, the scale in front of each)
     states    node, data
     schemas   data (Arrow IPC): the columns of nodes
 
@@ -26,7 +26,6 @@ One connection writes and makes checkpoints, under the lock of the folder: SQLit
 lose a WAL when several connections restart it. All others read only.
 """
 
-import json
 import os
 import shutil
 import sqlite3
@@ -38,8 +37,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from graphformers.errors import ArtifactError
@@ -51,10 +53,12 @@ FORMAT = 1
 TABLES = {
     "schemas": ("data",),
     "nodes": ("node", "id", "text", "schema", "columns"),
-    "pairs": ("one", "other", "is_cut", "cut_types", "added"),
-    "vectors": ("node", "data"),
+    "pairs": ("data",),
+    "vectors": ("nodes", "data"),
     "states": ("node", "data"),
 }
+# Pairs and vectors in a row: reading many rows takes longer than reading large ones.
+GROUP = 256
 # Seconds that a writer waits for readers, before it lets the WAL grow on.
 PATIENCE = 5.0
 # Size of the WAL above which it is restarted, waiting for readers if need be. Otherwise a reader is
@@ -64,6 +68,9 @@ MOST_WAL = 32 << 20
 UNSHARED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
 
 Value = int | str | bytes | None
+K = TypeVar("K")
+V = TypeVar("V")
+PAIRS = msgspec.json.Decoder(list[tuple[int, int, PairEdits]])
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ class EditDatabase:
                 if row != count or (table != "states" and checksum(table, row, *values) != stated):
                     raise self._damaged(f"row {row} of {table} does not match its checksum")
                 if table == "vectors":
-                    vectors[values[0]] = values[1]
+                    vectors |= _unpacked(*values)
                 elif table == "states":
                     states[values[0]] = row
                 elif table == "nodes":
@@ -181,12 +188,7 @@ class EditDatabase:
                         None if id is None else Record(id, text, self.schemas[schema - 1], data)
                     )
                 elif table == "pairs":
-                    one, other, is_cut, types, added = values
-                    pairs[one, other] = PairEdits(
-                        bool(is_cut),
-                        frozenset(json.loads(types)),
-                        tuple(map(tuple, json.loads(added))),
-                    )
+                    pairs |= {(one, other): edits for one, other, edits in PAIRS.decode(values[0])}
                 else:
                     self.schemas.append(pa.ipc.read_schema(pa.py_buffer(values[0])))
             if count != last.rows[table]:
@@ -322,7 +324,7 @@ class EditDatabase:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 raise _busy(self.path) from error
             raise self._damaged(f"SQLite says: {error}") from error
-        except (ValueError, TypeError, IndexError, KeyError, pa.ArrowException) as error:
+        except (ValueError, TypeError, ArithmeticError, LookupError, pa.ArrowException) as error:
             raise self._damaged(f"a row cannot be read: {error}") from error
 
     def _damaged(self, reason: str) -> ArtifactError:
@@ -486,9 +488,15 @@ def _busy(place: Path) -> ArtifactError:
 
 def checksum(table: str, *values: Value) -> int:
     """The checksum of a row: CRC-32 of the table's name and all values with their types."""
-    blobs = [value for value in values if isinstance(value, bytes)]
-    plain = [(len(value),) if isinstance(value, bytes) else value for value in values]
-    found = zlib.crc32(repr((table, *plain)).encode("utf-8", "surrogatepass"))
+    blobs: list[bytes] = []
+    plain: list[object] = []
+    for value in values:
+        if isinstance(value, bytes):
+            blobs.append(value)
+            plain.append((len(value),))
+        else:
+            plain.append(value)
+    found = zlib.crc32(repr((table, plain)).encode("utf-8", "surrogatepass"))
     for blob in blobs:
         found = zlib.crc32(blob, found)
     return found
@@ -573,17 +581,34 @@ def _rows_of(edits: EditRows, schemas: dict[pa.Schema, int]) -> dict[str, list[t
         "schemas": [(schema.serialize().to_pybytes(),) for schema in added],
         "nodes": nodes,
         "pairs": [
-            (
-                *pair,
-                int(links.is_cut),
-                json.dumps(sorted(links.cut_types), ensure_ascii=False),
-                json.dumps(links.added, ensure_ascii=False),
-            )
-            for pair, links in edits.pairs.items()
+            (msgspec.json.encode([(*pair, links) for pair, links in part]).decode(),)
+            for part in _groups(edits.pairs)
         ],
-        "vectors": list(edits.vectors.items()),
+        "vectors": [
+            (
+                np.array([node for node, _ in part], dtype="<i8").tobytes(),
+                b"".join(data for _, data in part),
+            )
+            for part in _groups(edits.vectors)
+        ],
         "states": list(edits.states.items()),
     }
+
+
+def _groups(entries: Mapping[K, V]) -> Iterator[list[tuple[K, V]]]:
+    """Entries in the groups that a row holds."""
+    items = list(entries.items())
+    for start in range(0, len(items), GROUP):
+        yield items[start : start + GROUP]
+
+
+def _unpacked(nodes: bytes, data: bytes) -> dict[int, bytes]:
+    """The vectors of nodes in a row."""
+    numbers = np.frombuffer(nodes, dtype="<i8").tolist()
+    size = len(data) // len(numbers)
+    if size * len(numbers) != len(data):
+        raise ValueError("vectors of several sizes")
+    return {node: data[i * size : (i + 1) * size] for i, node in enumerate(numbers)}
 
 
 def _size(values: tuple[Value, ...]) -> int:
