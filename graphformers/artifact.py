@@ -510,13 +510,6 @@ def bring_back(target: Path) -> None:
                 os.rename(_aside(target), target)
 
 
-def sweep_drafts(path: str | Path) -> None:
-    """Removes drafts that killed writers of an artifact left beside it."""
-    target = _behind_links(path)
-    with held(target.parent, create=False):
-        _sweep(target)
-
-
 def _sweep(target: Path) -> None:
     """Removes drafts of this target whose writers are gone."""
     remove_abandoned(target.parent.glob(f".{glob.escape(target.name)}.draft-*"))

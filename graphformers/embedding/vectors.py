@@ -14,6 +14,7 @@ is the same.
 
 import copy
 import fcntl
+import gc
 import os
 import re
 import weakref
@@ -156,19 +157,22 @@ class VectorStore:
         )
         self.states = LayerStates.load(artifact)
         self.database = EditDatabase(artifact.path, self.base, artifact.fingerprint)
-        self.commit, edits, states = self.database.read()
-        self.graph = EditedGraph.restored(base_graph, edits.records, edits.pairs)
-        gone = {*self.graph.removed_nodes.tolist()}
-        vectors = {node: data for node, data in edits.vectors.items() if node not in gone}
+        with paused_collection():
+            self.commit, edits, states = self.database.read()
+            self.graph = EditedGraph.restored(base_graph, edits.records, edits.pairs)
+            # The stored vectors of edited nodes, and the rows of their states in the database.
+            self._vectors: SharedMap[int, bytes] = SharedMap(
+                (node, data)
+                for node, data in edits.vectors.items()
+                if edits.records.get(node, self) is not None
+            )
+            self._states: SharedMap[int, int] = SharedMap(states.items())
         row_bytes = self._row_type.itemsize
-        if any(len(data) != row_bytes for data in vectors.values()):
+        if any(len(data) != row_bytes for _, data in self._vectors.items()):
             raise ArtifactError(
                 f"{self.database.path}: damaged, vectors of another size than {row_bytes} bytes"
             )
-        # The stored vectors of edited nodes, and the rows of their states in the database.
-        self._vectors: SharedMap[int, bytes] = SharedMap(vectors)
-        self._states: SharedMap[int, int] = SharedMap(states)
-        self._changed = np.array(sorted(vectors), dtype=np.int64)
+        self._changed = np.array(sorted(self._vectors), dtype=np.int64)
         overtaken = np.union1d(self._changed, self.graph.removed_nodes)
         self._overtaken = overtaken[overtaken < self.num_base]
 
@@ -504,6 +508,20 @@ class VectorStore:
         from graphformers.embedding.export import export_vectors
 
         export_vectors(self, Path(path), force=force)
+
+
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """Pauses Python's collection of cyclic garbage. Millions of new objects trigger it again and
+    again, which takes longer than making them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _with(nodes: Array, more: Array) -> Array:

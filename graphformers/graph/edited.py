@@ -169,23 +169,23 @@ class EditedGraph(Graph):
         """
         graph = EditedGraph(base)
         graph.num_added = max(0, max(records, default=-1) + 1 - base.num_nodes)
-        present = {node: record for node, record in records.items() if record is not None}
-        removed = {node: None for node in records if node not in present}
-        graph._records, graph._removed = SharedMap(present), SharedMap(removed)
+        present = [(node, record) for node, record in records.items() if record is not None]
+        removed = {node for node, record in records.items() if record is None}
+        graph._records = SharedMap(present)
+        graph._removed = SharedMap((node, None) for node in removed)
         graph._added = SharedMap(
-            {record.id: node for node, record in present.items() if node >= base.num_nodes}
+            (record.id, node) for node, record in present if node >= base.num_nodes
         )
-        graph._schemas = dict(Counter(record.schema for record in present.values()))
-        pairs = {
-            pair: edits
+        graph._schemas = dict(Counter(record.schema for _, record in present))
+        graph._pairs = SharedMap(
+            (pair, edits)
             for pair, edits in pairs.items()
-            if not edits.is_nothing and pair[0] not in removed and pair[1] not in removed
-        }
-        graph._pairs = SharedMap(pairs)
-        links = [link for edits in pairs.values() for link in edits.added]
+            if not edits.is_nothing and removed.isdisjoint(pair)
+        )
+        links = [link for _, edits in graph._pairs.items() for link in edits.added]
         graph._types = dict(Counter(kind for _, _, _, kind in links if kind is not None))
         graph._next_link = max((link[0] for link in links), default=-1) + 1
-        graph._neighbors = SharedMap(graph._derived_neighbors())
+        graph._neighbors = SharedMap(graph._derived_neighbors().items())
         return graph
 
     def _derived_neighbors(self) -> dict[int, Array]:

@@ -5,7 +5,7 @@ one of them copies that one. So a copy and a change cost as much with a million 
 none, up to the size of one small dict, and a copy never sees what is changed in another.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -23,7 +23,7 @@ class SharedMap(Generic[K, V]):
             it was copied from.
 
     Example:
-        >>> one = SharedMap({"a": 1})
+        >>> one = SharedMap([("a", 1)])
         >>> other = one.copy()
         >>> other["b"] = 2
         >>> sorted(one), sorted(other), other.changed
@@ -32,18 +32,14 @@ class SharedMap(Generic[K, V]):
 
     __slots__ = ("_buckets", "_own", "_size", "changed")
 
-    def __init__(self, entries: Mapping[K, V] | None = None) -> None:
-        self._buckets: list[dict[K, V]] = [{}] * BUCKETS
+    def __init__(self, entries: Iterable[tuple[K, V]] = ()) -> None:
+        self._buckets: list[dict[K, V]] = [{} for _ in range(BUCKETS)]
+        for key, value in entries:
+            self._buckets[hash(key) % BUCKETS][key] = value
         # Which of them no other map has.
-        self._own: set[int] = set()
-        self._size = 0
+        self._own = set(range(BUCKETS))
+        self._size = sum(map(len, self._buckets))
         self.changed: set[K] = set()
-        if entries:
-            self._buckets = [{} for _ in range(BUCKETS)]
-            for key, value in entries.items():
-                self._buckets[hash(key) % BUCKETS][key] = value
-            self._own = set(range(BUCKETS))
-            self._size = len(entries)
 
     def copy(self) -> "SharedMap[K, V]":
         """A copy; later changes of either map are not seen in the other."""

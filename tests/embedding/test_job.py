@@ -818,7 +818,8 @@ def test_a_kill_after_an_older_result_was_replaced_mixes_nothing(
 def test_vectors_of_another_number_than_nodes_are_refused(tmp_path: Path) -> None:
     store = embed(make_model(), some_graph(), tmp_path / "some.vectors")
     shutil.rmtree(store.path / FIRST_BASE / "graph")
-    make_graph(61, 100).save(store.path / FIRST_BASE / "graph")
+    make_graph(61, 100).save(tmp_path / "other.graph")
+    (tmp_path / "other.graph").rename(store.path / FIRST_BASE / "graph")
     with pytest.raises(GraphFormersError, match="60 vectors, but 61 nodes"):
         VectorStore(store.artifact)
 

@@ -13,7 +13,7 @@ STEP = st.tuples(st.sampled_from(["set", "pop", "copy"]), KEY, st.integers(), st
 def test_it_is_a_dict_and_so_are_its_copies(
     start: dict[object, int], steps: list[tuple[str, object, int, int]]
 ) -> None:
-    maps, dicts = [SharedMap(start)], [dict(start)]
+    maps, dicts = [SharedMap(start.items())], [dict(start)]
     for what, key, value, number in steps:
         place = number % len(maps)
         if what == "set":
@@ -37,7 +37,7 @@ def test_it_is_a_dict_and_so_are_its_copies(
 
 
 def test_changed_keys_are_known_in_copies() -> None:
-    one = SharedMap({1: "a", 2: "b"})
+    one = SharedMap([(1, "a"), (2, "b")])
     one[3] = "c"
     other = one.copy()
     other[1] = "d"
