@@ -34,7 +34,15 @@ from pathlib import Path
 from typing import TypedDict
 
 from graphformers.errors import ArtifactError
-from graphformers.files import checksum, full_disk, held, remove_abandoned, sync, write_whole
+from graphformers.files import (
+    checksum,
+    full_disk,
+    held,
+    remove_abandoned,
+    sweep_beside,
+    sync,
+    write_whole,
+)
 from graphformers.places import (
     ELSEWHERE,
     JsonObject,
@@ -382,6 +390,8 @@ def seal(draft: Draft, kind: str, version: int) -> None:
     """
     from graphformers.version import __version__
 
+    # What a kill left while the manifest was written would become one of the files.
+    sweep_beside(draft.path(MANIFEST))
     found = [file for file in draft.path(draft.part).rglob("*") if file.is_file()]
     names = sorted(
         str(file.relative_to(draft.folder))

@@ -338,10 +338,10 @@ class EditDatabase:
 class EditWriter:
     """Writes the edits of a base; made by `EditDatabase.writer`."""
 
-    def __init__(self, database: EditDatabase, last: Commit) -> None:
+    def __init__(self, database: EditDatabase, last: Commit, most_wal: int = MOST_WAL) -> None:
         self.database, self.last = database, last
-        # Size of the WAL above which it is restarted.
-        self.most_wal = MOST_WAL
+        # Size of the WAL above which it is restarted, and above which that is tried next.
+        self.most_wal = self._next_restart = most_wal
         refuse_network(database.path.parent)
         sweep_beside(database.count_path)
         if not database.path.exists():
@@ -452,8 +452,10 @@ class EditWriter:
         """Restarts a large WAL. SQLite does so itself only where no reader is on its old part."""
         wal = self.database.path.with_name(f"{self.database.path.name}-wal")
         with suppress(FileNotFoundError, sqlite3.Error):
-            if wal.stat().st_size > self.most_wal:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if wal.stat().st_size > self._next_restart:
+                is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                # A reader that does not end: the next commits must not wait for it, too.
+                self._next_restart = 2 * self._next_restart if is_busy else self.most_wal
 
     def close(self) -> None:
         """Moves all commits from the WAL into the database. Afterwards nothing can be written.

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from graphformers.embedding.database import (
     Commit,
     EditDatabase,
     EditRows,
+    EditWriter,
     disk_type,
 )
 from graphformers.embedding.edit_input import read_edits
@@ -277,8 +279,7 @@ def test_busy_readers_do_not_let_the_wal_grow(tmp_path: Path) -> None:
     """Without a restart that waits for them, somebody always reads its old part."""
     written(tmp_path, 1, 100)
     database = opened(tmp_path)
-    writer = database.writer(database.read()[0])
-    writer.most_wal = 100_000
+    writer = EditWriter(database, database.read()[0], most_wal=100_000)
     is_over, errors = threading.Event(), []
 
     def read() -> None:
@@ -304,6 +305,27 @@ def test_busy_readers_do_not_let_the_wal_grow(tmp_path: Path) -> None:
     assert not errors
     assert largest < 300_000
     assert content(tmp_path)[0] == 61
+
+
+def test_a_reader_that_does_not_end_delays_few_commits(tmp_path: Path) -> None:
+    written(tmp_path, 1, 100)
+    database = opened(tmp_path)
+    writer = EditWriter(database, database.read()[0], most_wal=10_000)
+    writer.commit(some_rows(1))
+    stuck = sqlite3.connect(database.path)
+    stuck.execute("BEGIN")
+    stuck.execute("SELECT count(*) FROM nodes").fetchone()
+    assert writer._connection is not None
+    writer._connection.execute("PRAGMA busy_timeout = 300")
+    started = time.perf_counter()
+    for number in range(2, 40):
+        writer.commit(some_rows(number, 1000))
+    assert time.perf_counter() - started < 38 * 0.3
+    stuck.close()
+    writer.commit(some_rows(50, 200_000))
+    assert (tmp_path / "edits-0001.sqlite-wal").stat().st_size < 20_000
+    writer.close()
+    assert content(tmp_path)[0] == 41
 
 
 def test_a_network_disk_is_refused_for_writing(
