@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo serve test test-slow test-gpu test-oldest lint format docs clean
+.PHONY: demo serve test test-slow test-gpu test-oldest test-install lint format docs clean
 demo: $(VENV)/.run
 	$(BIN)/graphformers demo
 
@@ -19,6 +19,10 @@ test-slow: $(VENV)/.dev
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu
+
+# The wheel in an empty environment, outside of this folder.
+test-install:
+	$(PYTHON) tests/install.py
 
 # With the oldest versions that pyproject.toml allows; the command line's page looks as the newest typer prints it.
 test-oldest:

@@ -13,6 +13,7 @@ the same way and are not in the store.
 import argparse
 import json
 import resource
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -28,15 +29,12 @@ from graphformers.retrieval.usearch_index import UsearchIndex
 
 
 class Grown(VectorStore):
-    """A store with more vectors than its folder has; its index goes to another folder."""
+    """A store with more vectors than its folder has."""
 
-    def __init__(self, origin: VectorStore, vectors: Array, folder: Path) -> None:
+    def __init__(self, origin: VectorStore, vectors: Array) -> None:
         super().__init__(origin.artifact)
-        self._grown, self._folder = vectors, folder
-
-    @property
-    def path(self) -> Path:
-        return self._folder
+        self._grown = vectors
+        self._no_nodes = np.zeros(0, dtype=np.int64)
 
     @property
     def num_base(self) -> int:
@@ -51,18 +49,11 @@ class Grown(VectorStore):
     def raw(self, nodes: Array) -> Raw:
         return Raw(self._grown[nodes])
 
+    def changed_nodes(self) -> Array:
+        return self._no_nodes
 
-class AllNodes:
-    """The part of a graph that exact search uses."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def nodes(self) -> Array:
-        return np.arange(self.count)
-
-    def removed(self) -> Array:
-        return np.zeros(0, dtype=np.int64)
+    def overtaken(self) -> Array:
+        return self._no_nodes
 
 
 def moved(vectors: Array, count: int, seed: int) -> Array:
@@ -130,12 +121,12 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--widths", type=int, nargs="*", default=[64, 128, 192, 256])
     chosen = parser.parse_args()
-    origin = VectorStore.load(chosen.vectors)
-    real = origin.base_vectors(np.arange(origin.num_base))
-    vectors = real if chosen.grow is None else moved(real, chosen.grow, 1)
     with tempfile.TemporaryDirectory() as folder:
-        store = Grown(origin, vectors, Path(folder))
-        store.graph = AllNodes(len(vectors))  # type: ignore[assignment]
+        # The index of the folder itself is left alone.
+        origin = VectorStore.load(shutil.copytree(chosen.vectors, Path(folder) / "a.vectors"))
+        real = origin.base_vectors(np.arange(origin.num_base))
+        vectors = real if chosen.grow is None else moved(real, chosen.grow, 1)
+        store = Grown(origin, vectors)
         print(json.dumps(measure(store, moved(real, chosen.queries, 2), chosen.widths)))
 
 

@@ -1,21 +1,29 @@
-"""Writes the pages of docs/ that are made from the code: commands, formats, the Python API.
+"""Writes the pages of docs/ that are made from the code: commands, formats, HTTP and
+Python; and of benchmarks, from results/.
 
 A test fails when a page is out of date.
 """
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import MISSING
 from pathlib import Path
+from typing import Any
 
 import click
 import typer.main
+from make_benchmarks import benchmarks_page
 
 import graphformers
 from graphformers.cli import app
 from graphformers.graph.formats import FORMATS, Format
 from graphformers.graph.settings import ROLES, ImportSettings
 from graphformers.model.config import ModelConfig
+from graphformers.serve.description import ERRORS
+from graphformers.serve.description import describe as describe_routes
+from graphformers.serve.routes import ROUTES
+from graphformers.serve.security import Access
 from graphformers.settings import SettingInfo, Settings, describe
 from graphformers.training.settings import MODEL_SETTINGS, TrainConfig
 
@@ -113,6 +121,90 @@ def _option(name: str) -> str:
     return entry.option
 
 
+HTTP_HEAD = """# HTTP API
+
+Made from the routes of the server by `make docs`. A running server has the same description as an
+OpenAPI document at `/openapi.json`.
+
+`graphformers serve papers.vectors` answers JSON on `http://127.0.0.1:8000`. Bodies are JSON with
+the header `Content-Type: application/json`. An error is `{"error": {"message": …, "type": …}}`,
+with one of these statuses:
+
+"""
+ACCESS_WORDS = {
+    Access.PUBLIC: "anybody",
+    Access.READ: "readers: with a token if the server has one for reading",
+    Access.WRITE: "writers: with the token for writing, or from this machine if there is none",
+}
+
+
+def http_page() -> str:
+    """A section for each route: who may call it, its parameters and its body."""
+    document = json.loads(describe_routes(ROUTES))
+    schemas = document["components"]["schemas"]
+    parts = [HTTP_HEAD + "\n".join(f"- {status}: {text}" for status, text in ERRORS.items()) + "\n"]
+    for route in (route for route in ROUTES if route.is_described):
+        operation = document["paths"][route.path][route.method.lower()]
+        parts.append(f"## {route.method} {route.path}\n\n{operation['summary']}.\n")
+        parts.append(f"Who may call it: {ACCESS_WORDS[route.access]}.\n")
+        rows = [
+            _value_row(each["name"], each["schema"], each["required"], each.get("description", ""))
+            for each in operation.get("parameters", [])
+        ]
+        parts += [_value_table("parameter", rows)] if rows else []
+        if route.body is not None:
+            schema = schemas[route.body.__name__]
+            required = schema.get("required", [])
+            rows = [
+                _value_row(name, kind, name in required, "")
+                for name, kind in schema["properties"].items()
+            ]
+            about = " ".join(schema["description"].split())
+            parts.append(f"Body: {about[0].lower()}{about[1:]}\n")
+            parts.append(_value_table("field", rows))
+        if route.statuses:
+            lines = [f"- {status}: {text}" for status, text in route.statuses.items()]
+            parts.append("\n".join(["Answers:\n", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _value_table(kind: str, rows: list[str]) -> str:
+    head = [f"| {kind} | type | default | meaning |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _value_row(name: str, schema: dict[str, Any], required: bool, about: str) -> str:
+    default = schema.get("default")
+    shown = "required" if required else "" if default is None else f"`{json.dumps(default)}`"
+    about = about or schema.get("description", "")
+    return f"| `{name}` | {_type(schema)} | {shown} | {about} |"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """What a value may be, in words."""
+    kinds = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    return " or ".join(dict.fromkeys(map(_one_type, kinds)))
+
+
+def _one_type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return f"object, {schema['$ref'].rpartition('/')[2]}"
+    if "enum" in schema:
+        return " or ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
+    kind = schema["type"]
+    if kind == "array":
+        return f"list{_most(schema, 'maxItems', '')} of {_type(schema['items'])}"
+    if kind == "object":
+        return f"object{_most(schema, 'maxProperties', ' names')}"
+    if kind == "integer" and "minimum" in schema:
+        return f"integer, {schema['minimum']:,} to {schema['maximum']:,}"
+    return kind + _most(schema, "maxLength", " characters")
+
+
+def _most(schema: dict[str, Any], name: str, unit: str) -> str:
+    return f" (at most {schema[name]:,}{unit})" if name in schema else ""
+
+
 # the sections of the page on Python, and the packages whose public names they list
 SECTIONS = {
     "Graphs": ("graph",),
@@ -150,8 +242,10 @@ def python_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "benchmarks.md": benchmarks_page,
     "cli.md": cli_page,
     "formats.md": formats_page,
+    "http.md": http_page,
     "python.md": python_page,
 }
 

@@ -8,6 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from graphformers.errors import ArtifactError
+from graphformers.records import ELSEWHERE, RESTORE
+
 Array = NDArray[Any]
 
 
@@ -19,10 +22,31 @@ def save_array(path: Path, array: Array) -> None:
         file.write(array.reshape(-1).view(np.uint8).data)
 
 
-def load_array(path: Path) -> Array:
-    """Maps a .npy file into memory, read-only."""
-    # A plain array: indexing a memmap is slower.
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+def load_array(path: Path, kind: str = "number", ndim: int | None = None) -> Array:
+    """Maps a .npy file into memory, read-only.
+
+    Args:
+        path: The file.
+        kind: The type of its numbers, such as int64, or a class of types, such as integer.
+        ndim: The number of its dimensions; None for any.
+
+    Raises:
+        ArtifactError: It is no such array.
+    """
+    try:
+        # A plain array: indexing a memmap is slower.
+        array = np.asarray(np.lib.format.open_memmap(path, mode="r"))
+    except FileNotFoundError:
+        raise
+    # Any exception: numpy evaluates the header, and what is in it decides what is raised.
+    except Exception as error:
+        raise ArtifactError(f"{path}: not a .npy file of numbers ({error}); {RESTORE}") from error
+    is_kind = np.issubdtype(array.dtype, getattr(np, kind)) and array.dtype.isnative
+    if not is_kind or ndim not in (None, array.ndim):
+        found = f"{array.dtype} in {array.ndim} dimensions"
+        expected = kind if ndim is None else f"{kind} in {ndim}"
+        raise ArtifactError(f"{path}: holds {found}, expected {expected}; {ELSEWHERE}")
+    return array
 
 
 def save_table(path: Path, table: pa.Table) -> None:
@@ -33,8 +57,47 @@ def save_table(path: Path, table: pa.Table) -> None:
 
 
 def load_table(path: Path) -> pa.Table:
-    """Maps an Arrow file into memory."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    """Maps an Arrow file into memory.
+
+    Its columns may refer to bytes outside of the file until `check_table` has been called.
+
+    Raises:
+        ArtifactError: It is not an Arrow file.
+    """
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _not_a_table(path, error) from error
+
+
+def check_table(path: Path, table: pa.Table) -> None:
+    """Raises an ArtifactError if values of a table lie outside of its file, or are not Unicode."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise _not_a_table(path, error) from error
+
+
+def _not_a_table(path: Path, error: Exception) -> ArtifactError:
+    reason = (str(error).splitlines() or [""])[0]
+    return ArtifactError(f"{path}: not a whole Arrow file ({reason}); {RESTORE}")
+
+
+def check_rows(path: Path, indptr: Array, num_rows: int, length: int) -> None:
+    """Raises an ArtifactError if `indptr`, of a file, does not divide an array into rows."""
+    is_whole = len(indptr) == num_rows + 1 and indptr[0] == 0 and indptr[-1] == length
+    if not is_whole or (indptr[1:] < indptr[:-1]).any():
+        words = f"does not divide {length:,} entries into {num_rows:,} rows"
+        raise ArtifactError(f"{path}: {words}; {ELSEWHERE}")
+
+
+def check_range(path: Path, array: Array, stop: int) -> None:
+    """Raises an ArtifactError if numbers of a file are not between 0 and `stop` - 1."""
+    if array.size and not 0 <= array.min() <= array.max() < stop:
+        words = f"holds {array.min():,} to {array.max():,}, expected 0 to {stop - 1:,}"
+        raise ArtifactError(f"{path}: {words}; {ELSEWHERE}")
 
 
 def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -21,13 +21,12 @@ it (places.py).
 import ctypes
 import fcntl
 import glob
-import hashlib
 import json
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,12 +42,14 @@ from graphformers.files import (
     sync,
     write_whole,
 )
-from graphformers.places import (
+from graphformers.places import check_inner_name, refuse_links_out
+from graphformers.records import (
     ELSEWHERE,
     JsonObject,
-    check_inner_name,
-    read_object,
-    refuse_links_out,
+    digest_of,
+    read_record,
+    read_sealed,
+    sealed,
     shown,
 )
 from graphformers.settings import usage
@@ -64,18 +65,14 @@ NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not En
 # beginnings of names of files that come or grow inside an artifact after it was written, with
 # checksums of their own; of their temporary files; and of bases that were replaced
 GROWING = ("edits-", ".edits-", "base-", "index.", ".index.", ".manifest.json.")
-# the fields of a manifest
-FIELDS = {
-    "kind": str,
-    "format": int,
-    "fingerprint": str,
-    "written_by": str,
-    "parents": dict,
-    "settings": dict,
-    "summary": dict,
-    "files": dict,
-}
-WORDS = {str: "a text", int: "a whole number", dict: "an object"}
+# the entry of a manifest that holds its own checksum
+SEAL = "manifest_sha256"
+
+
+class ComparisonFiles(TypedDict):
+    """What the mark of a comparison says: the SHA-256 of its report's files, by name."""
+
+    files: dict[str, str]
 
 
 class ParentEntry(TypedDict):
@@ -90,6 +87,19 @@ class FileEntry(TypedDict):
 
     bytes: int
     sha256: str
+
+
+class Manifest(TypedDict):
+    """What `manifest.json` says of the folder."""
+
+    kind: str
+    format: int
+    fingerprint: str
+    written_by: str
+    parents: dict[str, ParentEntry]
+    settings: JsonObject
+    summary: JsonObject
+    files: dict[str, FileEntry]
 
 
 @dataclass
@@ -125,30 +135,50 @@ class Artifact:
 
     path: Path
     kind: str
+    format: int
     fingerprint: str
     parents: dict[str, ParentEntry]
     settings: JsonObject
     summary: JsonObject
     files: dict[str, FileEntry]
 
+    @property
+    def manifest(self) -> Path:
+        """The file that settings and summary were read from, for messages about them."""
+        return self.path / MANIFEST
+
     def file(self, name: str) -> Path:
         """The path of one of its files, whose checksum has been compared with the manifest."""
-        if name not in self.files:
-            found = ", ".join(sorted(self.files))
-            raise ArtifactError(
-                f"{self.path}: no file {name} in this {self.kind}; it holds {found}"
-            )
         return self.paths([name])[0]
 
-    def paths(self, names: list[str]) -> list[Path]:
-        """The paths of several files; reads once which were verified before."""
+    def paths(
+        self, names: Sequence[str], check: Callable[[list[Path]], object] | None = None
+    ) -> list[Path]:
+        """The paths of several files, whose checksums have been compared with the manifest.
+
+        Args:
+            names: Their names in the manifest.
+            check: Called with the paths before a version of one of the files is used for the first
+                time, to raise an error if its content is not valid. A checksum says that a file
+                was not damaged, not that its author made it well.
+        """
+        missing = [name for name in names if name not in self.files]
+        if missing:
+            names = sorted(self.files)
+            raise ArtifactError(
+                f"{self.path}: no file {missing[0]} in this {self.kind}; it holds "
+                f"{', '.join(names)}"
+            )
         stamps = _read_stamps(self.path)
         fresh = [name for name in names if stamps.get(name) != _stamp(self.path / name)]
+        found = [self.path / name for name in names]
         for name in fresh:
             self._compare(name)
+        if fresh and check is not None:
+            check(found)
         if fresh:
             _remember(self.path, fresh)
-        return [self.path / name for name in names]
+        return found
 
     def verify(self) -> None:
         """Compares every file with its checksum, including those that were verified before."""
@@ -189,8 +219,36 @@ def open_artifact(path: str | Path, kind: str | None, version: int | None) -> Ar
             found = "is missing" if size is None else f"has {size:,} bytes"
             words = f"{found}, expected {entry['bytes']:,} bytes"
             raise ArtifactError(f"{file}: {words}; {manifest['kind']} damaged, to be made again")
-    keys = ("kind", "fingerprint", "parents", "settings", "summary", "files")
-    return Artifact(path=path, **{key: manifest[key] for key in keys})
+    return Artifact(
+        path,
+        manifest["kind"],
+        manifest["format"],
+        manifest["fingerprint"],
+        manifest["parents"],
+        manifest["settings"],
+        manifest["summary"],
+        manifest["files"],
+    )
+
+
+def comparison_files(folder: Path, *, verify: bool = True) -> dict[str, str]:
+    """The files of a comparison's report, with their checksums.
+
+    Raises:
+        ArtifactError: One of them is not as the comparison wrote it.
+    """
+    advice = "the same compare command writes it again"
+    try:
+        files = read_sealed(folder / COMPARISON, ComparisonFiles)["files"]
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; {advice}") from error
+    for name, expected in files.items() if verify else ():
+        check_inner_name(folder / COMPARISON, name)
+        file = folder / name
+        if not file.is_file() or checksum(file) != expected:
+            words = "damaged or changed, its checksum is not the one that was noted"
+            raise ArtifactError(f"{file}: {words}; {advice}")
+    return files
 
 
 @contextmanager
@@ -286,6 +344,10 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     """Raises the errors of `write_artifact`, before hours of work."""
     check_name(Path(path))
     path = _behind_links(path)
+    if path.is_symlink():
+        raise ArtifactError(
+            f"{path}: a link that leads back to itself, to {os.readlink(path)!r}; remove it"
+        )
     bring_back(path)
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         check_place(path)
@@ -411,23 +473,21 @@ def seal(draft: Draft, kind: str, version: int) -> None:
         "files": files,
         "parents": {r: p["fingerprint"] for r, p in draft.parents.items()},
     }
-    manifest = {
+    manifest: Manifest = {
         "kind": kind,
         "format": version,
-        "fingerprint": _digest(content),
+        "fingerprint": digest_of(content),
         "written_by": f"graphformers {__version__}",
         "parents": draft.parents,
         "settings": draft.settings,
         "summary": draft.summary,
         "files": files,
     }
-    manifest["manifest_sha256"] = _digest(manifest)
     _remember(draft.folder, names)
     folders = {str(parent) for name in names for parent in Path(name).parents}
     for place in [*names, *sorted(folders)]:
         sync(draft.folder / place)
-    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-    write_whole(draft.path(MANIFEST), text.encode())
+    write_whole(draft.path(MANIFEST), sealed(manifest, SEAL))
 
 
 def _why_missing(path: Path) -> str:
@@ -440,7 +500,7 @@ def _why_missing(path: Path) -> str:
     return "no such folder"
 
 
-def _read_manifest(path: Path) -> JsonObject:
+def _read_manifest(path: Path) -> Manifest:
     if not path.is_dir():
         raise ArtifactError(f"{path}: {_why_missing(path)}")
     if not (path / MANIFEST).is_file():
@@ -450,48 +510,26 @@ def _read_manifest(path: Path) -> JsonObject:
             raise ArtifactError(f"{path}: kept by what makes {made}, or made it; {words}")
         raise ArtifactError(f"{path}: not one of our folders, it has no {MANIFEST}")
     refuse_links_out(path)
-    place = path / MANIFEST
-    manifest = read_object(place)
-    stated = manifest.pop("manifest_sha256", None)
-    try:
-        found = _digest(manifest)
-    except (ValueError, RecursionError) as error:
-        # half of a character, which has no bytes; or too deep for the writer alone
-        raise ArtifactError(f"{place}: damaged ({error}); make the folder again") from error
-    if found != stated:
-        words = "damaged or edited, its own checksum does not match; make the folder again"
-        raise ArtifactError(f"{place}: {words}")
-    _check_manifest(place, manifest)
+    manifest = read_sealed(path / MANIFEST, Manifest, SEAL)
+    _check_names(path / MANIFEST, manifest)
     return manifest
 
 
-def _check_manifest(place: Path, manifest: JsonObject) -> None:
-    """Checks all values: the checksum of a manifest does not say who wrote it."""
+def _check_names(place: Path, manifest: Manifest) -> None:
+    """Checks names and sizes: the checksum of a manifest does not say who wrote it."""
 
     def require(what: str, value: object, holds: bool, expected: str) -> None:
         if not holds:
             words = f"{what} is {shown(value)}, expected {expected}"
             raise ArtifactError(f"{place}: {words}; {ELSEWHERE}")
 
-    def require_type(what: str, value: object, kind: type) -> None:
-        # true and false are no numbers here
-        require(what, value, type(value) is kind, WORDS[kind])
-
-    for name, kind in FIELDS.items():
-        require_type(name, manifest.get(name), kind)
-    for role, entry in manifest["parents"].items():
-        what = f"the parent {shown(role)}"
-        require_type(what, entry, dict)
-        for name in ("fingerprint", "path"):
-            require_type(f"the {name} of {what}", entry.get(name), str)
-        require(f"the path of {what}", entry["path"], "\0" not in entry["path"], "a path")
-    for name, entry in manifest["files"].items():
+    for role, parent in manifest["parents"].items():
+        what = f"the path of the parent {shown(role)}"
+        require(what, parent["path"], "\0" not in parent["path"], "a path")
+    for name, file in manifest["files"].items():
         check_inner_name(place, name)
         require("a file", name, name not in (MANIFEST, VERIFIED), "all others but that")
-        require_type(f"the entry of {name}", entry, dict)
-        require_type(f"the size of {name}", entry.get("bytes"), int)
-        require_type(f"the checksum of {name}", entry.get("sha256"), str)
-        require(f"the size of {name}", entry["bytes"], entry["bytes"] >= 0, "0 or more")
+        require(f"the size of {name}", file["bytes"], file["bytes"] >= 0, "0 or more")
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -527,12 +565,6 @@ def _sweep(target: Path) -> None:
         shutil.rmtree(_aside(target), ignore_errors=True)
 
 
-def _digest(value: JsonObject) -> str:
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
-    ).hexdigest()
-
-
 def _stamp(path: Path) -> list[int]:
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]
@@ -540,8 +572,8 @@ def _stamp(path: Path) -> list[int]:
 
 def _read_stamps(folder: Path) -> dict[str, list[int]]:
     try:
-        return dict(json.loads((folder / VERIFIED).read_text()))
-    except (OSError, ValueError, TypeError):
+        return read_record(folder / VERIFIED, dict[str, list[int]])
+    except (OSError, ArtifactError):
         return {}
 
 

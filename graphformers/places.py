@@ -6,19 +6,11 @@ Everything that reads or continues one of our folders uses these checks:
 - `refuse_links_out` for the folder itself, before anything in it is read or written.
 """
 
-import json
 import os
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 from graphformers.errors import ArtifactError
-
-# the values are checked by whoever reads them
-JsonObject = dict[str, Any]
-# the most characters of a name or a value in a message
-SHOWN = 80
-# what to do with a folder that we cannot have written
-ELSEWHERE = "do not use this folder, get it again from whom you trust"
+from graphformers.records import ELSEWHERE, shown
 
 
 def check_inner_name(source: Path, name: object) -> None:
@@ -60,21 +52,3 @@ def _raise_unless_gone(error: OSError) -> None:
     # links in a folder that cannot be listed could still be followed by name
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
-
-
-def read_object(file: Path) -> JsonObject:
-    """The JSON object in a file of ours; anything else is damage."""
-    try:
-        found: object = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{file}: damaged ({error}); make the folder again") from error
-    if type(found) is not dict:
-        words = f"{shown(found)}, expected an object"
-        raise ArtifactError(f"{file}: damaged ({words}); make the folder again")
-    return found
-
-
-def shown(value: object) -> str:
-    """A value as it is written in a message, which must not grow with it."""
-    words = repr(value)
-    return words if len(words) <= SHOWN else f"{words[:SHOWN]}…"

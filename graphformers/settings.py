@@ -33,6 +33,11 @@ SettingValue: TypeAlias = (
     "str | int | float | bool | list[SettingValue] | dict[str, SettingValue] | None"
 )
 
+# the largest seed: random draws mix 64 bits
+MOST_SEED = 2**64 - 1
+# more processes on one machine than any machine has use for
+MOST_PROCESSES = 512
+
 _TYPES = {
     "int": numbers.Integral,
     "float": numbers.Real,
@@ -74,15 +79,22 @@ class Bounds:
         high = self.below if self.at_most is None else self.at_most
         if low is None:
             return (
-                "" if high is None else f"{'below' if self.at_most is None else 'at most'} {high:g}"
+                ""
+                if high is None
+                else f"{'below' if self.at_most is None else 'at most'} {_plain(high)}"
             )
         if high is not None:
             if self.at_least is None:
-                return f"a number between {low:g} and {high:g}"
-            return f"{low:g} to {'below ' if self.at_most is None else ''}{high:g}"
+                return f"a number between {_plain(low)} and {_plain(high)}"
+            return f"{_plain(low)} to {'below ' if self.at_most is None else ''}{_plain(high)}"
         if self.at_least is None:
-            return f"more than {low:g}"
-        return "0 or more" if low == 0 else f"at least {low:g}"
+            return f"more than {_plain(low)}"
+        return "0 or more" if low == 0 else f"at least {_plain(low)}"
+
+
+def _plain(number: float) -> str:
+    """A bound, without rounding large whole numbers."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def setting(

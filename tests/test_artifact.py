@@ -154,6 +154,17 @@ def test_links_and_empty_folders_are_written_through(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+def test_a_link_to_itself_is_not_written(tmp_path: Path) -> None:
+    """Python says something of its own where it follows one."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    for name in ("loop", "one"):
+        with pytest.raises(ArtifactError, match="a link that leads back to itself"):
+            write(tmp_path / name, force=True)
+    assert sorted(os.listdir(tmp_path)) == ["loop", "one", "other"]
+
+
 WRITE_MANY = """
 import sys
 from graphformers.artifact import write_artifact

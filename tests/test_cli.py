@@ -152,6 +152,16 @@ def test_help_shows_default_and_bounds_of_a_setting(name: str, shown: str) -> No
     assert " ".join(shown.split()) in " ".join(help.split())
 
 
+def test_info_without_a_folder_tells_what_is_installed() -> None:
+    done = CliRunner().invoke(app, ["info", "--json"])
+    found = json.loads(done.stdout)
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["device"].startswith(("cpu: ", "cuda: ", "mps: "))
+    assert set(found["backbones"]) == {"minilm"}
+    table = CliRunner().invoke(app, ["info"]).stdout
+    assert all(version in table for version in found["versions"].values() if version)
+
+
 def test_types_of_options_are_the_same_wherever_typer_reads_them() -> None:
     """Versions of typer take the types from the signature or from the annotations."""
     assert len(app.registered_commands) > 10

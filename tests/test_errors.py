@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphformers.embedding.settings import EmbedSettings
+from graphformers.embedding.settings import Cluster, EmbedSettings
 from graphformers.errors import GraphFormersError
 from graphformers.graph.settings import ImportSettings
+from graphformers.model.backbones import from_backbone
 from graphformers.model.config import ModelConfig
 from graphformers.retrieval.searcher import check_k
 from graphformers.splits.settings import SplitSettings
@@ -91,3 +92,25 @@ def test_messages_of_the_library_name_no_options(package: str) -> None:
         if re.search(r"(^|[\s(])--[a-z]", text) and file.name != "formats.py"
     ]
     assert not named
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrainConfig(workers=100_000), "workers=100000 given, expected 0 to 512"),
+        (lambda: EmbedSettings(workers=100_000), "workers=100000 given, expected 0 to 512"),
+        (lambda: Cluster(workers=100_000), "workers=100000 given, expected 1 to 10000"),
+        (lambda: Cluster(threads=100_000), "threads=100000 given, expected 1 to 512"),
+        (lambda: TrainConfig(seed=2**64), "expected 0 to 18446744073709551615"),
+        (lambda: SplitSettings(seed=2**70), "expected 0 to 18446744073709551615"),
+        (lambda: EmbedSettings(seed=2**64), "to 18446744073709551615"),
+        (lambda: from_backbone("minilm", seed=2**64), "to 18446744073709551615"),
+    ],
+)
+def test_settings_beyond_what_any_machine_has(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(GraphFormersError, match=message):
+        make()
+
+
+def test_the_largest_seed_is_one() -> None:
+    assert TrainConfig(seed=2**64 - 1).seed == SplitSettings(seed=2**64 - 1).seed == 2**64 - 1

@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphformers.artifact as artifact
+import graphformers.graph.textgraph as textgraph
+from graphformers.arrays import one_chunk
 from graphformers.artifact import check_writable, open_artifact, write_artifact
 from graphformers.batching.tokens import graph_tokens
 from graphformers.compare.comparison import check_folder
@@ -20,9 +23,11 @@ from graphformers.embedding.update import load_model, update
 from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.metrics import Ranks
+from graphformers.graph.readers import read_graph
 from graphformers.graph.textgraph import TextGraph
-from graphformers.model.backbones import training_of
+from graphformers.model.backbones import save_pretrained, training_of
 from graphformers.model.encoder import GraphFormers
+from graphformers.records import checked, digest_of
 from graphformers.splits.split import LinkSplit, split_links
 from graphformers.training.checkpoint import RunFolder, TrainState
 from tests import forked
@@ -54,7 +59,7 @@ def forge(folder: Path, change: Callable[[Manifest], object]) -> None:
     manifest = json.loads(place.read_text())
     del manifest["manifest_sha256"]
     change(manifest)
-    manifest["manifest_sha256"] = artifact._digest(manifest)
+    manifest["manifest_sha256"] = digest_of(manifest)
     place.write_text(json.dumps(manifest))
 
 
@@ -166,6 +171,113 @@ def test_links_that_stay_inside_are_followed(tmp_path: Path) -> None:
         found = open_artifact(tmp_path / name, "graph", 1)
         found.verify()
         assert found.file("data.txt").read_text() == "hello"
+
+
+@pytest.mark.parametrize("column", ["id", "text"])
+@pytest.mark.parametrize("words", ["info {}", "split {} -o s.split"])
+def test_texts_outside_of_their_file_are_not_read(column: str, words: str, tmp_path: Path) -> None:
+    """Arrow reads wherever its offsets lead: at worst memory that is not there, a crash."""
+    graph = some_graph().save(tmp_path / "a.graph")
+    file = tmp_path / "a.graph" / "nodes.arrow"
+    offsets = np.frombuffer(one_chunk(graph.table[column]).buffers()[1], dtype=np.int64)
+    forged = offsets.copy()
+    forged[len(forged) // 2 :] += 1 << 40
+    file.write_bytes(file.read_bytes().replace(offsets.tobytes(), forged.tobytes()))
+    claim(tmp_path / "a.graph", "nodes.arrow", file)
+    done = forked.run(forked.command, *words.format(tmp_path / "a.graph").split())
+    assert done.returncode == 1, done.stderr
+    assert f"{file}: not a whole Arrow file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_table_is_checked_once_in_each_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, calls = some_graph().save(tmp_path / "a.graph"), list[Path]()
+    monkeypatch.setattr(textgraph, "check_table", lambda path, table: calls.append(path))
+    file = tmp_path / "a.graph" / "nodes.arrow"
+    for expected in ([], [file], [file]):
+        TextGraph.load(tmp_path / "a.graph")
+        assert calls == expected
+        if not calls:
+            shutil.copy(file, tmp_path / "copy")
+            os.replace(tmp_path / "copy", file)
+    assert TextGraph.load(tmp_path / "a.graph").table.equals(graph.table)
+
+
+WRONG_ARRAYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a neighbour too large": ("indices", lambda array: array + 60, "expected 0 to 59"),
+    "a neighbour below 0": ("indices", lambda array: array - 1, "expected 0 to 59"),
+    "an edge too large": ("edges", lambda array: array + 1, "expected 0 to 59"),
+    "an edge without an end": ("edges", lambda array: array[:1], "1 rows, expected 2"),
+    "a type too large": ("edge_types", lambda array: array + 1, "expected 0 to 1"),
+    "too few types": ("edge_types", lambda array: array[1:], "119 rows, expected 120"),
+    "rows that overlap": ("indptr", lambda array: np.sort(array)[::-1], "does not divide"),
+    "rows beyond the end": ("indptr", lambda array: array * 2, "does not divide"),
+    "too few hashes": ("id_hashes", lambda array: array[1:], "59 rows, expected 60"),
+    "other numbers": ("indices", lambda array: array.astype("float32"), "holds float32"),
+    "other bytes": ("indices", lambda array: array.astype(">i4"), "holds >i4"),
+    "other dimensions": ("indices", lambda array: array[None], "in 2 dimensions, expected int32"),
+    "objects": ("indices", lambda array: array.astype(object), "not a .npy file of numbers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ARRAYS)
+def test_arrays_that_do_not_fit_each_other(case: str, tmp_path: Path) -> None:
+    name, change, message = WRONG_ARRAYS[case]
+    graph = some_graph().save(tmp_path / "a.graph")
+    file = tmp_path / "a.graph" / f"{name}.npy"
+    array = np.array(getattr(graph, name))
+    file.unlink()
+    np.save(file, change(array), allow_pickle=True)
+    claim(tmp_path / "a.graph", f"{name}.npy", file)
+    with pytest.raises(ArtifactError, match=rf"{name}\.npy: .*{message}"):
+        TextGraph.load(tmp_path / "a.graph")
+
+
+WRONG_LISTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a candidate too large": ("test_candidates", lambda array: array + 60, "expected 0 to 59"),
+    "too few candidates": ("valid_candidates", lambda array: array[1:], "not a list of candidates"),
+    "no candidates": ("test_candidates", lambda array: array[:, :0], "not a list of candidates"),
+    "a pair below 0": ("valid_pairs", lambda array: array - 60, "expected 0 to 59"),
+    "three ends": ("train", lambda array: np.hstack([array, array[:, :1]]), "3 nodes in a row"),
+    "rows of nodes": ("indptr", lambda array: array[1:], "does not divide"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LISTS)
+def test_questions_that_do_not_fit_their_graph(case: str, tmp_path: Path) -> None:
+    name, change, message = WRONG_LISTS[case]
+    split = split_links(some_graph().save(tmp_path / "g.graph"), valid=5, test=5, seed=1)
+    split.save(tmp_path / "s.split")
+    file = tmp_path / "s.split" / f"{name}.npy"
+    array = np.load(file)
+    file.unlink()
+    np.save(file, change(array))
+    claim(tmp_path / "s.split", f"{name}.npy", file)
+    with pytest.raises(ArtifactError, match=rf"{name}\.npy: .*{message}"):
+        LinkSplit.load(tmp_path / "s.split")
+
+
+def test_how_well_a_model_was_trained_has_a_checksum(tmp_path: Path) -> None:
+    """One bit would make the score that `info` prints another one."""
+    valid, validation = {"P@1": 0.5, "step": 3}, {"stage": 1, "epoch": 1, "step": 3, "loss": 0.1}
+    told = {"settings": {}, "improved": True, "steps": 3, "seconds": 1.0, "backbone": None}
+    told |= {"valid": valid, "history": [validation | {"P@1": 0.5}]}
+    save_pretrained(make_model(), tmp_path / "m.model", training=told)
+    assert (
+        "0.5000, at step 3" in forked.run(forked.command, "info", str(tmp_path / "m.model")).stdout
+    )
+    file = tmp_path / "m.model" / "training.json"
+    file.write_text(file.read_text().replace("0.5", "0.7"))
+    done = forked.run(forked.command, "info", str(tmp_path / "m.model"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{file}: damaged, its checksum is not the one in manifest.json" in done.stderr
+    file.unlink()
+    file.write_text(json.dumps({**told, "valid": {"P@1": "high", "step": 3}}))
+    claim(tmp_path / "m.model", "training.json", file)
+    with pytest.raises(ArtifactError, match=r"valid.P@1 is 'high', expected a number"):
+        training_of(tmp_path / "m.model")
 
 
 WRONG_TEXTS = [
@@ -351,9 +463,9 @@ def test_a_run_does_not_lead_elsewhere(tmp_path: Path, secret: Path) -> None:
 @pytest.mark.parametrize("best", ["../../secret", 1.5, None, True])
 def test_the_best_model_of_a_run_has_a_number(best: Any, tmp_path: Path) -> None:
     values = {**vars(TrainState()), "recent": {"counts": {}}, "budget": {}, "link_weight": {}}
-    assert TrainState.from_dict(values).best_step == -1
+    assert checked("a checkpoint", values, TrainState).best_step == -1
     with pytest.raises(ArtifactError, match=r"best_step .* expected a whole number"):
-        TrainState.from_dict(values | {"best_step": best})
+        checked("a checkpoint", values | {"best_step": best}, TrainState)
 
 
 def test_a_comparison_does_not_lead_elsewhere(tmp_path: Path, secret: Path) -> None:
@@ -371,13 +483,33 @@ def test_a_comparison_does_not_lead_elsewhere(tmp_path: Path, secret: Path) -> N
 @pytest.mark.parametrize("text", ["5", "[]", "{"])
 def test_how_a_model_was_trained_is_an_object(text: str, folders: Path) -> None:
     (folders / "m.model" / "training.json").write_text(text)
+    assert training_of(folders / "m.model") is None  # the manifest does not list it
+    claim(folders / "m.model", "training.json", folders / "m.model" / "training.json")
     with pytest.raises(ArtifactError, match=r"training\.json: damaged"):
         training_of(folders / "m.model")
 
 
 def test_ranks_are_read_as_written(tmp_path: Path) -> None:
     ranks = Ranks(*(some_graph().indices[:4].astype("int64") for _ in range(2)))
-    save_ranks(tmp_path / "r.scores", {"../../secret": ranks}, {})
+    save_ranks(tmp_path / "r.scores", {"../../secret": ranks})
     found, _ = load_ranks(tmp_path / "r.scores")
     assert list(found) == ["../../secret"]
     assert found["../../secret"].better.tolist() == ranks.better.tolist()
+
+
+@pytest.mark.parametrize("name", ["ids.txt", "ids.csv"])
+def test_a_list_of_ids_that_would_fill_the_memory(name: str, folders: Path, tmp_path: Path) -> None:
+    """It is refused before it is read."""
+    with (tmp_path / name).open("wb") as file:
+        file.write(b"id\nn1\n")
+        file.truncate(1 << 42)
+    with pytest.raises(GraphFormersError, match=r"4398.05 GB of ids take about .* several updates"):
+        update(folders / "v.vectors", remove=tmp_path / name)
+
+
+def test_an_output_that_is_a_link_to_itself(folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ArtifactError, match="a link that leads back to itself"):
+        embed(folders / "m.model", folders / "g.graph", tmp_path / "loop", **EXACT)
+    with pytest.raises(GraphFormersError, match=r"loop: no such file"):
+        read_graph(tmp_path / "loop")

@@ -54,7 +54,7 @@ def test_mutable_defaults_are_made_for_each_object() -> None:
         (lambda: SplitSettings(candidates=1), "candidates=1 given, expected at least 2"),
         (lambda: ServeSettings("x", port=70_000), "port=70000 given, expected 0 to 65535"),
         (lambda: Limits(seconds=0.0), "seconds=0.0 given, expected more than 0"),
-        (lambda: EmbedSettings(workers=-1), "workers=-1 given, expected 0 or more"),
+        (lambda: EmbedSettings(workers=-1), "workers=-1 given, expected 0 to 512"),
     ],
 )
 def test_values_out_of_bounds_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -11,11 +11,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import tokenizers
 
-from graphformers.arrays import Array, load_array, ranges, save_array
+from graphformers.arrays import (
+    Array,
+    check_range,
+    check_rows,
+    load_array,
+    ranges,
+    save_array,
+)
 from graphformers.artifact import (
     Artifact,
     check_parent,
@@ -27,6 +35,7 @@ from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held
 from graphformers.graph.textgraph import TextGraph
 from graphformers.progress import progress
+from graphformers.records import checked
 
 KIND = "tokens"
 VERSION = 1
@@ -42,6 +51,12 @@ SPECIAL_NAMES = {
     "sep_token": ("[SEP]", "</s>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+
+
+class TokenSettings(TypedDict):
+    """What the manifest of a token cache says under `settings`, as far as it is used."""
+
+    tokenizer: str
 
 
 class Tokenizer:
@@ -261,14 +276,26 @@ def graph_tokens(graph: TextGraph, tokenizer: Tokenizer) -> TokenCache:
                 _write_cache(folder, graph, tokenizer)
     artifact = open_artifact(folder, KIND, VERSION)
     check_parent(artifact, "graph", graph.artifact)
-    if artifact.settings["tokenizer"] != tokenizer.fingerprint:
-        found = artifact.settings["tokenizer"]
+    found = checked(artifact.manifest, artifact.settings, TokenSettings, "settings")["tokenizer"]
+    if found != tokenizer.fingerprint:
         raise ArtifactError(
             f"{folder}: tokens of the tokenizer {found[:12]}, expected "
             f"{tokenizer.fingerprint[:12]}; remove it"
         )
-    arrays = load_array(artifact.file("tokens.npy")), load_array(artifact.file("offsets.npy"))
-    return TokenCache(*arrays, tokenizer.prefix, tokenizer.suffix, graph.id_hashes)
+
+    def read() -> tuple[Array, Array]:
+        return (
+            load_array(folder / "tokens.npy", "unsignedinteger", 1),
+            load_array(folder / "offsets.npy", "int64", 1),
+        )
+
+    def check(_: list[Path]) -> None:
+        tokens, offsets = read()
+        check_rows(folder / "offsets.npy", offsets, graph.num_nodes, len(tokens))
+        check_range(folder / "tokens.npy", tokens, tokenizer.vocab_size)
+
+    artifact.paths(("tokens.npy", "offsets.npy"), check)
+    return TokenCache(*read(), tokenizer.prefix, tokenizer.suffix, graph.id_hashes)
 
 
 def _is_unchanged(artifact: Artifact) -> bool:

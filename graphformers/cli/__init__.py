@@ -65,6 +65,8 @@ def main() -> None:
         _end(f"error: {error}")
     except OSError as error:
         _end(f"error: {error.filename or 'input or output'}: {error.strerror or error}")
+    except MemoryError:
+        _end("error: out of memory; end other programs, or give smaller inputs")
     except RuntimeError as error:
         # imported here, because it imports torch, which --help does not need
         from graphformers.memory import is_out_of_memory

@@ -89,15 +89,20 @@ def split_command(
 
 @command("info")
 def info_command(
-    artifact: Path = argument(..., "FOLDER", "Any folder that graphformers wrote."),
+    artifact: Path | None = argument(None, "FOLDER", "Any folder that graphformers wrote."),
     verify: bool = option(False, "--verify", "Compare every file with its checksum."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Describe a folder that graphformers wrote.
+    """Describe a folder that graphformers wrote; without one, what is installed.
 
     graphformers info papers.graph
     """
-    from graphformers.artifact import COMPARISON, open_artifact
+    if artifact is None:
+        from graphformers.environment import describe_environment
+
+        show_result(describe_environment(), as_json)
+        return
+    from graphformers.artifact import COMPARISON, comparison_files, open_artifact
     from graphformers.graph.describe import describe_graph
     from graphformers.graph.textgraph import TextGraph
     from graphformers.places import refuse_links_out
@@ -106,8 +111,9 @@ def info_command(
     if (artifact / COMPARISON).is_file():
         # A symbolic link could make this print files from elsewhere.
         refuse_links_out(artifact)
-        for place in sorted(artifact.glob("*.md")):
-            print(place.read_text(encoding="utf-8"))
+        for name in sorted(comparison_files(artifact)):
+            if name.endswith(".md"):
+                print((artifact / name).read_text(encoding="utf-8"))
         print(f"{artifact}: a comparison; open report.html in a browser", file=sys.stderr)
         return
     found = open_artifact(artifact, None, None)

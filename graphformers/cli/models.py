@@ -242,7 +242,8 @@ def compare_command(
     from graphformers.training.recipes import AUTO
 
     words = [word.strip() for word in seeds.split(",")]
-    numbers = tuple(int(word) for word in words if word.isdecimal())
+    # Python refuses to convert thousands of digits.
+    numbers = tuple(int(word) for word in words if word.isdecimal() and len(word) < 30)
     if len(numbers) < len(words) or len(numbers) > len(dict.fromkeys(numbers)):
         raise UsageError(
             f"--seeds {seeds} given, expected different whole numbers such as 42,43,44"

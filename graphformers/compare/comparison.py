@@ -3,11 +3,11 @@
 import json
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from graphformers.artifact import COMPARISON, check_place
+from graphformers.artifact import COMPARISON, check_place, comparison_files
 from graphformers.compare import tables as paper
 from graphformers.compare.conditions import conditions_of
 from graphformers.compare.efficiency import measure_efficiency
@@ -18,10 +18,11 @@ from graphformers.compare.runs import finish_run, rank_untrained
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import DEFAULT, Variant, variants, variants_of
 from graphformers.compare.verdict import verdict
-from graphformers.errors import GraphFormersError, MissingExtraError
+from graphformers.errors import ArtifactError, GraphFormersError, MissingExtraError
 from graphformers.evaluation.text_search import known_item_queries
 from graphformers.files import foreign_entry, write_whole
 from graphformers.places import refuse_links_out
+from graphformers.records import sealed
 from graphformers.settings import usage
 from graphformers.table import Table, tables_html
 from graphformers.training.recipes import settings_for
@@ -239,7 +240,7 @@ def check_folder(folder: Path) -> None:
     refuse_links_out(folder)
     if not (folder / COMPARISON).is_file():
         check_place(folder / COMPARISON)
-        write_whole(folder / COMPARISON, b"made by graphformers compare\n")
+        write_whole(folder / COMPARISON, sealed({"files": {}}))
 
 
 def _warn_of_unused_settings(settings: ComparisonSettings, chosen: Sequence[Variant]) -> None:
@@ -286,25 +287,35 @@ def _write_files(
     lines = verdict(results)
     found = Comparison(results, lines, _details(settings, results), tables, report, numbers)
     encoded = json.dumps(found.to_dict(), ensure_ascii=False, indent=1).encode()
-    write_whole(numbers, encoded + b"\n")
+    written = {numbers: write_whole(numbers, encoded + b"\n")}
     text = "".join(f"## {each.title}\n\n{each.markdown()}\n" for each in tables)
     if lines:
         text += "## Conclusions\n\n" + "".join(f"- {line}\n" for line in lines)
-    write_whole(markdown, text.encode())
+    written[markdown] = write_whole(markdown, text.encode())
     # an old report would contradict the new numbers
     report.unlink(missing_ok=True)
-    without_report = Comparison(results, lines, found.details, tables, markdown, numbers)
-    if not results.trained:
-        return without_report
     name = settings.split.artifact.path.name if settings.split.artifact else "a split"
     title = f"{name}: {table}" if table else f"{name}: does the graph help?"
     try:
-        page = render_report(results, title, lines, found.details, tables)
+        if results.trained:
+            page = render_report(results, title, lines, found.details, tables)
+            written[report] = write_whole(report, page.encode())
     except MissingExtraError as error:
         logger.warning(f"no {report.name}: {error}")
-        return without_report
-    write_whole(report, page.encode())
-    return found
+    _note_files(settings.folder, written, {report.name} - {file.name for file in written})
+    return found if report in written else replace(found, report=markdown)
+
+
+def _note_files(folder: Path, written: Mapping[Path, str], gone: Collection[str]) -> None:
+    """Notes the checksums of a report's files, beside those of other tables of the comparison."""
+    try:
+        before = comparison_files(folder, verify=False)
+    except ArtifactError:
+        # It still marks the folder; all files of other tables will have to be written again.
+        before = {}
+    files = before | {file.name: digest for file, digest in written.items()}
+    files = {name: digest for name, digest in files.items() if name not in gone}
+    write_whole(folder / COMPARISON, sealed({"files": files}))
 
 
 def _details(settings: ComparisonSettings, results: Results) -> dict[str, object]:

@@ -9,13 +9,12 @@ from functools import partial
 import numpy as np
 
 from graphformers.compare.conditions import conditions_of
-from graphformers.compare.runs import TIMED_SECONDS
+from graphformers.compare.runs import TIMED_SECONDS, read_run_record
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.ranking import question_nodes
 from graphformers.evaluation.text_search import known_item_queries
-from graphformers.places import read_object
 from graphformers.progress import clock, progress
 from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit
@@ -227,8 +226,7 @@ def stored_plan(
     """
     for each in chosen:
         for seed in settings.seeds:
-            file = settings.model_folder(each, seed).with_suffix(".json")
-            found = read_object(file) if file.is_file() else {}
+            found = read_run_record(settings.model_folder(each, seed), force=settings.force)
             if found.get("minutes") != settings.minutes or not set(PLANNED) <= found.keys():
                 continue
             planned = {name: found[name] for name in PLANNED}

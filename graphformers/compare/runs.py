@@ -4,7 +4,6 @@ A run is a model folder and a folder of ranks beside it. Finished parts are reus
 ones continued.
 """
 
-import json
 import logging
 import shutil
 import time
@@ -22,7 +21,7 @@ from graphformers.compare.conditions import OWN_NEIGHBORS, TEXT_SEARCH, sampler_
 from graphformers.compare.efficiency import device_name
 from graphformers.compare.settings import ComparisonSettings
 from graphformers.compare.variants import Variant
-from graphformers.errors import GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.evaluation.baselines import baseline_scores, sentence_encoder
 from graphformers.evaluation.metrics import METRICS, PRIMARY, Ranks
 from graphformers.evaluation.ranking import model_scores, question_nodes, rank, rank_listed
@@ -34,9 +33,9 @@ from graphformers.evaluation.text_search import (
     word_search,
 )
 from graphformers.files import held, write_whole
-from graphformers.model.backbones import training_of
+from graphformers.model.backbones import ModelSummary, Validated, training_of
 from graphformers.model.encoder import GraphFormers
-from graphformers.places import read_object
+from graphformers.records import ELSEWHERE, JsonObject, checked, read_sealed, sealed
 from graphformers.settings import SettingValue, usage
 from graphformers.training.checkpoint import RunFolder
 from graphformers.training.trainer import make_trainer
@@ -52,7 +51,18 @@ TIMED_SECONDS = 2.0
 UNTRAINED = ", untrained"
 
 
-class RunFacts(TypedDict, total=False):
+class TrainedFacts(TypedDict):
+    """Facts that every run has."""
+
+    valid: float
+    steps: int
+    seconds: float
+    parameters: int
+    history: list[Validated]
+    model: str
+
+
+class RunFacts(TrainedFacts, total=False):
     """Facts about a run. Speed and device are added when it is scored with its own neighbours.
 
     Attributes:
@@ -68,15 +78,17 @@ class RunFacts(TypedDict, total=False):
         device: The device of the encoding.
     """
 
-    valid: float
-    steps: int
-    seconds: float
-    parameters: int
-    history: list[dict[str, float]]
     improved: bool
-    model: str
     nodes_per_second: float
     device: str
+
+
+class ScoresSummary(TypedDict):
+    """What the manifest of a folder of ranks says under `summary`."""
+
+    names: list[str]
+    # none of systems that need no training
+    facts: JsonObject
 
 
 @dataclass(frozen=True)
@@ -113,10 +125,10 @@ def finish_run(
     with held(lock, f"{model}: another process is making this run"):
         _check_record(model, settings.run_record(variant, seed), force=settings.force)
         scores = model.with_suffix(".scores")
-        ranks, facts = load_ranks(scores) if _is_readable(scores) else ({}, RunFacts())
+        ranks, facts = load_ranks(scores) if _is_readable(scores) else ({}, None)
         searches = [TEXT_SEARCH] if queries else []
         wanted = list(dict.fromkeys([*ranks, *conditions, *searches]))
-        if wanted == list(ranks):
+        if facts is not None and wanted == list(ranks):
             return Run(variant, seed, ranks, facts)
         if not (model / MANIFEST).is_file():
             again = " again, because its model was not kept" if ranks else ""
@@ -132,11 +144,8 @@ def finish_run(
             ).train(keep_start=True)
         trained = training_facts(model)
         # Kept ranks may belong to an earlier model of this run, which was not kept.
-        if (
-            facts.get("model", trained["model"]) != trained["model"]
-            or facts.get("history", trained["history"]) != trained["history"]
-        ):
-            ranks, facts = {}, RunFacts()
+        if facts is None or any(facts[name] != trained[name] for name in ("model", "history")):
+            ranks, facts = {}, trained
         facts = trained | facts
         loaded = GraphFormers.from_pretrained(model, device=settings.device)
         known: VectorScores | None = None
@@ -226,7 +235,7 @@ def rank_untrained(
             for name, conditions in found.items()
             for condition, ranks in conditions.items()
         }
-        save_ranks(scores, flat, {})
+        save_ranks(scores, flat)
         return found
 
 
@@ -241,8 +250,27 @@ def _by_title(flat: Mapping[str, Ranks]) -> dict[str, dict[str, Ranks]]:
 
 def _is_readable(scores: Path) -> bool:
     """Whether there are ranks in the present format; those of an older one are computed again."""
-    manifest = scores / MANIFEST
-    return manifest.is_file() and read_object(manifest).get("format") == VERSION
+    return (scores / MANIFEST).is_file() and open_artifact(scores, KIND, None).format == VERSION
+
+
+def read_run_record(model: Path, *, force: bool = False) -> JsonObject:
+    """The record of the run of a model folder; empty if there is none.
+
+    Args:
+        model: The model folder.
+        force: Whether a damaged record counts as none.
+
+    Raises:
+        ArtifactError: The record is damaged.
+    """
+    file = model.with_suffix(".json")
+    try:
+        return read_sealed(file, JsonObject) if file.is_file() else {}
+    except ArtifactError as error:
+        if force:
+            return {}
+        advice = f"{usage('force', True)} makes this run again"
+        raise ArtifactError(f"{error}; {advice}") from error
 
 
 def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: bool) -> None:
@@ -252,7 +280,7 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
     """
     file, run = model.with_suffix(".json"), RunFolder(model)
     others = [each for each in (model, run.path, model.with_suffix(".scores")) if each.exists()]
-    found = read_object(file) if file.is_file() else {}
+    found = read_run_record(model, force=force)
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing and others and not force:
         name = differing[0]
@@ -268,19 +296,29 @@ def _check_record(model: Path, wanted: Mapping[str, SettingValue], *, force: boo
         for each in others:
             if each != run.path:
                 shutil.rmtree(each)
-        write_whole(file, json.dumps(wanted, indent=1).encode() + b"\n")
+        write_whole(file, sealed(wanted))
 
 
 def training_facts(model: Path) -> RunFacts:
     """Facts about the training of a model folder."""
     training, artifact = training_of(model), open_artifact(model, "model", None)
-    kept = ("stage", "epoch", "step", "loss", PRIMARY)
+    if training is None:
+        raise ArtifactError(f"{model}: does not say how it was trained; train it again")
     facts: RunFacts = {
         "valid": training["valid"][PRIMARY],
         "steps": training["steps"],
         "seconds": training["seconds"],
-        "parameters": artifact.summary["parameters"],
-        "history": [{name: entry[name] for name in kept} for entry in training["history"]],
+        "parameters": checked(artifact.manifest, artifact.summary, ModelSummary)["parameters"],
+        "history": [
+            {
+                "stage": entry["stage"],
+                "epoch": entry["epoch"],
+                "step": entry["step"],
+                "loss": entry["loss"],
+                PRIMARY: entry[PRIMARY],
+            }
+            for entry in training["history"]
+        ],
         "model": artifact.fingerprint,
     }
     if training["improved"] is not None:
@@ -288,21 +326,25 @@ def training_facts(model: Path) -> RunFacts:
     return facts
 
 
-def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: RunFacts) -> None:
+def save_ranks(path: Path, ranks: Mapping[str, Ranks], facts: RunFacts | None = None) -> None:
     """Writes ranks by condition, and facts about their run, as a folder; replaces an older one."""
     with write_artifact(path, KIND, VERSION, force=True) as draft:
         for number, each in enumerate(ranks.values()):
             array = np.stack([each.better, each.tied]).astype(np.int32)
             save_array(draft.path(f"ranks_{number}.npy"), array)
-        draft.summary = {"names": list(ranks), "facts": facts}
+        draft.summary = {"names": list(ranks), "facts": facts or {}}
 
 
-def load_ranks(path: Path) -> tuple[dict[str, Ranks], RunFacts]:
+def load_ranks(path: Path) -> tuple[dict[str, Ranks], RunFacts | None]:
     """Reads what `save_ranks` wrote."""
     artifact = open_artifact(path, KIND, VERSION)
+    summary = checked(artifact.manifest, artifact.summary, ScoresSummary, "summary")
+    files = [f"ranks_{number}.npy" for number in range(len(summary["names"]))]
     ranks = {}
-    for number, name in enumerate(artifact.summary["names"]):
-        better, tied = load_array(artifact.file(f"ranks_{number}.npy")).astype(np.int64)
-        ranks[name] = Ranks(better, tied)
-    facts: RunFacts = artifact.summary["facts"]
-    return ranks, facts
+    for name, file in zip(summary["names"], artifact.paths(files), strict=True):
+        array = load_array(file, "int32", 2)
+        if len(array) != 2:
+            raise ArtifactError(f"{file}: {len(array)} rows, expected 2; {ELSEWHERE}")
+        ranks[name] = Ranks(*array.astype(np.int64))
+    facts = summary["facts"]
+    return ranks, checked(artifact.manifest, facts, RunFacts, "summary.facts") if facts else None

@@ -85,7 +85,8 @@ class ComparisonSettings(Settings):
                     f"{name} given, but all methods have the same budget; set {own} instead"
                 )
         # checks their type and bounds
-        TrainConfig(minutes=self.minutes)
+        for seed in self.seeds:
+            TrainConfig(minutes=self.minutes, seed=seed)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise GraphFormersError(
                 f"seeds {', '.join(map(str, self.seeds)) or 'none'} given, expected different ones"

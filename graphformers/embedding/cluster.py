@@ -114,7 +114,7 @@ def embed_on_cluster(
         MissingExtraError: If Ray is not installed.
         GraphFormersError: If model or graph are not saved, or a shard fails.
     """
-    output = Path(out).resolve()
+    output = Path(os.path.realpath(out))
     check_output(output, force=force)
     if model.source is None or graph.artifact is None:
         raise GraphFormersError(

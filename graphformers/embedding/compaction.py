@@ -17,14 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from graphformers.arrays import save_array
-from graphformers.artifact import Draft, seal
+from graphformers.artifact import Draft, open_artifact, seal
 from graphformers.embedding.database import remove_edits
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.shards import bounds, shard_name
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.files import full_disk
-from graphformers.places import read_object
 
 
 def is_due(store: VectorStore, settings: CompactionSettings) -> bool:
@@ -74,7 +73,7 @@ def sweep(path: Path) -> None:
     The caller holds the lock of the folder.
     """
     with suppress(OSError, ArtifactError, KeyError, TypeError):
-        current = read_object(path / "manifest.json")["settings"]["base"]
+        current = open_artifact(path, KIND, VERSION).settings["base"]
         for folder in sorted(path.glob("base-*")):
             if folder.name != current and folder.is_dir() and not folder.is_symlink():
                 _remove_unused(folder)

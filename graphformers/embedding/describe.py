@@ -1,14 +1,14 @@
 """Descriptions of models and of stores of vectors, as `info` shows them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from graphformers.embedding.compaction import most_bytes
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.states import model_fingerprint
 from graphformers.embedding.vectors import VectorStore
-from graphformers.model.backbones import training_of
+from graphformers.model.backbones import Training, training_of
 from graphformers.model.encoder import GraphFormers
 from graphformers.progress import amount
 from graphformers.table import Result, Table
@@ -100,11 +100,12 @@ class ModelDescription(Result):
     output: str
     model: str
     facts: dict[str, object]
-    training: dict[str, Any]
+    training: Training | None
 
     def to_dict(self) -> dict[str, object]:
         """The configuration, and steps, seconds and validation of the training, for JSON."""
-        trained = {name: self.training.get(name) for name in ("steps", "seconds", "valid")}
+        told: Mapping[str, object] = self.training or {}
+        trained = {name: told.get(name) for name in ("steps", "seconds", "valid")}
         return {"output": self.output, **self._identity(), **self.facts, **trained}
 
     def as_table(self) -> Table:
@@ -117,7 +118,7 @@ class ModelDescription(Result):
             rows["trained"] = (
                 f"{self.training['steps']:,} steps in {self.training['seconds']:.0f} s"
             )
-        if valid := self.training.get("valid"):
+            valid = self.training["valid"]
             rows["valid P@1"] = f"{valid['P@1']:.4f}, at step {valid['step']:,}"
         return Table(
             (),
@@ -141,6 +142,4 @@ def describe_model(path: Path) -> ModelDescription:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         **{name: getattr(model.config, name) for name in names},
     }
-    return ModelDescription(
-        str(path), model_fingerprint(model)[:SHOWN], facts, dict(training_of(path))
-    )
+    return ModelDescription(str(path), model_fingerprint(model)[:SHOWN], facts, training_of(path))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from graphformers.arrays import is_unicode, one_chunk
 from graphformers.embedding.edits import NO_NODES, Edits, lost_ends
@@ -46,7 +47,11 @@ from graphformers.graph.settings import (
     guess_column,
     require_columns,
 )
+from graphformers.memory import available_memory
+from graphformers.progress import amount
 
+# bytes of memory for each byte of a list of ids, if these are short
+LIST_MEMORY = 16
 # what can be said of how files are read
 READING = (*TABLES, *TEXT, "skip_bad", "keep_empty", *LIMITS)
 Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
@@ -548,6 +553,13 @@ def _ids_in(path: Path, how: _Reading) -> list[str]:
     """The column of ids of a table, whose only column may have any name, or none; the lines of any
     other file, such as .txt.
     """
+    size, available = path.stat().st_size, available_memory(torch.device("cpu"))
+    if path.is_file() and LIST_MEMORY * size > available:
+        raise GraphFormersError(
+            f"{path}: {amount(size, 'B')} of ids take about {amount(LIST_MEMORY * size, 'B')} of "
+            f"memory, {amount(available, 'B')} are available; remove them by several updates, "
+            f"each with a part of the list"
+        )
     if not _is_table(path):
         return [line for _, line in read_lines(path, how.settings, how.problems) if line]
     if path.is_file() and not path.stat().st_size:

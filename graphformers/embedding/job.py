@@ -42,8 +42,9 @@ from graphformers.files import foreign_entry, full_disk, require_space, write_wh
 from graphformers.graph.protocol import Graph
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.model.encoder import GraphFormers
-from graphformers.places import read_object, refuse_links_out
+from graphformers.places import refuse_links_out
 from graphformers.progress import progress
+from graphformers.records import read_record
 from graphformers.settings import usage
 
 logger = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ class Workplace:
         place = self.path / MARK
         before: dict[str, object] | None = None
         try:
-            before = read_object(place)
+            before = read_record(place, dict[str, object])
         except FileNotFoundError:
             pass
         except (OSError, ArtifactError) as error:
@@ -459,7 +460,7 @@ def unused(output: Path) -> AbstractContextManager[object]:
 def work_path(output: Path) -> Path:
     """The folder of the unfinished work of `output`, on the same disk even behind a link."""
     check_name(output)
-    place = output.resolve() if output.is_symlink() else output
+    place = Path(os.path.realpath(output)) if output.is_symlink() else output
     return place.with_name(place.name + EMBEDDING)
 
 

@@ -4,12 +4,48 @@ This module imports nothing heavy, so that the command line can show the help te
 """
 
 from dataclasses import dataclass
+from typing import Literal, NotRequired, TypedDict
 
-from graphformers.settings import Settings, require, setting
+from graphformers.settings import MOST_PROCESSES, MOST_SEED, Settings, require, setting
 
 # Number types of stored vectors and of stored layer states.
 VECTOR_PRECISIONS = ("float32", "float16", "int8")
 STATE_PRECISIONS = ("float16", "float32")
+# on all machines of a cluster
+MOST_WORKERS = 10_000
+
+
+class KeySettings(TypedDict):
+    """What the manifest of a folder of vectors says of the model and of its states."""
+
+    model: str
+    tokenizer: str
+    max_tokens: int
+    precision: Literal["float16", "float32"]
+
+
+class KeptStates(TypedDict):
+    """What the manifest says of states that were kept."""
+
+    key: KeySettings
+    text_hashes: list[str]
+
+
+class StoreSettings(TypedDict):
+    """What the manifest of a folder of vectors says under `settings`."""
+
+    base: str
+    method: str
+    similarity: Literal["dot", "cosine"]
+    hidden_size: int
+    num_neighbors: int
+    seed: int
+    precision: Literal["float32", "float16", "int8"]
+    shard_size: int
+    key: KeySettings
+    state_shape: list[int]
+    states: KeptStates | None
+    link_weight: NotRequired[float]
 
 
 @dataclass(frozen=True)
@@ -49,7 +85,9 @@ class EmbedSettings(Settings):
         at_least=0,
         option="--neighbors NUMBER",
     )
-    seed: int = setting(42, "Random seed of the neighbour sampling.")
+    seed: int = setting(
+        42, "Random seed of the neighbour sampling.", at_least=-MOST_SEED, at_most=MOST_SEED
+    )
     shard_size: int | None = setting(
         None,
         "Nodes of a shard, the unit of writing and resuming; by default 65,536 on a GPU, 4,096 "
@@ -61,7 +99,10 @@ class EmbedSettings(Settings):
         None, "Tokens of a batch; by default by the device.", at_least=1
     )
     workers: int | None = setting(
-        None, "Processes that pack batches; by default four on a GPU, none elsewhere.", at_least=0
+        None,
+        "Processes that pack batches; by default four on a GPU, none elsewhere.",
+        at_least=0,
+        at_most=MOST_PROCESSES,
     )
     compile: bool | None = setting(
         None, "Whether layers are compiled; by default on a GPU from 100,000 nodes on."
@@ -74,13 +115,20 @@ class Cluster(Settings):
 
     address: str = setting("local", "Address of the cluster; local starts one on this machine.")
     workers: int = setting(
-        2, "Number of workers on a Ray cluster.", at_least=1, option="--workers NUMBER"
+        2,
+        "Number of workers on a Ray cluster.",
+        at_least=1,
+        at_most=MOST_WORKERS,
+        option="--workers NUMBER",
     )
     gpus_per_worker: float = setting(
         0.0, "GPUs of each worker on a Ray cluster.", at_least=0, option="--gpus-per-worker NUMBER"
     )
     threads: int | None = setting(
-        None, "Threads of a worker on a CPU; by default an equal share of the machine.", at_least=1
+        None,
+        "Threads of a worker on a CPU; by default an equal share of the machine.",
+        at_least=1,
+        at_most=MOST_PROCESSES,
     )
 
     patience: float = setting(

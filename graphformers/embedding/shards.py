@@ -24,7 +24,9 @@ from torch import Tensor
 
 from graphformers.arrays import Array, load_array
 from graphformers.artifact import Artifact
+from graphformers.errors import ArtifactError
 from graphformers.files import checksum, write_whole
+from graphformers.records import ELSEWHERE, read_record
 
 LOCK_TRIES = 20
 PIECE = 2048  # rows that a thread copies at a time
@@ -135,7 +137,12 @@ def load_rows(artifact: Artifact, kind: str, size: int) -> ShardedRows:
         (name for name in artifact.files if name.startswith(f"{kind}/")),
         key=lambda name: (len(name), name),
     )
-    return ShardedRows(tuple(map(load_array, artifact.paths(names))), size)
+    parts = tuple(map(load_array, artifact.paths(names)))
+    is_even = size > 0 and all(len(part) == size for part in parts[:-1])
+    if not is_even or len({(part.shape[1:], part.dtype) for part in parts}) > 1:
+        words = f"parts that are not {size:,} rows of one size each, as its manifest says"
+        raise ArtifactError(f"{artifact.path / kind}: {words}; {ELSEWHERE}")
+    return ShardedRows(parts, size)
 
 
 def bounds(total: int, size: int) -> list[tuple[int, int]]:
@@ -180,9 +187,9 @@ class ShardFolder:
         wrong.
         """
         try:
-            note: Note = json.loads(self._note(name).read_text())
+            note = read_record(self._note(name), Note)
             return note if (self.folder / name).stat().st_size == note["bytes"] else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ArtifactError):
             return None
 
     def is_intact(self, name: str) -> bool:

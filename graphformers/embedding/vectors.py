@@ -30,13 +30,14 @@ import pyarrow as pa
 from graphformers.arrays import Array, unit_rows
 from graphformers.artifact import MANIFEST, Artifact, bring_back, named, open_artifact
 from graphformers.embedding.database import Commit, EditDatabase, EditRows
-from graphformers.embedding.settings import EmbedSettings
-from graphformers.embedding.shards import load_rows, locked_handle, which_folder
+from graphformers.embedding.settings import EmbedSettings, StoreSettings
+from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 from graphformers.graph.edited import EditedGraph
 from graphformers.graph.shared_map import SharedMap
 from graphformers.graph.textgraph import TextGraph
+from graphformers.records import ELSEWHERE, checked
 
 KIND = "vectors"
 VERSION = 2
@@ -136,8 +137,9 @@ class VectorStore:
                 f"VectorStore.load({str(artifact)!r})"
             )
         self.artifact = artifact
+        checked(artifact.manifest, artifact.settings, StoreSettings, "settings")
         self.settings: dict[str, Any] = artifact.settings
-        self.base = str(self.settings.get("base"))
+        self.base: str = self.settings["base"]
         if not re.fullmatch(r"base-\d{4,}", self.base):
             raise ArtifactError(
                 f"{artifact.path / MANIFEST}: the base is {self.base[:SHOWN]!r}, expected one such "
@@ -156,6 +158,12 @@ class VectorStore:
             load_rows(artifact, f"{self.base}/scales", size) if self.precision == "int8" else None
         )
         self.states = LayerStates.load(artifact)
+        self._check_rows("vectors", self._base_vectors, self.precision, (self.size,))
+        if self._base_scales is not None:
+            self._check_rows("scales", self._base_scales, "float32", ())
+        if self.states is not None:
+            shape = tuple(self.settings["state_shape"])
+            self._check_rows("states", self.states.rows, self.states.key.precision, shape)
         self.database = EditDatabase(artifact.path, self.base, artifact.fingerprint)
         with paused_collection():
             self.commit, edits, states = self.database.read()
@@ -175,6 +183,14 @@ class VectorStore:
         self._changed = np.array(sorted(self._vectors), dtype=np.int64)
         overtaken = np.union1d(self._changed, self.graph.removed_nodes)
         self._overtaken = overtaken[overtaken < self.num_base]
+
+    def _check_rows(self, kind: str, rows: ShardedRows, dtype: str, shape: tuple[int, ...]) -> None:
+        expected = np.dtype((dtype, shape))
+        if any(np.dtype((part.dtype, part.shape[1:])) != expected for part in rows.parts):
+            raise ArtifactError(
+                f"{self.path / self.base / kind}: rows are not {shape} of {dtype}, as the manifest "
+                f"says; {ELSEWHERE}"
+            )
 
     @staticmethod
     def load(path: str | Path) -> "VectorStore":

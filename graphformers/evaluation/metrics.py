@@ -18,6 +18,7 @@ Shapes: Q questions, C candidates per question.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class Metric:
 
 
 # the metric of comparisons, differences and figures
-PRIMARY = "P@1"
+PRIMARY: Final = "P@1"
 METRICS: dict[str, Metric] = {}
 
 

@@ -182,9 +182,8 @@ def encode_nodes(
         nodes: Row numbers of nodes; by default all.
         sampler: As in `evaluate`.
     """
-    trained_on = (
-        training_of(model.source).get("settings", {}).get("split") if model.source else None
-    )
+    training = training_of(model.source) if model.source else None
+    trained_on = training["settings"].get("split") if training else None
     if trained_on not in (None, split.fingerprint):
         logger.warning(
             f"{model.source}: trained on another split. If that is a split of the same graph, its "

@@ -14,7 +14,7 @@ from graphformers.graph.protocol import Graph
 from graphformers.graph.settings import ROLES, ImportSettings
 from graphformers.graph.textgraph import TextGraph
 from graphformers.graph.times import format_time
-from graphformers.places import JsonObject
+from graphformers.records import JsonObject
 from graphformers.table import Result, Table, count_of, shorten
 
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)

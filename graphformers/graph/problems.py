@@ -13,7 +13,7 @@ import numpy as np
 from graphformers.arrays import Array
 from graphformers.errors import BadRowError, InputError
 from graphformers.graph.settings import ImportSettings
-from graphformers.places import JsonObject
+from graphformers.records import JsonObject
 
 logger = logging.getLogger(__name__)
 # number of examples listed for each reason

@@ -92,12 +92,13 @@ def _sources(files: Sequence[Paths], nodes: Paths, edges: Paths) -> list[Source]
         *(Source(path, "edges") for path in _listed(edges)),
     ]
     others = [Source(path) for given in files for path in _listed(given)]
-    paths = {source.path.resolve() for source in named}
-    sources = [*named, *(source for source in others if source.path.resolve() not in paths)]
+    paths = {os.path.realpath(source.path) for source in named}
+    sources = [*named, *(source for source in others if os.path.realpath(source.path) not in paths)]
     seen = set()
     for source in sources:
         # A table may hold nodes and their edges at once, but a pipe is read once.
-        key = source.path.resolve(), None if is_stream(source.path) else source.holds
+        holds = None if is_stream(source.path) else source.holds
+        key = os.path.realpath(source.path), holds
         if key in seen:
             raise InputError(f"{source.path}: given twice, expected each input once")
         seen.add(key)

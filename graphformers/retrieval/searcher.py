@@ -118,8 +118,11 @@ class Matches(list[Match], Result):
                 "" if value is None else shorten(str(value), 40) for value in match.columns.values()
             ]
             rows.append((f"{match.score:.3f}", shorten(match.id, 40), *own, shorten(match.text)))
-        header = (self.measure, "id", *self[0].columns, "text")
-        return Table(header, rows, notes=notes)
+        # A sum is too long for the head of a column.
+        is_sum = "+" in self.measure
+        score = "score" if is_sum else self.measure
+        notes = [f"score: {self.measure}"] * is_sum + notes
+        return Table((score, "id", *self[0].columns, "text"), rows, notes=notes)
 
 
 class Searcher:

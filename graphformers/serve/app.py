@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from graphformers.serve.description import describe
 from graphformers.serve.errors import RequestError, error_response, no_address
@@ -24,7 +23,7 @@ from graphformers.serve.parsing import (
     read_body,
     stated_length,
 )
-from graphformers.serve.routes import ROUTES, Route, Router
+from graphformers.serve.routes import ROUTES, AnyRoute, Router
 from graphformers.serve.security import Access, Security
 from graphformers.serve.settings import ServeSettings
 from graphformers.serve.state import State
@@ -54,7 +53,7 @@ class App:
         routes: What can be requested.
     """
 
-    def __init__(self, state: State, routes: list[Route[Any, Any]]) -> None:
+    def __init__(self, state: State, routes: list[AnyRoute]) -> None:
         self._state, self._limits = state, state.limits
         self._router, self._security = Router(routes), Security(state.settings)
         # Requests that endpoints are working on. Those whose body has not arrived, or whose answer
@@ -91,8 +90,8 @@ class App:
         self,
         scope: Scope,
         receive: Receive,
-        routes: Mapping[str, Route[Any, Any]],
-        route: Route[Any, Any] | None,
+        routes: Mapping[str, AnyRoute],
+        route: AnyRoute | None,
         segment: str,
     ) -> Response:
         """Checks and parses a request, and calls the endpoint of its route.
@@ -114,7 +113,7 @@ class App:
         if route.method != "GET":
             body = await read_body(headers, receive, self._limits.body_bytes, self._limits.seconds)
         request = Request(
-            parse_segment(segment) if segment else "",
+            parse_segment(segment) if "{" in route.path else "",
             parse_query(route.query, scope["query_string"]),
             None if route.body is None else parse_body(route.body, body),
             headers,

@@ -165,6 +165,8 @@ class Connection(HttpToolsProtocol):
         if unsent:
             if not self._unsent or unsent <= self._unsent - STEP:
                 self._unsent, self._unsent_since = unsent, now
+            # The next answer may have come to it.
+            self._unsent = max(self._unsent, unsent)
             return self._unsent_since, self._limits.stall_seconds
         self._unsent = 0
         if self.cycle is None or self.cycle.response_complete:

@@ -1,11 +1,9 @@
 """The OpenAPI document, made of the routes and their schemas."""
 
-from typing import Any
-
 import msgspec
 from pydantic.json_schema import models_json_schema
 
-from graphformers.serve.routes import Route
+from graphformers.serve.routes import AnyRoute
 from graphformers.serve.security import Access
 from graphformers.version import __version__
 
@@ -31,7 +29,7 @@ ERRORS = {
 }
 
 
-def describe(routes: list[Route[Any, Any]]) -> bytes:
+def describe(routes: list[AnyRoute]) -> bytes:
     """The OpenAPI document of some routes, as JSON."""
     routes = [route for route in routes if route.is_described]
     bodies = {route.body for route in routes if route.body is not None}
@@ -59,7 +57,7 @@ def describe(routes: list[Route[Any, Any]]) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _operation(route: Route[Any, Any]) -> dict[str, object]:
+def _operation(route: AnyRoute) -> dict[str, object]:
     """What the document says of a route."""
     summary = (route.endpoint.__doc__ or "").partition("\n")[0]
     statuses = route.statuses or {200: "The answer."}

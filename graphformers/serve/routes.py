@@ -47,13 +47,16 @@ class Route(Generic[QueryT, BodyT]):
     is_described: bool = True
 
 
+# A route with any schemas.
+AnyRoute = Route[Any, Any]
+
 PUBLIC, READ, WRITE = Access.PUBLIC, Access.READ, Access.WRITE
 IS_NEW = {
     200: "The node existed: id, is_new, new_links and new_columns.",
     201: "The node is new: id, is_new, new_links and new_columns.",
 }
 
-ROUTES: list[Route[Any, Any]] = [
+ROUTES: list[AnyRoute] = [
     Route("POST", "/search", READ, Query, SearchBody, endpoints.search),
     Route("POST", "/v1/embeddings", READ, AnyQuery, EmbeddingsBody, endpoints.embeddings),
     Route("GET", "/nodes/{id}/similar", READ, NearestQuery, None, endpoints.similar),
@@ -72,13 +75,7 @@ ROUTES: list[Route[Any, Any]] = [
     Route("GET", "/health", PUBLIC, AnyQuery, None, endpoints.health),
     Route("GET", "/ready", PUBLIC, AnyQuery, None, endpoints.ready),
     Route(
-        "GET",
-        "/openapi.json",
-        PUBLIC,
-        AnyQuery,
-        None,
-        endpoints.description,
-        is_described=False,
+        "GET", "/openapi.json", PUBLIC, AnyQuery, None, endpoints.description, is_described=False
     ),
     Route("GET", "/", PUBLIC, AnyQuery, None, endpoints.page, is_described=False),
     Route("GET", "/static/{name}", PUBLIC, AnyQuery, None, endpoints.static, is_described=False),
@@ -91,10 +88,10 @@ class Router:
     Paths are split before they are decoded, so an id may hold slashes, written %2F.
     """
 
-    def __init__(self, routes: list[Route[Any, Any]]) -> None:
+    def __init__(self, routes: list[AnyRoute]) -> None:
         # Routes by method, for each path and for what stands around a variable segment.
-        self._fixed: dict[str, dict[str, Route[Any, Any]]] = {}
-        self._variable: dict[tuple[str, str], dict[str, Route[Any, Any]]] = {}
+        self._fixed: dict[str, dict[str, AnyRoute]] = {}
+        self._variable: dict[tuple[str, str], dict[str, AnyRoute]] = {}
         for route in routes:
             before, brace, after = route.path.partition("{")
             if brace:
@@ -103,7 +100,7 @@ class Router:
             else:
                 self._fixed.setdefault(route.path, {})[route.method] = route
 
-    def find(self, path: str) -> tuple[Mapping[str, Route[Any, Any]], str]:
+    def find(self, path: str) -> tuple[Mapping[str, AnyRoute], str]:
         """The routes of a path by method, none if there is no such path; and the variable segment,
         still encoded.
         """

@@ -11,47 +11,16 @@ from graphformers.serve.settings import ServeSettings
 
 MOST_ADDRESSES = 10_000
 # Headers that only proxies, load balancers and tunnels add to a request.
-PROXY_HEADERS = {
-    b"cdn-loop",
-    b"client-ip",
-    b"forwarded",
-    b"front-end-https",
-    b"incap-client-ip",
-    b"proxy-client-ip",
-    b"true-client-ip",
-    b"via",
-    b"wl-proxy-client-ip",
-    b"x-amz-cf-id",
-    b"x-client-ip",
-    b"x-cluster-client-ip",
-    b"x-host",
-    b"x-original-host",
-    b"x-original-proto",
-    b"x-originating-ip",
-    b"x-proxyuser-ip",
-    b"x-real-ip",
-    b"x-real-port",
-    b"x-remote-addr",
-    b"x-remote-ip",
-    b"x-scheme",
-    b"x-url-scheme",
-}
-PROXY_PREFIXES = (
-    b"ali-cdn-",
-    b"cf-",
-    b"cloudfront-",
-    b"eagleeye-",
-    b"fastly-",
-    b"fly-",
-    b"tailscale-",
-    b"x-appengine-",
-    b"x-arr-",
-    b"x-azure-",
-    b"x-envoy-",
-    # For, Host, Port, Proto and all others; also X-Forwarded itself.
-    b"x-forwarded",
-    b"x-original-forwarded-",
-    b"x-vercel-",
+PROXY_HEADERS = frozenset(
+    b"cdn-loop client-ip forwarded front-end-https incap-client-ip proxy-client-ip true-client-ip "
+    b"via wl-proxy-client-ip x-amz-cf-id x-client-ip x-cluster-client-ip x-host x-original-host "
+    b"x-original-proto x-originating-ip x-proxyuser-ip x-real-ip x-real-port x-remote-addr "
+    b"x-remote-ip x-scheme x-url-scheme".split()
+)
+# "x-forwarded" stands for itself, and for x-forwarded-for, -host, -port, -proto and all others.
+PROXY_PREFIXES = tuple(
+    b"ali-cdn- cf- cloudfront- eagleeye- fastly- fly- tailscale- x-appengine- x-arr- x-azure- "
+    b"x-envoy- x-forwarded x-original-forwarded- x-vercel-".split()
 )
 
 

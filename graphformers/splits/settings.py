@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from graphformers.errors import GraphFormersError
-from graphformers.settings import Settings, require, setting
+from graphformers.settings import MOST_SEED, Settings, require, setting
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,11 @@ class SplitSettings(Settings):
         0.05, "Test pairs: a share below 1, or a count.", above=0, option="--test NUMBER"
     )
     seed: int = setting(
-        42, "Random seed; equal seeds make equal splits.", at_least=0, option="--seed NUMBER"
+        42,
+        "Random seed; equal seeds make equal splits.",
+        at_least=0,
+        at_most=MOST_SEED,
+        option="--seed NUMBER",
     )
     held_out: str = setting(
         "links",

@@ -8,11 +8,18 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from graphformers.arrays import Array, load_array, pair_keys, save_array
+from graphformers.arrays import (
+    Array,
+    check_range,
+    check_rows,
+    load_array,
+    pair_keys,
+    save_array,
+)
 from graphformers.artifact import (
     Artifact,
     check_parent,
@@ -21,12 +28,12 @@ from graphformers.artifact import (
     parent_entry,
     write_artifact,
 )
-from graphformers.errors import GraphFormersError
+from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.graph.protocol import Graph
 from graphformers.graph.sampling import NeighborSampler
 from graphformers.graph.textgraph import TextGraph, loaded_graph
 from graphformers.graph.times import format_time
-from graphformers.places import JsonObject
+from graphformers.records import ELSEWHERE, JsonObject, checked
 from graphformers.splits.candidates import default_lists, draw_candidates
 from graphformers.splits.holdout import (
     OF_LINKS,
@@ -43,10 +50,27 @@ from graphformers.table import Result, Table
 
 KIND = "split"
 VERSION = 1
+# the arrays of a split folder, with their numbers of dimensions
+ARRAYS = {
+    "indptr": 1,
+    "indices": 1,
+    "train": 2,
+    "valid_pairs": 2,
+    "valid_candidates": 2,
+    "test_pairs": 2,
+    "test_candidates": 2,
+    "held_out_nodes": 1,
+}
 # With fewer questions scores are imprecise: of 30, one is 3 percent.
 MIN_QUESTIONS = 30
 # Questions, and negatives of each, in the table of questions.
 SHOWN = 5
+
+
+class SplitSummary(TypedDict):
+    """What the manifest of a split says under `summary`, as far as it is used again."""
+
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,21 +283,55 @@ class LinkSplit(Result):
             )
         check_parent(artifact, "graph", graph.artifact)
 
-        def array(name: str) -> Array:
-            return load_array(artifact.file(f"{name}.npy"))
+        files = [f"{name}.npy" for name in ARRAYS]
+        artifact.paths(files, lambda _: _check(_read(artifact, graph)))
+        return _read(artifact, graph)
 
-        return LinkSplit(
-            graph=graph,
-            settings=SplitSettings(**artifact.settings),
-            indptr=array("indptr"),
-            indices=array("indices"),
-            train=array("train"),
-            valid=LinkQuestions(array("valid_pairs"), array("valid_candidates")),
-            test=LinkQuestions(array("test_pairs"), array("test_candidates")),
-            held_out_nodes=array("held_out_nodes"),
-            notes=tuple(artifact.summary["notes"]),
-            artifact=artifact,
-        )
+
+def _read(artifact: Artifact, graph: TextGraph) -> LinkSplit:
+    """Maps a split folder into memory; its content is checked once, by `_check`."""
+    found = {
+        name: load_array(artifact.path / f"{name}.npy", "integer", ndim)
+        for name, ndim in ARRAYS.items()
+    }
+    summary = checked(artifact.manifest, artifact.summary, SplitSummary, "summary")
+    return LinkSplit(
+        graph=graph,
+        settings=checked(artifact.manifest, artifact.settings, SplitSettings, "settings"),
+        indptr=found["indptr"],
+        indices=found["indices"],
+        train=found["train"],
+        valid=LinkQuestions(found["valid_pairs"], found["valid_candidates"]),
+        test=LinkQuestions(found["test_pairs"], found["test_candidates"]),
+        held_out_nodes=found["held_out_nodes"],
+        notes=summary["notes"],
+        artifact=artifact,
+    )
+
+
+def _check(split: LinkSplit) -> None:
+    """Raises an ArtifactError if the arrays of a loaded split do not fit each other."""
+    assert split.artifact is not None, "a loaded split has a folder"
+    place, num_nodes = split.artifact.path, split.graph.num_nodes
+    check_rows(place / "indptr.npy", split.indptr, num_nodes, len(split.indices))
+    pairs = {"train": split.train}
+    for name, questions in (("valid", split.valid), ("test", split.test)):
+        pairs[f"{name}_pairs"] = questions.pairs
+        if len(questions.candidates) != len(questions.pairs) or not questions.candidates.shape[1]:
+            words = f"not a list of candidates for each of {len(questions):,} pairs"
+            raise ArtifactError(f"{place / f'{name}_candidates.npy'}: {words}; {ELSEWHERE}")
+    for name, array in pairs.items():
+        if array.shape[1] != 2:
+            words = f"{array.shape[1]} nodes in a row, expected 2"
+            raise ArtifactError(f"{place / f'{name}.npy'}: {words}; {ELSEWHERE}")
+    others = {
+        "indices": split.indices,
+        "valid_candidates": split.valid.candidates,
+        "test_candidates": split.test.candidates,
+        "held_out_nodes": split.held_out_nodes,
+    }
+    for name, array in (pairs | others).items():
+        check_range(place / f"{name}.npy", array, num_nodes)
 
 
 def loaded_split(split: LinkSplit | str | Path) -> LinkSplit:

@@ -21,12 +21,11 @@ from graphformers.batching.tokens import graph_tokens
 from graphformers.model.backbones import (
     backbone_sizes,
     find_backbone,
-    make_config,
     pooling_of,
+    read_config,
     read_tokenizer,
 )
 from graphformers.model.compute import choose_device
-from graphformers.places import read_object
 from graphformers.settings import SettingValue
 from graphformers.splits.split import LinkSplit, loaded_split
 from graphformers.training.distributed import is_first_process
@@ -81,12 +80,12 @@ class Facts:
         fixed: dict[str, SettingValue] = {}
         if (Path(source) / MANIFEST).is_file():
             artifact = open_artifact(source, "model", None)
-            config = make_config(read_object(artifact.file("config.json")))
+            config = read_config(artifact)
             fixed = {
                 name: value for name, value in asdict(config).items() if name in MODEL_SETTINGS
             }
             sizes, pooling = (config.hidden_size, config.max_positions), config.pooling
-            tokenizer = read_tokenizer(artifact.path)
+            tokenizer = read_tokenizer(artifact.file("tokenizer.json"))
         else:
             folder = find_backbone(source)
             sizes = backbone_sizes(folder)

@@ -1,9 +1,9 @@
 """The folder of an unfinished run: everything needed to continue exactly where it stopped.
 
     papers.model.training/
-      checkpoint/     weights, optimizer, TrainState; replaced as a whole
+      checkpoint/     weights, optimizer, TrainState, training log; replaced as a whole
       best-000420/    the model with the best validation so far, a model folder like any other
-      history.jsonl   the training log, one entry a line
+      history.jsonl   the training log for readers, one entry a line
       tensorboard/    the same as scalars
       recipe.toml     the settings of a finished run, written by the command line
 
@@ -16,30 +16,38 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from graphformers.artifact import TRAINING, bring_back, open_artifact, write_artifact
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import held, sync
-from graphformers.model.backbones import from_pretrained, save_pretrained, save_tensors
+from graphformers.model.backbones import (
+    Validated,
+    from_pretrained,
+    load_tensors,
+    save_pretrained,
+    save_tensors,
+)
 from graphformers.model.encoder import GraphFormers
-from graphformers.places import refuse_links_out, shown
+from graphformers.places import refuse_links_out
+from graphformers.records import ELSEWHERE, checked, read_record
 from graphformers.settings import SettingValue, usage
 from graphformers.training.batches import BatchCounts
 from graphformers.training.budget import Budget
 from graphformers.training.link_weight import LinkWeight
 
 KIND = "checkpoint"
-VERSION = 4
-# a line of history.jsonl
+VERSION = 5
+# files of a checkpoint
+WEIGHTS, OPTIMIZER, LOG = "weights.safetensors", "optimizer.safetensors", "log.json"
+# an entry of the training log, a line of history.jsonl
 LogEntry = dict[str, Any]
 
 
@@ -137,22 +145,6 @@ class TrainState:
     recent: RecentSteps = field(default_factory=RecentSteps)
     chunk_size: int | None = None
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "TrainState":
-        """The state that `asdict` turned into these values."""
-        # best_step becomes part of a folder's name
-        if type(best := values["best_step"]) is not int:
-            problem = f"best_step = {shown(best)}, expected a whole number"
-            raise ArtifactError(f"a checkpoint with {problem}; {usage('force', True)} starts anew")
-        recent = dict(values["recent"])
-        counts = BatchCounts(**recent["counts"])
-        parts = {
-            "recent": RecentSteps(**recent | {"counts": counts}),
-            "budget": Budget(**values["budget"]),
-            "link_weight": LinkWeight(**values["link_weight"]),
-        }
-        return cls(**values | parts)
-
     @property
     def is_start_best(self) -> bool:
         """Whether the starting weights are the best so far."""
@@ -203,6 +195,19 @@ class TrainState:
 def bytes_of_run(parameters: int) -> int:
     """Bytes on disk of weights, Adam's two averages and the best weights, all in float32."""
     return 4 * 4 * parameters
+
+
+class RunSettings(TypedDict):
+    """What the manifest of a checkpoint says under `settings`, as far as it is used by name."""
+
+    weights: str
+
+
+class LogHead(TypedDict):
+    """What every entry of the training log says."""
+
+    kind: str
+    step: int
 
 
 class RunFolder:
@@ -262,6 +267,7 @@ class RunFolder:
         model: GraphFormers,
         optimizer: torch.optim.Optimizer,
         settings: Mapping[str, SettingValue],
+        entries: Sequence[LogEntry],
     ) -> None:
         """Writes a checkpoint and removes models that are no longer the best."""
         optimizer_tensors = {
@@ -270,8 +276,9 @@ class RunFolder:
             for key, value in optimizer.state.get(parameter, {}).items()
         }
         with write_artifact(self.path / "checkpoint", KIND, VERSION, force=True) as draft:
-            save_tensors(draft.path("weights.safetensors"), model.network.state_dict())
-            save_tensors(draft.path("optimizer.safetensors"), optimizer_tensors)
+            save_tensors(draft.path(WEIGHTS), model.network.state_dict())
+            save_tensors(draft.path(OPTIMIZER), optimizer_tensors)
+            draft.path(LOG).write_text(json.dumps(list(entries)), encoding="utf-8")
             draft.settings = dict(settings)
             draft.summary = asdict(state)
         self.finish(keep=self.best(state))
@@ -286,30 +293,38 @@ class RunFolder:
         if not self.exists():
             return own
         artifact = open_artifact(self.path / "checkpoint", KIND, VERSION)
-        start = str(artifact.settings["weights"])
-        if own == start or fingerprint(load_file(artifact.file("weights.safetensors"))) == own:
+        start = checked(artifact.manifest, artifact.settings, RunSettings, "settings")["weights"]
+        if own == start or fingerprint(load_tensors(artifact.file(WEIGHTS))) == own:
             return start
         return own
 
     def load(
         self, model: GraphFormers, settings: Mapping[str, SettingValue]
-    ) -> tuple[TrainState, dict[str, Tensor]]:
+    ) -> tuple[TrainState, dict[str, Tensor], list[LogEntry]]:
         """Loads a checkpoint; its weights go into the model.
 
         Returns:
-            The state of the run, and the optimizer's tensors.
+            The state of the run, the optimizer's tensors, and the entries of the training log.
 
         Raises:
             GraphFormersError: The run has other settings.
         """
         artifact = open_artifact(self.path / "checkpoint", KIND, VERSION)
         _refuse_changes(self.path, artifact.settings, settings)
-        model.network.load_state_dict(load_file(artifact.file("weights.safetensors")))
-        state = TrainState.from_dict(artifact.summary)
+        try:
+            model.network.load_state_dict(load_tensors(artifact.file(WEIGHTS)))
+        except RuntimeError as error:
+            words = f"not the weights of this network; {ELSEWHERE}"
+            raise ArtifactError(f"{artifact.path / WEIGHTS}: {words}") from error
+        state = checked(artifact.manifest, artifact.summary, TrainState, "summary")
+        entries = read_record(artifact.file(LOG), list[LogEntry])
+        for i, entry in enumerate(entries):
+            shape = Validated if entry.get("kind") == "validation" else LogHead
+            checked(artifact.path / LOG, entry, shape, f"entry {i + 1}")
         # removes a best model that was written after the checkpoint
         self.finish(keep=self.best(state))
         self._best_written = state.best_step
-        return state, load_file(artifact.file("optimizer.safetensors"))
+        return state, load_tensors(artifact.file(OPTIMIZER)), entries
 
     def measure_save(self, model: GraphFormers) -> float:
         """The seconds of writing the weights of a model; removes them again."""
@@ -332,32 +347,15 @@ class RunFolder:
         """The weights of the best model."""
         return dict(from_pretrained(self.best(state)).network.state_dict())
 
-    def read_history(self, state: TrainState) -> list[LogEntry]:
-        """The entries of the log up to a state. An incomplete line ends the log."""
-        if not self.history.exists():
-            return []
-        found = []
-        for line in self.history.read_text(encoding="utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                break
-            # validations that the run did after its checkpoint, and will repeat
-            is_repeated = (
-                entry["kind"] == "validation"
-                and entry["step"] == state.step
-                and state.recent.steps > 0
-            )
-            is_repeated |= entry["kind"] == "start" and state.start < 0
-            if entry["step"] <= state.step and not is_repeated:
-                found.append(entry)
-        return found
-
 
 def restore_optimizer(
     network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Loads the tensors of a checkpoint into an optimizer."""
+    """Loads the tensors of a checkpoint into an optimizer.
+
+    Raises:
+        ArtifactError: They are not of this network.
+    """
     names = {parameter: name for name, parameter in network.named_parameters()}
     ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -368,6 +366,8 @@ def restore_optimizer(
             for key, value in tensors.items()
             if key.startswith(start)
         }
+        if any(value.shape not in (parameter.shape, ()) for value in found.values()):
+            raise ArtifactError(f"{OPTIMIZER}: {names[parameter]} has another shape; {ELSEWHERE}")
         if found:
             state[i] = found
     optimizer.load_state_dict(

@@ -2,13 +2,14 @@
 
 import json
 import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from io import BytesIO, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphformers.training.checkpoint import LogEntry, RunFolder, TrainState
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 logger = logging.getLogger(__name__)
 
@@ -21,20 +22,23 @@ class TrainingLog:
 
     Args:
         folder: The folder of the run; None to keep the entries in memory only.
-        state: The progress of the run. Later entries in the folder are dropped, because the run
-            will write them again.
+        entries: The entries of a run that is continued, up to its checkpoint. Later ones in the
+            folder are dropped, because the run will write them again.
     """
 
-    def __init__(self, folder: RunFolder | None, state: TrainState) -> None:
-        self.entries = [] if folder is None else folder.read_history(state)
-        self._file = self._scalars = None
+    def __init__(self, folder: RunFolder | None = None, entries: Sequence[LogEntry] = ()) -> None:
+        self.entries = list(entries)
+        self._file: FileIO | None = None
+        self._scalars: Scalars | None = None
         if folder is not None:
             lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
             temporary = folder.history.with_suffix(".new")
             temporary.write_text(lines, encoding="utf-8")
             temporary.replace(folder.history)
-            self._file = folder.history.open("a", encoding="utf-8")
-            self._scalars = _scalar_writer(folder.path / "tensorboard", state.step)
+            self._file = FileIO(folder.history, "a")
+            if has_tensorboard():
+                last = max((entry["step"] for entry in self.entries), default=0)
+                self._scalars = Scalars(folder.path / "tensorboard", last)
 
     def step(
         self,
@@ -88,14 +92,9 @@ class TrainingLog:
         entry |= {**numbers, **more}
         self.entries.append(entry)
         if self._file is not None:
-            try:
-                self._file.write(json.dumps(entry) + "\n")
-                self._file.flush()
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, self._file.name) from error
+            _append(self._file, json.dumps(entry).encode() + b"\n")
         if self._scalars is not None:
-            for name, value in numbers.items():
-                self._scalars.add_scalar(f"{kind}/{name}", value, step)
+            self._scalars.add({f"{kind}/{name}": value for name, value in numbers.items()}, step)
 
     def close(self) -> None:
         """Closes the files."""
@@ -105,10 +104,60 @@ class TrainingLog:
             self._scalars.close()
 
 
-def _scalar_writer(folder: Path, step: int) -> "SummaryWriter | None":
-    """TensorBoard's writer; None if TensorBoard is not installed (extra `tensorboard`)."""
+def has_tensorboard() -> bool:
+    """Whether TensorBoard is installed (extra `tensorboard`)."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        import tensorboard  # noqa: F401
     except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=step + 1)
+        return False
+    return True
+
+
+class Scalars:
+    """A file of scalars for TensorBoard, each written at once.
+
+    TensorBoard's own writer has a thread, which prints a traceback when the disk is full.
+
+    Args:
+        folder: The folder of such files.
+        step: The last step of the files that are there; TensorBoard drops later ones.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files in the order of their names.
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = FileIO(folder / name, "a")
+        self._add(file_version="brain.Event:2")
+        self._add(step=step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, values: dict[str, float], step: int) -> None:
+        """Writes the values of a step, by their names."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        found = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._add(step=step, summary=Summary(value=found))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _add(self, **parts: object) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = BytesIO()
+        RecordWriter(record).write(Event(wall_time=time.time(), **parts).SerializeToString())
+        _append(self._file, record.getvalue())
+
+
+def _append(file: FileIO, data: bytes) -> None:
+    """Writes to a file without a buffer, which closing it would try to write once more."""
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file.name)) from error

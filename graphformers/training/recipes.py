@@ -157,7 +157,8 @@ def read_recipe(given: Path) -> dict[str, SettingValue]:
             f"{path}: {error.strerror}, expected a .toml file or a built-in recipe; "
             f"{nearest(path.stem, names)}"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # Invalid TOML and UTF-8 are ValueErrors, numbers of thousands of digits, too.
+    except (ValueError, RecursionError) as error:
         raise GraphFormersError(f"{path}: not a TOML file ({error})") from error
     settings: dict[str, SettingValue] = {}
     for name, value in found.items():
@@ -183,7 +184,7 @@ def parse_settings(words: list[str]) -> dict[str, SettingValue]:
             )
         try:
             value = None if text.lower() == "none" else tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text
         if name.rpartition(".")[2] == "decay" and value is None:
             value = "none"

@@ -23,11 +23,13 @@ from graphformers.files import require_space
 from graphformers.model.encoder import GraphFormers
 from graphformers.model.fast import compile_network
 from graphformers.progress import progress
+from graphformers.records import checked
 from graphformers.settings import SettingValue, usage
 from graphformers.splits.split import LinkSplit
 from graphformers.training.batches import BatchMaker, TrainBatch
 from graphformers.training.budget import plan_budget
 from graphformers.training.checkpoint import (
+    LogEntry,
     RecentSteps,
     RunFolder,
     TrainState,
@@ -124,7 +126,7 @@ class TrainingRun:
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}
         self.definition: dict[str, SettingValue] = {}
-        self.log = TrainingLog(None, self.state)
+        self.log = TrainingLog()
         self._batches: Iterator[TrainBatch] | None = None
         self._unread: deque[UnreadStep] = deque()
         self._loss = math.nan
@@ -176,16 +178,18 @@ class TrainingRun:
             if self.force or not self.folder.exists():
                 self.folder.clear()
         optimizer_tensors: dict[str, Tensor] = {}
+        entries: list[LogEntry] = []
         is_resumed = self.world.any(self.folder is not None and self.folder.exists())
         if is_resumed and self.folder is not None:
-            self.state, optimizer_tensors = self.folder.load(self.model, self.definition)
+            loaded = self.folder.load(self.model, self.definition)
+            self.state, optimizer_tensors, entries = loaded
             if self.state.best_step >= 0:
                 self.best = self.folder.load_best(self.state)
         self._share(optimizer_tensors)
         # A run that is continued has spent some of its time already.
         self._clock_start -= self.state.clock
         self._resume_chunks(is_resumed=is_resumed)
-        self.log = TrainingLog(self.folder, self.state)
+        self.log = TrainingLog(self.folder, entries)
         if words := truncation_warning(self.loader.maker.tokens, self.model.config.max_tokens):
             logger.info(words)
         if is_resumed:
@@ -227,7 +231,8 @@ class TrainingRun:
     def _share(self, optimizer_tensors: dict[str, Tensor]) -> None:
         """Copies state, weights and optimizer of the first process to all others."""
         world, device, network = self.world, self.model.device, self.model.network
-        self.state = TrainState.from_dict(world.share_json(asdict(self.state)))
+        shared = world.share_json(asdict(self.state))
+        self.state = checked("the state of the run", shared, TrainState)
         network.load_state_dict(world.share(dict(network.state_dict()), device))
         restore_optimizer(network, self.optimizer, world.share(optimizer_tensors, device))
         best = world.share(self.best, device)
@@ -476,7 +481,9 @@ class TrainingRun:
                 )
             if self.state.best_step >= 0:
                 self.folder.save_best(self.state, self.model, self.best)
-            self.folder.save(self.state, self.model, self.optimizer, self.definition)
+            self.folder.save(
+                self.state, self.model, self.optimizer, self.definition, self.log.entries
+            )
         self._saved_at = time.monotonic()
 
     def _stop_if_asked(self) -> None:

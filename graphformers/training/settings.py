@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphformers.model.config import ModelConfig
-from graphformers.settings import SettingValue, setting, type_name
+from graphformers.settings import (
+    MOST_PROCESSES,
+    MOST_SEED,
+    SettingValue,
+    setting,
+    type_name,
+)
 from graphformers.training.objective import ObjectiveSettings
 
 if TYPE_CHECKING:
@@ -137,6 +143,7 @@ class TrainConfig(ObjectiveSettings):
         42,
         "Seed of new weights, the order of pairs, neighbours, masking and dropout.",
         at_least=0,
+        at_most=MOST_SEED,
     )
 
     chunk_size: int | None = setting(
@@ -148,7 +155,10 @@ class TrainConfig(ObjectiveSettings):
         64, "Steps after which larger chunks are tried again when memory ran out.", at_least=1
     )
     workers: int | None = setting(
-        None, "Processes that make batches; by default 1 on a CPU, up to 8 for a GPU.", at_least=0
+        None,
+        "Processes that make batches; by default 1 on a CPU, up to 8 for a GPU.",
+        at_least=0,
+        at_most=MOST_PROCESSES,
     )
     compile: bool | None = setting(None, "Compile the layers; by default on a GPU.")
     checkpoint_minutes: float = setting(10.0, "Minutes between checkpoints.", at_least=0)

@@ -23,7 +23,7 @@ from graphformers.compare.conditions import (
     sampler_of,
 )
 from graphformers.compare.figures import figures_of
-from graphformers.compare.forecast import Costs, PlannedRun, fit
+from graphformers.compare.forecast import Costs, PlannedRun, fit, stored_plan
 from graphformers.compare.report import metrics_table, search_table
 from graphformers.compare.results import Results
 from graphformers.compare.runs import Run, finish_run, rank_untrained
@@ -512,6 +512,45 @@ def test_force_waits_for_nobody_and_takes_nothing_from_anybody(
         compare(other, methods=["plm"])
     assert (model / "manifest.json").is_file()
     compare(other, methods=["plm"])
+
+
+def test_a_damaged_record_of_a_run_is_no_other_setting(folder: Path, tmp_path: Path) -> None:
+    """The steps of a comparison with minutes are taken from there."""
+    settings = make_settings(folder, tmp_path / "report")
+    first = finish_run(settings, variant("plm"), 42)
+    record = settings.model_folder(variant("plm"), 42).with_suffix(".json")
+    whole = record.read_text()
+    record.write_text(whole.replace('"max_steps": 6', '"max_steps": 7'))
+    with pytest.raises(ArtifactError, match=r"plm-42\.json: damaged .* force=True makes this run"):
+        finish_run(settings, variant("plm"), 42)
+    with pytest.raises(ArtifactError, match=r"plm-42\.json: damaged"):
+        stored_plan(settings, [variant("plm")])
+    again = finish_run(make_settings(folder, tmp_path / "report", force=True), variant("plm"), 42)
+    assert again.facts["valid"] == first.facts["valid"]
+    assert record.read_text() == whole
+
+
+def test_a_damaged_report_is_not_shown(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, settings = tmp_path / "report", make_settings(folder, tmp_path / "report")
+    compare(settings, table="datasets")
+    (report / "mine.md").write_text("a note of somebody")
+    app(["info", str(report)], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "## Data" in shown
+    assert "a note" not in shown
+    table = report / "datasets.md"
+    table.write_text(table.read_text().replace("30", "90"))
+    with pytest.raises(ArtifactError, match=r"datasets\.md: damaged .* the same compare command"):
+        app(["info", str(report)], standalone_mode=False)
+    (report / ".comparison").write_text("made by graphformers compare\n")
+    with pytest.raises(ArtifactError, match=r"\.comparison: damaged .* the same compare command"):
+        app(["info", str(report)], standalone_mode=False)
+    compare(settings, table="datasets")
+    capsys.readouterr()
+    app(["info", str(report)], standalone_mode=False)
+    assert capsys.readouterr().out == shown
 
 
 def test_two_comparisons_do_not_make_the_same_run_at_once(folder: Path, tmp_path: Path) -> None:

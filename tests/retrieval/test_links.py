@@ -128,6 +128,10 @@ def test_links_say_what_their_scores_are(
         assert (weight == 0.0) == (links == unlinked)
         app(["search", str(tmp_path / f"{weight}"), "--links", id, "--json"], standalone_mode=False)
         assert json.loads(capsys.readouterr().out)["measure"] == measure
+        app(["search", str(tmp_path / f"{weight}"), "--links", id], standalone_mode=False)
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[0].split()[0] == ("score" if weight else "cosine")
+        assert (f"score: {measure}" in shown) == (weight > 0)
 
 
 @pytest.mark.parametrize("weight", ["0.5", None, -1.0, float("nan"), True, [1.0]])

@@ -52,7 +52,7 @@ def test_scores_and_texts_that_are_cut(server: Running) -> None:
         page = seen.page
         page.goto(server.address + "/#q=" + "graph text node " * 6 + "&node=evil%2F%3Ci%3E")
         page.wait_for_selector("#results .match")
-        page.wait_for_selector(".heard li")
+        page.wait_for_selector(".attention li")
         told = "The text has 20 tokens, of which the model reads the first 12 (max_tokens)."
         assert page.locator("#truncated").inner_text() == told
         title = page.locator("#results .score").first.get_attribute("title")

@@ -269,6 +269,8 @@ WRONG = [
     ("GET", "/static/%2Fetc%2Fpasswd", None, 404, "no such address"),
     ("GET", "/nodes/%FF", None, 422, "no UTF-8"),
     ("GET", "/nodes/%20", None, 422, "is empty"),
+    ("GET", "/nodes/", None, 422, "is empty"),
+    ("GET", "/nodes//similar", None, 422, "is empty"),
     ("GET", "/nodes/" + 1001 * "x", None, 422, "1,001 letters"),
     ("GET", "/nodes/x/similar?k=0", None, 422, "expected a number from 1 to 1,000"),
     (

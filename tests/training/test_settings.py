@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from graphformers.errors import GraphFormersError
 from graphformers.training.recipes import RECIPES, Recipe, parse_settings, read_recipe
 from graphformers.training.settings import TrainConfig
 
@@ -44,3 +45,24 @@ def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert recipe.train_config("max").learning_rate == 8e-4
     assert recipe.train_config().learning_rate == 6e-4
     assert recipe.model_settings()["num_neighbors"] == 20
+
+
+WRONG_TOML = {
+    "digits": b"seed = " + b"9" * 5000,
+    "deep": b"seed = " + b"[" * 5000 + b"]" * 5000,
+    "bytes": b"\xff",
+    "text": b"seed",
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TOML)
+def test_a_recipe_that_is_no_toml(case: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(WRONG_TOML[case])
+    with pytest.raises(GraphFormersError, match=r"a\.toml: not a TOML file"):
+        read_recipe(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000 + "]" * 5000])
+def test_a_setting_that_is_no_number_is_a_text(value: str) -> None:
+    with pytest.raises(GraphFormersError, match="expected"):
+        parse_settings([f"seed={value}"])
