@@ -59,8 +59,8 @@ TABLES = {
 }
 # Pairs and vectors in a row: reading many rows takes longer than reading large ones.
 GROUP = 256
-# Seconds that a writer waits for readers, before it lets the WAL grow on.
-PATIENCE = 5.0
+# Milliseconds that a writer waits for readers, before it lets the WAL grow on; and to begin.
+PATIENCE, OPENING = 5_000, 60_000
 # Size of the WAL above which it is restarted, waiting for readers if need be. Otherwise a reader is
 # nearly always on its old part where many read, and it would never be restarted.
 MOST_WAL = 32 << 20
@@ -352,7 +352,10 @@ class EditWriter:
                 raise ArtifactError(f"{file}: a link, expected a file; put the file itself there")
         connection = _connect(database.path, "rw")
         try:
+            # Processes that open the store may be reading all of it.
+            connection.execute(f"PRAGMA busy_timeout = {OPENING}")
             connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("SELECT count(*) FROM store").fetchone()
         except sqlite3.Error as error:
@@ -544,7 +547,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         uri=True,
         isolation_level=None,
         check_same_thread=False,
-        timeout=PATIENCE,
+        timeout=PATIENCE / 1000,
     )
 
 
