@@ -105,6 +105,9 @@ def answer_queries(
         For each query an answer, or the error that it alone caused.
     """
     searches = [_Search(query, query.vector) for query in queries]
+    for search in searches:
+        if search.vector is not None:
+            search.error = _vector_error(search.vector, store.size)
     _find_nodes(store, searches)
     shown = [()] * len(searches) if columns is None else columns
     known = store.graph.column_names if any(shown) else []
@@ -128,11 +131,24 @@ def answer_queries(
             _take(search, hits, row)
             if weight and search.linked is not None:
                 near = Hits(search.nodes[None], search.scores[None])
-                best = with_common_neighbors(
-                    store, search.node, near, allowed, weight, search.query.k
-                )
-                search.nodes, search.scores = best.nodes_QK[0], best.scores_QK[0]
+                try:
+                    near = with_common_neighbors(
+                        store, search.node, near, allowed, weight, search.query.k
+                    )
+                except Exception as error:
+                    search.error = error
+                search.nodes, search.scores = near.nodes_QK[0], near.scores_QK[0]
     return _answers(store, searches, shown, weight)
+
+
+def _vector_error(vector: Array, size: int) -> GraphFormersError | None:
+    """What is wrong with the vector of a query; None if nothing is."""
+    if vector.shape != (size,):
+        given = "×".join(map(str, vector.shape)) or "1"
+        return GraphFormersError(f"a vector of {given} numbers given, expected {size}")
+    if not np.isfinite(vector).all():
+        return GraphFormersError("the query holds numbers that are not finite (NaN or inf)")
+    return None
 
 
 def _find_nodes(store: VectorStore, searches: list[_Search]) -> None:

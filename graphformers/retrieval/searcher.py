@@ -330,10 +330,6 @@ def check_query(query: Query) -> None:
         )
     if query.links and query.id is None:
         raise GraphFormersError("links given without the id of a node")
-    if query.vector is not None and query.vector.ndim != 1:
-        raise GraphFormersError(
-            f"a vector of shape {query.vector.shape} given, expected the numbers of one vector"
-        )
 
 
 def check_k(k: int) -> None:

@@ -92,14 +92,14 @@ class AnyQuery(Query):
 class NodeQuery(Query):
     """Which of a node's neighbours to show."""
 
-    limit: int = Field(50, ge=0, le=1000)
-    start: int = Field(0, ge=0, le=2**40)
+    limit: int = Field(50, ge=0, le=1000, description="How many neighbours to show.")
+    start: int = Field(0, ge=0, le=2**40, description="How many neighbours to skip.")
 
 
 class EgoQuery(Query):
     """How many neighbours to show."""
 
-    limit: int = Field(24, ge=1, le=200)
+    limit: int = Field(24, ge=1, le=200, description="How many neighbours to show.")
 
 
 def _count(given: object) -> object:
@@ -115,7 +115,9 @@ class NearestQuery(Query):
 
     lists = frozenset({"where"})
 
-    k: Annotated[int, BeforeValidator(_count)] = Field(10, ge=1, le=LIMITS.k)
+    k: Annotated[int, BeforeValidator(_count)] = Field(
+        10, ge=1, le=LIMITS.k, description="How many nodes to find."
+    )
     where: list[Filter] = Field(
         [],
         max_length=LIMITS.filters,
@@ -128,8 +130,8 @@ class NearestQuery(Query):
 class EdgeQuery(Query):
     """Links of two nodes."""
 
-    source: Id
-    target: Id
+    source: Id = Field(description="The id of one node.")
+    target: Id = Field(description="The id of the other node.")
     type: str | None = Field(
         None, description="Only links of this type; an empty type means those without one."
     )
@@ -161,11 +163,15 @@ class EmbeddingsBody(Body):
 
     model_config = ConfigDict(extra="ignore")
 
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=LIMITS.texts)]
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=LIMITS.texts)] = Field(
+        description="A text, or several."
+    )
     model: str | None = Field(
         None, max_length=200, description="Ignored: the server has one model."
     )
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="Numbers, or little-endian float32 as base64."
+    )
     dimensions: int | None = Field(
         None, description="If given, it must be the size of the model's vectors."
     )
@@ -180,10 +186,12 @@ class EmbeddingsBody(Body):
 class SearchBody(Body):
     """A search by one of text, id and vector."""
 
-    text: Text | None = None
-    id: Id | None = None
-    vector: Annotated[list[Number], Field(max_length=8192)] | None = None
-    k: int = Field(10, ge=1, le=LIMITS.k)
+    text: Text | None = Field(None, description="Search by words: the text is encoded.")
+    id: Id | None = Field(None, description="Search by a node.")
+    vector: Annotated[list[Number], Field(max_length=8192)] | None = Field(
+        None, description="Search by a vector, such as one of /v1/embeddings."
+    )
+    k: int = Field(10, ge=1, le=LIMITS.k, description="How many nodes to find.")
     neighbors: Ids = Field([], description="Ids of nodes to encode as the text's neighbours.")
     neighbor_texts: Texts = Field([], description="Texts to encode as the text's neighbours.")
     where: list[Filter] = Field(

@@ -14,7 +14,7 @@ from graphformers.embedding.vectors import VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.graph.interop import build_graph
 from graphformers.retrieval.filters import allowed_nodes
-from graphformers.retrieval.queries import Query
+from graphformers.retrieval.queries import Query, answer_queries
 from graphformers.retrieval.searcher import Searcher, Truncation, search
 from tests.embedding.conftest import make_model, some_graph
 
@@ -276,6 +276,17 @@ def test_queries_are_answered_together(place: Path) -> None:
         searcher.answer([Query(text="x", links=True)])
     with pytest.raises(GraphFormersError, match="no node with the id 'nobody'"):
         searcher.answer([Query(text="x"), Query(id="nobody")])
+    for wrong, told in [(np.zeros(3), "3"), (np.zeros((2, 24)), "2×24")]:
+        with pytest.raises(
+            GraphFormersError, match=f"a vector of {told} numbers given, expected 24"
+        ):
+            searcher.answer([Query(vector=vector), Query(vector=wrong)])
+    answers = answer_queries(
+        searcher.store,
+        searcher.index,
+        [Query(vector=vector), Query(vector=vector * np.nan), Query(id="nobody"), Query(id=ids[0])],
+    )
+    assert [isinstance(answer, Exception) for answer in answers] == [False, True, True, False]
 
 
 def test_a_text_that_is_cut_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Files that are not what usearch writes are refused before they are mapped."""
 
 import struct
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from graphformers.embedding.job import embed
 from graphformers.embedding.vectors import VectorStore
 from graphformers.files import checksum
+from graphformers.records import sealed
 from graphformers.retrieval import index as index_module
 from graphformers.retrieval.approximate import DamagedIndexError, IndexFacts
 from graphformers.retrieval.index import StoreIndex
@@ -150,7 +151,7 @@ def test_a_crafted_index_is_made_again(
     damaged = bytearray(file.read_bytes())
     damaged[8 + 60 * (24 + 32) + 64 + 32] = 200
     file.write_bytes(damaged)
-    replace(right, checksum=checksum(file)).write(about)
+    about.write_bytes(sealed(asdict(replace(right, checksum=checksum(file)))))
     index = StoreIndex.open(VectorStore.load(tmp_path / "v"))
     assert not index.is_exact
     assert "not an index of these vectors (wrong layers); it is made again" in caplog.text
