@@ -33,7 +33,15 @@ from pathlib import Path
 from typing import TypedDict
 
 from graphformers.errors import ArtifactError
-from graphformers.files import checksum, full_disk, held, remove_abandoned, sync
+from graphformers.files import (
+    checksum,
+    full_disk,
+    held,
+    remove_abandoned,
+    sweep_beside,
+    sync,
+    write_whole,
+)
 from graphformers.places import check_inner_name, refuse_links_out
 from graphformers.records import (
     ELSEWHERE,
@@ -53,11 +61,10 @@ MANIFEST = "manifest.json"
 TRAINING, EMBEDDING = ".training", ".embedding"
 VERIFIED = ".verified.json"
 NESTED = ("tokens",)  # folders inside an artifact that hold artifacts made from it
-# files inside an artifact that come or grow after it was written and have checksums of their own
-GROWING = ("changes.log",)
 NAMES = {"vectors": "a folder of vectors"}  # of kinds, where "a KIND" is not English
-# beginnings of names of such files, and of their temporary files
-INDEXES = ("index.", ".index.")
+# beginnings of names of files that come or grow inside an artifact after it was written, with
+# checksums of their own; of their temporary files; and of bases that were replaced
+GROWING = ("edits-", ".edits-", "base-", "index.", ".index.", ".manifest.json.")
 # the entry of a manifest that holds its own checksum
 SEAL = "manifest_sha256"
 
@@ -105,6 +112,7 @@ class Draft:
         summary: What it contains.
         parents: What it was made from.
         checksums: SHA-256 of files, where it is known from writing them.
+        part: The folder inside whose files belong to the artifact; all of `folder` without one.
         lock: A handle of the folder, which is locked until it is in place. A duplicate of the
             handle keeps the lock.
     """
@@ -114,6 +122,7 @@ class Draft:
     summary: JsonObject = field(default_factory=dict)
     parents: dict[str, ParentEntry] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
+    part: str = ""
     lock: int = -1
 
     def path(self, name: str) -> Path:
@@ -288,7 +297,7 @@ def publish_artifact(
     draft: Draft, path: str | Path, kind: str, version: int, *, force: bool = False
 ) -> None:
     """Puts a folder in place as one artifact, after it was filled, perhaps over many runs."""
-    _seal(draft, kind, version)
+    seal(draft, kind, version)
     target = _behind_links(path)
     with held(target.parent, create=False):
         check_writable(target, kind, force=force)
@@ -360,9 +369,9 @@ def check_writable(path: str | Path, kind: str, *, force: bool) -> None:
     if not force:
         raise ArtifactError(f"{path}: exists already; {usage('force', True)} replaces it")
     ours = {Path(name).parts[0] for name in manifest["files"]}
-    ours |= {MANIFEST, *NESTED, *GROWING}
+    ours |= {MANIFEST, *NESTED}
     names = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-    foreign = [name for name in names if not name.startswith((VERIFIED, *INDEXES))]
+    foreign = [name for name in names if not name.startswith((VERIFIED, *GROWING))]
     if foreign:
         raise ArtifactError(
             f"{path}: holds things that are not part of the {kind} ({', '.join(foreign[:3])}); "
@@ -436,10 +445,16 @@ def check_parent(child: Artifact, role: str, parent: Artifact) -> None:
         )
 
 
-def _seal(draft: Draft, kind: str, version: int) -> None:
+def seal(draft: Draft, kind: str, version: int) -> None:
+    """Writes the manifest of a folder when all its files are on disk.
+
+    A manifest that was there before is replaced in one step.
+    """
     from graphformers.version import __version__
 
-    found = [file for file in draft.folder.rglob("*") if file.is_file()]
+    # What a kill left while the manifest was written would become one of the files.
+    sweep_beside(draft.path(MANIFEST))
+    found = [file for file in draft.path(draft.part).rglob("*") if file.is_file()]
     names = sorted(
         str(file.relative_to(draft.folder))
         for file in found
@@ -468,10 +483,11 @@ def _seal(draft: Draft, kind: str, version: int) -> None:
         "summary": draft.summary,
         "files": files,
     }
-    draft.path(MANIFEST).write_bytes(sealed(manifest, SEAL))
     _remember(draft.folder, names)
-    for place in [*names, MANIFEST, *{str(Path(name).parent) for name in names}, "."]:
+    folders = {str(parent) for name in names for parent in Path(name).parents}
+    for place in [*names, *sorted(folders)]:
         sync(draft.folder / place)
+    write_whole(draft.path(MANIFEST), sealed(manifest, SEAL))
 
 
 def _why_missing(path: Path) -> str:
@@ -540,13 +556,6 @@ def bring_back(target: Path) -> None:
         with held(target.parent, create=False):
             if not target.exists() and _aside(target).is_dir():
                 os.rename(_aside(target), target)
-
-
-def sweep_drafts(path: str | Path) -> None:
-    """Removes drafts that killed writers of an artifact left beside it."""
-    target = _behind_links(path)
-    with held(target.parent, create=False):
-        _sweep(target)
 
 
 def _sweep(target: Path) -> None:

@@ -19,6 +19,7 @@ from graphformers.artifact import (
     write_artifact,
 )
 from graphformers.errors import ArtifactError
+from graphformers.files import held
 
 
 def write(path: Path, content: str = "hello", *, kind: str = "graph", force: bool = False) -> None:
@@ -108,8 +109,8 @@ def test_what_is_not_ours_is_never_replaced(tmp_path: Path) -> None:
 def test_a_parent_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     """A lock on it must not create a file in its place."""
     place = tmp_path / "gone" / "also" / "a.graph"
-    with pytest.raises(FileNotFoundError):
-        artifact.sweep_drafts(place)
+    with pytest.raises(FileNotFoundError), held(place.parent, create=False):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 

@@ -128,7 +128,9 @@ def test_files_in_folders_of_a_graph_are_put_there_too(tmp_path: Path) -> None:
     (tmp_path / "a.graph" / "more" / "notes.txt").write_text("hello")
     claim(tmp_path / "a.graph", "more/notes.txt", tmp_path / "a.graph" / "more" / "notes.txt")
     embed(make_model(), tmp_path / "a.graph", tmp_path / "o.vectors", **EXACT)
-    assert (tmp_path / "o.vectors" / "graph" / "more" / "notes.txt").read_text() == "hello"
+    assert (
+        tmp_path / "o.vectors" / "base-0001" / "graph" / "more" / "notes.txt"
+    ).read_text() == "hello"
 
 
 LINKS = {
@@ -138,8 +140,8 @@ LINKS = {
     "what was verified": (".verified.json", "../secret.txt"),
     "a folder": ("tokens", ".."),
     "the folder itself": ("tokens", "."),
-    "the log": ("changes.log", "../secret.txt"),
-    "a log that is not there": ("changes.log", "../new.log"),
+    "the edits": ("edits-0001.sqlite", "../secret.txt"),
+    "a database that is not there": ("edits-0001.sqlite", "../new.sqlite"),
     "the index": ("index.usearch", "../secret.txt"),
     "deep inside": ("a/b/c", "../../../secret.txt"),
 }
@@ -354,7 +356,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "s.split": LinkSplit.load,
     "m.model": GraphFormers.from_pretrained,
     "v.vectors": VectorStore.load,
-    "v.vectors/graph": TextGraph.load,
+    "v.vectors/base-0001/graph": TextGraph.load,
     "r.model.training/checkpoint": lambda path: RunFolder(
         path.parent.with_suffix("")
     ).initial_weights(""),
@@ -386,12 +388,21 @@ def test_tokens_are_not_written_elsewhere(folders: Path) -> None:
     assert list((folders / "elsewhere").iterdir()) == []
 
 
-def test_a_log_elsewhere_is_not_cut(folders: Path, secret: Path) -> None:
-    """A writer cuts off what is no whole record."""
-    (folders / "v.vectors" / "changes.log").symlink_to(secret)
+@pytest.mark.parametrize("suffix", ["sqlite", "sqlite-wal", "sqlite-shm", "commits"])
+def test_edits_elsewhere_are_not_written(suffix: str, folders: Path, secret: Path) -> None:
+    """Nor into other files of the folder."""
+    place, manifest = folders / "v.vectors", (folders / "v.vectors" / "manifest.json").read_bytes()
+    (place / f"edits-0001.{suffix}").symlink_to(secret)
     with pytest.raises(ArtifactError, match="which leads out of the folder"):
-        update(folders / "v.vectors", nodes={"new": "a text"})
+        update(place, nodes={"new": "a text"})
+    (place / f"edits-0001.{suffix}").unlink()
+    update(place, nodes={"new": "a text"})
+    (place / f"edits-0001.{suffix}").unlink(missing_ok=True)
+    (place / f"edits-0001.{suffix}").symlink_to("manifest.json")
+    with pytest.raises(ArtifactError, match=r"sqlite: damaged|a link, expected a file"):
+        update(place, nodes={"newer": "a text"})
     assert secret.read_text() == SECRET
+    assert (place / "manifest.json").read_bytes() == manifest
 
 
 def move_model(path: str, manifest: Manifest) -> None:
@@ -418,7 +429,7 @@ def test_an_unfinished_embedding_does_not_lead_elsewhere(folders: Path, tmp_path
     home, work = tmp_path / "home", tmp_path / "o.vectors.embedding"
     home.mkdir()
     (home / ".profile").write_text(SECRET)
-    for name in ("notes", "folder", "dropped", "folder/vectors"):
+    for name in ("notes", "folder", "dropped", "folder/base-0001/vectors"):
         shutil.rmtree(work, ignore_errors=True)
         (work / name).parent.mkdir(parents=True)
         (work / "plan.json").write_text("{}")

@@ -129,8 +129,10 @@ def info_command(
         from graphformers.embedding.vectors import VectorStore
 
         store = VectorStore.load(artifact)
-        if verify and store.states is not None:
-            store.states.check(store.graph.base)
+        if verify:
+            store.database.verify()
+            if store.states is not None:
+                store.states.check(store.graph.base)
         show_result(describe_store(store), as_json)
     elif found.kind == "model":
         from graphformers.embedding.describe import describe_model

@@ -159,6 +159,25 @@ def export_command(
     print(f"{output}: {len(store):,} vectors of {store.size} numbers")
 
 
+@command("copy")
+def copy_command(
+    source: Path = VECTORS,
+    output: Path = argument(..., "COPY", "The folder to write."),
+    force: bool = FORCE,
+) -> None:
+    """Copy vectors, also while a server or an update changes them.
+
+    Every file and every change is compared with its checksum. Other folders do not change, so they
+    can be copied as any files.
+
+    graphformers copy papers.vectors backup.vectors
+    """
+    from graphformers.embedding.copying import copy_store
+
+    store = copy_store(source, output, force=force)
+    print(f"{output}: {len(store):,} vectors of {store.size} numbers")
+
+
 @command("search")
 def search_command(
     vectors: Path = VECTORS,

@@ -19,7 +19,7 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class StoreDescription(Result):
-    """Size, origin and log of a folder of vectors. Made by `describe_store`.
+    """Size, origin and edits of a folder of vectors. Made by `describe_store`.
 
     Attributes:
         output: The folder.
@@ -30,9 +30,8 @@ class StoreDescription(Result):
         method: Method of the model.
         neighbors: Neighbours sampled for a node.
         states: Precision of the layer states; None where they were not kept.
-        log_bytes: Size of the log of changes.
-        compacted_at: Size of the log from which on it is compacted.
-        unfinished_bytes: Size of an unfinished record at the end of the log.
+        edit_bytes: Size of the edits since the base was written.
+        compacted_at: Size from which on they are compacted.
         model: The start of the model's fingerprint.
     """
 
@@ -44,9 +43,8 @@ class StoreDescription(Result):
     method: str
     neighbors: int
     states: str | None
-    log_bytes: int
+    edit_bytes: int
     compacted_at: int
-    unfinished_bytes: int
     model: str
 
     def to_dict(self) -> dict[str, object]:
@@ -54,7 +52,7 @@ class StoreDescription(Result):
         return asdict(self)
 
     def as_table(self) -> Table:
-        """A line for the size, one for the origin and one for the log."""
+        """A line for the size, one for the origin and one for the edits."""
         kept = f"states in {self.states}" if self.states else "no states"
         lines = [
             f"{self.output}: {self.vectors:,} vectors of {self.size} numbers, {self.precision}, "
@@ -62,16 +60,16 @@ class StoreDescription(Result):
             f"by {self.method}, model {self.model}, {self.neighbors} neighbours, compared by "
             f"{self.similarity}",
         ]
-        if self.log_bytes:
+        if self.edit_bytes:
             lines.append(
-                f"{amount(self.log_bytes, 'B')} of changes in its log, which is compacted "
+                f"{amount(self.edit_bytes, 'B')} of edits since then, which are compacted "
                 f"automatically at {amount(self.compacted_at, 'B')}, or when many vectors changed"
             )
         return Table((), [(line,) for line in lines])
 
 
 def describe_store(store: VectorStore) -> StoreDescription:
-    """Size, origin and log of a store of vectors."""
+    """Size, origin and edits of a store of vectors."""
     settings = store.settings
     return StoreDescription(
         output=str(store.path),
@@ -82,9 +80,8 @@ def describe_store(store: VectorStore) -> StoreDescription:
         method=settings["method"],
         neighbors=settings["num_neighbors"],
         states=settings["states"]["key"]["precision"] if settings["states"] else None,
-        log_bytes=store.log.end,
+        edit_bytes=store.commit.bytes,
         compacted_at=most_bytes(store, CompactionSettings()),
-        unfinished_bytes=store.log.unfinished,
         model=store.key.model[:SHOWN],
     )
 

@@ -4,7 +4,7 @@ The unfinished work lies in papers.vectors.embedding/:
 
     plan.json   everything that determines the bytes of the result
     notes/      a note for each finished shard
-    folder/     becomes papers.vectors: graph/, states/, vectors/
+    folder/     becomes papers.vectors: base-0001/ with graph/, states/, vectors/
     dropped/    states that are not kept
 
 The same command continues behind the finished shards; another plan is refused. When all shards are
@@ -36,7 +36,7 @@ from graphformers.embedding.phases import Phases
 from graphformers.embedding.plan import Plan, check_memory, stay_in_memory
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.shards import ShardFolder, locked_handle, shard_name, which_folder
-from graphformers.embedding.vectors import KIND, VERSION, VectorStore, locked
+from graphformers.embedding.vectors import FIRST_BASE, KIND, VERSION, VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError
 from graphformers.files import foreign_entry, full_disk, require_space, write_whole
 from graphformers.graph.protocol import Graph
@@ -54,7 +54,10 @@ MARK = "plan.json"
 # Names the folder that is being renamed.
 SEALED = "sealed"
 # Kinds of shards.
-KINDS = ("folder/states", "folder/vectors", "folder/scales", "dropped/states")
+KINDS = (
+    *(f"folder/{FIRST_BASE}/{kind}" for kind in ("states", "vectors", "scales")),
+    "dropped/states",
+)
 # Threads that compare checksums.
 CHECKERS = 4
 # Fields of the plan that a folder of vectors saves.
@@ -80,17 +83,23 @@ class Workplace:
 
     @property
     def folder(self) -> Path:
+        """Becomes the folder of vectors."""
         return self.path / "folder"
+
+    @property
+    def base(self) -> Path:
+        """Holds the graph, the vectors and the states that are kept."""
+        return self.folder / FIRST_BASE
 
     @property
     def states(self) -> ShardFolder:
         return ShardFolder(
-            self.folder if self.plan.keep_states else self.path / "dropped", self.path / "notes"
+            self.base if self.plan.keep_states else self.path / "dropped", self.path / "notes"
         )
 
     @property
     def vectors(self) -> ShardFolder:
-        return ShardFolder(self.folder, self.path / "notes")
+        return ShardFolder(self.base, self.path / "notes")
 
     @contextmanager
     def opened(self, *, force: bool) -> Iterator[None]:
@@ -201,7 +210,7 @@ class Workplace:
         for kind in (*KINDS, "notes"):
             for file in (self.path / kind).glob(".*"):
                 file.unlink(missing_ok=True)
-        for folder in self.folder.glob(".*graph*"):
+        for folder in self.base.glob(".*graph*"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def unfinished(self, kind: str) -> list[int]:
@@ -230,8 +239,8 @@ class Workplace:
 
     def put_graph(self, graph: TextGraph) -> None:
         """Puts the graph into the folder: linked on the same disk, copied elsewhere."""
-        place = self.folder / "graph"
-        self.folder.mkdir(exist_ok=True)
+        place = self.base / "graph"
+        self.base.mkdir(parents=True, exist_ok=True)
         # The graph may have other columns than the last time, which change no vector.
         if graph.artifact is None:
             graph.save(place, force=True)
@@ -251,7 +260,7 @@ class Workplace:
                 f"{graph.artifact.path}: is no longer there, and the vectors are to hold it; save "
                 f"the graph again"
             )
-        beside, stood_there = self.folder / ".graph", which_folder(graph.artifact.path)
+        beside, stood_there = self.base / ".graph", which_folder(graph.artifact.path)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         for name in ("manifest.json", ".verified.json", *graph.artifact.files):
@@ -279,7 +288,7 @@ class Workplace:
         The graph is verified last: once the manifest is written, damage would pass as intended.
         """
         self.sweep()
-        graph = open_artifact(self.folder / "graph", None, None)
+        graph = open_artifact(self.base / "graph", None, None)
         graph.verify()
         plan = self.plan
         kept = {"vectors": self.vectors}
@@ -287,18 +296,21 @@ class Workplace:
             kept["scales"] = self.vectors
         if plan.keep_states:
             kept["states"] = self.states
-        checksums = {f"graph/{name}": entry["sha256"] for name, entry in graph.files.items()}
+        checksums = {
+            f"{FIRST_BASE}/graph/{name}": entry["sha256"] for name, entry in graph.files.items()
+        }
         text_hashes = []
         for kind, place in kept.items():
             for shard in range(len(plan.shards)):
                 note = place.note(shard_name(kind, shard))
                 assert note is not None, "all shards are finished"
-                checksums[shard_name(kind, shard)] = note["sha256"]
+                checksums[f"{FIRST_BASE}/{shard_name(kind, shard)}"] = note["sha256"]
                 if kind == "states":
                     text_hashes.append(note["text_hash"])
         draft = Draft(self.folder, checksums=checksums)
         states = {"key": asdict(plan.key), "text_hashes": text_hashes}
         draft.settings = {name: getattr(plan, name) for name in PLAN_SETTINGS} | {
+            "base": FIRST_BASE,
             "key": asdict(plan.key),
             "state_shape": [plan.num_states, plan.hidden_size],
             "states": states if plan.keep_states else None,

@@ -34,6 +34,7 @@ class KeptStates(TypedDict):
 class StoreSettings(TypedDict):
     """What the manifest of a folder of vectors says under `settings`."""
 
+    base: str
     method: str
     similarity: Literal["dot", "cosine"]
     hidden_size: int

@@ -74,7 +74,8 @@ class LayerStates:
         kept = artifact.settings["states"]
         if not kept:
             return None
-        rows = load_rows(artifact, FOLDER, artifact.settings["shard_size"])
+        base, size = artifact.settings["base"], artifact.settings["shard_size"]
+        rows = load_rows(artifact, f"{base}/{FOLDER}", size)
         return LayerStates(StatesKey(**kept["key"]), rows, tuple(kept["text_hashes"]))
 
 

@@ -6,13 +6,15 @@ is new, whose sampled neighbours changed, or one of whose sampled neighbours has
 Sampling depends on ids only, so all other vectors are those that a full embedding of the new graph
 would give.
 
-The changes, the new states and the new vectors are one record of the log: an update is applied as a
-whole or not at all. Applying it again changes nothing and does no work.
+The edits, the new states and the new vectors are one transaction: an update is applied as a whole
+or not at all. Applying it again changes nothing and does no work.
 """
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +23,21 @@ import numpy as np
 import torch
 
 from graphformers.arrays import Array
-from graphformers.artifact import check_place, find_parent, parent_of, sweep_drafts
+from graphformers.artifact import find_parent, open_artifact, parent_of
 from graphformers.batching.tokens import TokenCache, tokenize
 from graphformers.embedding import compaction
-from graphformers.embedding.changes import Changes, Effect, Links, Nodes, gather_changes, work_out
-from graphformers.embedding.log import NAME, Record
+from graphformers.embedding.compaction import sweep
+from graphformers.embedding.database import EditRows, EditWriter
+from graphformers.embedding.edit_input import Links, Nodes, read_edits
+from graphformers.embedding.edits import EditResult, Edits, Outcome, apply
 from graphformers.embedding.settings import CompactionSettings
 from graphformers.embedding.states import model_fingerprint, states_dtype
 from graphformers.embedding.vectors import (
+    KIND,
+    VERSION,
     FolderLock,
     VectorStore,
     locked,
-    table_bytes,
     to_precision,
 )
 from graphformers.errors import ArtifactError
@@ -62,7 +67,7 @@ class UpdateReport(Result):
         center_forwards: Nodes encoded with their neighbours.
         seconds: Time of encoding.
         nodes: Nodes afterwards.
-        is_compacted: Whether the log was compacted.
+        is_compacted: Whether base and edits were written as a new base.
         linked_otherwise: Links to remove whose ends have links of other types only.
         not_there: Ids to remove, or of ends of links to remove, that no node has.
         new_columns: Node columns that no node had before.
@@ -161,13 +166,13 @@ class UpdateReport(Result):
 
 
 class Updater:
-    """Applies changes to a folder of vectors, one after the other, with a model that stays loaded.
+    """Applies edits to a folder of vectors, one after the other, with a model that stays loaded.
 
     Args:
         store: The store of vectors.
         model: The model that made the vectors.
         lock: The lock of the folder, which the caller holds: `with locked(path) as lock`.
-        compaction: When the log is compacted.
+        compaction: When the edits are compacted.
     """
 
     def __init__(
@@ -179,103 +184,93 @@ class Updater:
     ) -> None:
         self.store, self.model, self._lock = store, model, lock
         self._limits = compaction or CompactionSettings()
+        self._writer: EditWriter | None = None
         check_model(store, model)
 
-    def apply(self, changes: Changes, *, compact: bool = True) -> UpdateReport:
-        """Applies changes; returns when they are on disk."""
-        store = self.store
-        effect = work_out(changes, store.graph)
-        if effect.is_nothing:
-            report = UpdateReport(
-                already_so=_asked(changes), linked_otherwise=tuple(effect.unlinked.otherwise)
-            )
-        else:
-            record, report = self._compute(changes, effect)
-            self._lock.check()
-            store.log.append(record)
-            store.absorb(record, effect.graph)
-        is_compacted = compact and compaction.is_due(store, self._limits) and self._compact()
+    def apply(self, edits: Edits, *, compact: bool = True) -> UpdateReport:
+        """Applies edits; returns when they are on disk."""
+        transaction = self.transaction()
+        result = transaction.apply(edits)
+        report = _with_outcomes(transaction.commit(), edits, result)
+        is_compacted = compact and self.is_compaction_due() and self._try_to_compact()
         return replace(report, nodes=len(self.store), is_compacted=is_compacted)
 
-    def _compact(self) -> bool:
-        """Compacts the log. Where that fails, the next update tries again."""
+    def transaction(self) -> "Transaction":
+        """Begins a transaction on the current version of the store."""
+        return Transaction(self)
+
+    def is_compaction_due(self) -> bool:
+        """Whether the edits have grown too large."""
+        return compaction.is_due(self.store, self._limits)
+
+    def compact(self) -> None:
+        """Writes base and edits as the next base.
+
+        Raises:
+            GraphFormersError: Nothing changed.
+        """
+        self._lock.check()
+        self.close()
+        self.store = compaction.compact(self.store)
+        sweep(self.store.path)
+
+    def _try_to_compact(self) -> bool:
+        """Compacts the edits. Where that fails, the next update tries again."""
         try:
-            self.store = compaction.compact(self.store, self._lock)
+            self.compact()
         # The update itself is on disk, so any error is only logged.
         except Exception as error:
             logger.warning(
-                f"{self.store.path}: the update is done, but its log could not be compacted: "
+                f"{self.store.path}: the update is done, but its edits could not be compacted: "
                 f"{error}"
             )
             return False
         return True
 
-    def _compute(self, changes: Changes, effect: Effect) -> tuple[Record, UpdateReport]:
-        started = time.perf_counter()
-        centers = self._affected(effect)
-        states, vectors, plain = self._read(effect, centers)
-        seconds = time.perf_counter() - started
-        graph, store = effect.graph, self.store
-        arrays = to_precision(vectors, store.precision).arrays()
-        if store.states is not None:
-            arrays["states"] = states
-        if len(effect.put):
-            arrays["nodes"] = table_bytes(effect.put)
-        content = {
-            "removed": effect.removed,
-            "unlinked": [list(pair) for pair in (*effect.unlinked.parted, *effect.unlinked.cut)],
-            "linked": [list(link) for link in effect.linked],
-            "vectors": graph.ids_of(centers),
-            "states": graph.ids_of(effect.reread) if store.states is not None else [],
-        }
-        known = int((store.graph.find_nodes(effect.put["id"].to_pylist()) >= 0).sum())
-        report = UpdateReport(
-            new_nodes=len(effect.put) - known,
-            changed_nodes=known,
-            removed_nodes=len(effect.removed),
-            new_links=len(effect.linked),
-            removed_links=effect.unlinked.number,
-            already_so=_asked(changes) - _done(effect),
-            linked_otherwise=tuple(effect.unlinked.otherwise),
-            plain_forwards=plain,
-            center_forwards=len(centers),
-            seconds=seconds,
-        )
-        return Record(content, arrays), report
+    def write(self, rows: EditRows, graph: EditedGraph) -> None:
+        """Commits a transaction and makes the store after it."""
+        self._lock.check()
+        if self._writer is None:
+            self._writer = self._opened()
+        commit, states = self._writer.commit(rows)
+        graph.forget_changes()
+        self.store = self.store.followed_by(commit, rows, states, graph)
 
-    def _affected(self, effect: Effect) -> Array:
-        """The nodes whose vectors change, sorted."""
-        num_neighbors, seed = self.store.settings["num_neighbors"], self.store.settings["seed"]
-        before, after = self.store.graph, effect.graph
-        if not num_neighbors:
-            return effect.reread
-        now = after.sample(effect.touched, num_neighbors, seed)
-        is_old = before.find_nodes(after.ids_of(effect.touched)) >= 0
-        was = before.sample(effect.touched[is_old], num_neighbors, seed)
-        place = np.cumsum(is_old) - 1
-        is_new_text = np.isin(effect.touched, effect.reread)
-        around_new = np.isin(now.neighbors, effect.reread)
-        changed = [
-            bool(
-                is_new_text[i]
-                or not is_old[i]
-                or around_new[now.indptr[i] : now.indptr[i + 1]].any()
+    def _opened(self) -> EditWriter:
+        """The database of the current base."""
+        store = self.store
+        if open_artifact(store.path, KIND, VERSION).fingerprint != store.artifact.fingerprint:
+            raise ArtifactError(
+                f"{store.path}: another base was put in its place while it was in use; open it "
+                f"again to change it"
             )
-            or not np.array_equal(now.of(i), was.of(int(place[i])))
-            for i in range(len(effect.touched))
-        ]
-        return np.asarray(effect.touched[np.array(changed, dtype=bool)])
+        return store.database.writer(store.commit)
 
-    def _read(self, effect: Effect, centers: Array) -> tuple[Array, Array, int]:
-        """States of the new texts, vectors of the centres, and the number of texts encoded on their
-        own.
+    def close(self) -> None:
+        """Closes the database. Another edit opens it again."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        sweep(self.store.path)
+
+    def encode(self, graph: EditedGraph, reread: Array, centers: Array) -> tuple[Array, Array, int]:
+        """Encodes nodes.
+
+        Args:
+            graph: The graph with the edits.
+            reread: Nodes whose texts are new, sorted.
+            centers: Nodes whose vectors change, sorted.
+
+        Returns:
+            States of the new texts, vectors of the centres, and the number of texts encoded on
+            their own.
         """
-        store, model, graph = self.store, self.model, effect.graph
+        store, model = self.store, self.model
         two_pass, inputs = model.two_pass(), model.network.inputs(model.config)
         drawn = graph.sample(centers, store.settings["num_neighbors"], store.settings["seed"])
         needed = two_pass.needed(drawn)
         # States that are not kept are computed again where they are needed.
-        fresh = effect.reread if store.states is not None else needed
+        fresh = reread if store.states is not None else needed
         everyone = np.unique(
             np.concatenate([centers, fresh, drawn.neighbors, needed]).astype(np.int64)
         )
@@ -310,16 +305,116 @@ class Updater:
         return replace(tokens, id_hashes=graph.hashes_of(everyone))
 
 
+class Transaction:
+    """Edits that become visible together.
+
+    Args:
+        updater: Writes them.
+
+    Attributes:
+        graph: The graph with the edits until now.
+    """
+
+    def __init__(self, updater: Updater) -> None:
+        self._updater, self.graph = updater, updater.store.graph.copy()
+        self.graph.forget_changes()
+        self._reread, self._touched, self._is_nothing = set[int](), set[int](), True
+
+    def apply(self, edits: Edits) -> EditResult:
+        """Applies edits to the graph. Wrong ones raise an error and change nothing.
+
+        Raises:
+            InputError: Edits contradict each other, or a link leads to no node.
+        """
+        result = apply(edits, self.graph)
+        if not result.is_nothing:
+            self.graph, self._is_nothing = result.graph, False
+            self._reread |= result.reread
+            self._touched |= result.touched
+        return result
+
+    def commit(self) -> UpdateReport:
+        """Computes the vectors that the edits change and writes everything as one transaction.
+
+        Returns:
+            The forward passes and their time.
+        """
+        updater = self._updater
+        if self._is_nothing:
+            return UpdateReport()
+        started = time.perf_counter()
+        reread, touched = self._present(self._reread), self._present(self._touched)
+        centers = self._affected(reread, touched)
+        states, vectors, plain = updater.encode(self.graph, reread, centers)
+        seconds = time.perf_counter() - started
+        raw = to_precision(vectors, updater.store.precision)
+        rows = EditRows(
+            self.graph.changed_records(),
+            self.graph.changed_pairs(),
+            dict(zip(centers.tolist(), raw.rows(), strict=True)),
+            dict(zip(reread.tolist(), map(bytes, states), strict=True))
+            if updater.store.states is not None
+            else {},
+        )
+        updater.write(rows, self.graph)
+        return UpdateReport(plain_forwards=plain, center_forwards=len(centers), seconds=seconds)
+
+    def _present(self, nodes: set[int]) -> Array:
+        """Those of the nodes that are still there, sorted."""
+        found = np.array(sorted(nodes), dtype=np.int64)
+        return found[~np.isin(found, self.graph.removed_nodes)]
+
+    def _affected(self, reread: Array, touched: Array) -> Array:
+        """The nodes whose vectors change, sorted."""
+        store, after = self._updater.store, self.graph
+        num_neighbors, seed = store.settings["num_neighbors"], store.settings["seed"]
+        if not num_neighbors:
+            return reread
+        now = after.sample(touched, num_neighbors, seed)
+        is_old = touched < store.graph.num_rows
+        was = store.graph.sample(touched[is_old], num_neighbors, seed)
+        place = np.cumsum(is_old) - 1
+        is_new_text = np.isin(touched, reread)
+        around_new = np.isin(now.neighbors, reread)
+        changed = [
+            bool(
+                is_new_text[i]
+                or not is_old[i]
+                or around_new[now.indptr[i] : now.indptr[i + 1]].any()
+            )
+            or not np.array_equal(now.of(i), was.of(int(place[i])))
+            for i in range(len(touched))
+        ]
+        return np.asarray(touched[np.array(changed, dtype=bool)])
+
+
 def _index(mask: Array, model: GraphFormers) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(mask)).to(model.device)
 
 
-def _asked(changes: Changes) -> int:
-    return len(changes.nodes) + len(changes.links) + len(changes.removed) + len(changes.unlinked)
-
-
-def _done(effect: Effect) -> int:
-    return len(effect.put) + len(effect.linked) + len(effect.removed) + effect.unlinked.fulfilled
+def _with_outcomes(report: UpdateReport, edits: Edits, result: EditResult) -> UpdateReport:
+    """A report with what edits did."""
+    of_nodes, of_links = Counter(result.nodes), Counter(result.links)
+    same = (Outcome.SAME, Outcome.NOT_THERE, Outcome.OTHERWISE)
+    pairs = zip(edits.unlinked, result.unlinked, strict=True)
+    return replace(
+        report,
+        new_nodes=of_nodes[Outcome.NEW],
+        changed_nodes=of_nodes[Outcome.CHANGED],
+        removed_nodes=result.removed.count(Outcome.REMOVED),
+        new_links=of_links[Outcome.NEW],
+        removed_links=result.num_unlinked,
+        already_so=sum(result.counts[outcome] for outcome in same),
+        self_links=of_links[Outcome.SELF_LINK],
+        linked_otherwise=tuple(
+            dict.fromkeys(link for link, outcome in pairs if outcome is Outcome.OTHERWISE)
+        ),
+        not_there=result.unknown,
+        new_columns=result.new_columns,
+        edge_columns_not_kept=edits.unread,
+        columns_not_kept=edits.dropped,
+        skipped=edits.skipped,
+    )
 
 
 def load_model(store: VectorStore, device: str | None = None) -> GraphFormers:
@@ -367,7 +462,7 @@ def update(
         remove_edges: Links to remove, like `edges`.
         model: The model that made the vectors; by default it is loaded from where it was then.
         settings: How the files are read; by default like the graph's own.
-        compaction: When the log is compacted.
+        compaction: When the edits are compacted.
         device: The device of the model.
         reading: Settings of `ImportSettings` by name, instead of `settings`.
 
@@ -389,46 +484,15 @@ def update(
         dtype('float32')
     """
     with locked(vectors.path if isinstance(vectors, VectorStore) else vectors) as lock:
-        path = lock.path
-        check_place(path / NAME)
-        # A killed compaction leaves a draft.
-        sweep_drafts(path)
-        store = VectorStore.load(path)
+        sweep(lock.path)
+        store = VectorStore.load(lock.path)
         with advise_skipping():
-            changes = gather_changes(
-                store.graph, nodes, edges, remove, remove_edges, settings, **reading
-            )
-        if model is None:
-            model = load_model(store, device)
-        elif not isinstance(model, GraphFormers):
-            model = GraphFormers.from_pretrained(model, device=device)
-        known = store.graph.column_names
-        new = tuple(
-            name for name in changes.nodes.column_names if name not in ("id", "text", *known)
-        )
-        not_there = _not_there(changes, store.graph)
-        report = Updater(store, model, lock, compaction).apply(changes)
-        loops = sum(one == other for one, other, _ in changes.links)
-        return replace(
-            report,
-            already_so=report.already_so - loops,
-            self_links=loops,
-            not_there=not_there,
-            new_columns=new,
-            edge_columns_not_kept=changes.unread,
-            columns_not_kept=changes.dropped,
-            skipped=changes.skipped,
-        )
-
-
-def _not_there(changes: Changes, graph: EditedGraph) -> tuple[str, ...]:
-    """The ids to remove, of nodes and links, that neither the graph nor the new nodes have."""
-    ids = list(
-        dict.fromkeys([*changes.removed, *(end for link in changes.unlinked for end in link[:2])])
-    )
-    brought = set(changes.nodes["id"].to_pylist())
-    return tuple(
-        id
-        for id, node in zip(ids, graph.find_nodes(ids).tolist(), strict=True)
-        if node < 0 and id not in brought
-    )
+            edits = read_edits(store.graph, nodes, edges, remove, remove_edges, settings, **reading)
+            if model is None:
+                model = load_model(store, device)
+            elif not isinstance(model, GraphFormers):
+                model = GraphFormers.from_pretrained(model, device=device)
+            with closing(Updater(store, model, lock, compaction)) as updater:
+                # A compaction removes the base that nothing refers to any more.
+                del store
+                return updater.apply(edits)

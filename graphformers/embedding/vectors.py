@@ -1,19 +1,26 @@
-"""VectorStore: the vectors of a graph's nodes, a base that never changes and a log of changes.
+"""VectorStore: the vectors of a graph's nodes, a base that never changes and the edits since.
 
-    papers.vectors/   graph/ (the graph itself, ids and texts included), vectors/00000.npy …,
-                      scales/ (int8), states/ (if kept),
-                      changes.log (see log.py)
+    papers.vectors/   base-0001/ (graph/, the graph itself with ids and texts; vectors/00000.npy …,
+                      scales/ (int8), states/ (if kept)),
+                      edits-0001.sqlite and edits-0001.commits (see database.py)
 
-The folder is complete: encoding a new node needs its neighbours' states, links and texts. When the
-log has grown to a share of the base, both are written as a new base.
+The folder is complete: encoding a new node needs its neighbours' states, links and texts. The
+manifest names the files of the current base. When the edits have grown to a share of it, both are
+written as the next base with edits of its own, and one rename of the manifest switches to it.
+
+A store that was loaded never changes. A writer makes the next version of it, which shares all that
+is the same.
 """
 
 import copy
-import logging
+import fcntl
+import gc
 import os
+import re
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +28,25 @@ import numpy as np
 import pyarrow as pa
 
 from graphformers.arrays import Array, unit_rows
-from graphformers.artifact import Artifact, bring_back, named, open_artifact
-from graphformers.embedding.log import ChangeLog, Record
+from graphformers.artifact import MANIFEST, Artifact, bring_back, named, open_artifact
+from graphformers.embedding.database import Commit, EditDatabase, EditRows
 from graphformers.embedding.settings import EmbedSettings, StoreSettings
 from graphformers.embedding.shards import ShardedRows, load_rows, locked_handle, which_folder
 from graphformers.embedding.states import LayerStates, StatesKey
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
 from graphformers.graph.edited import EditedGraph
+from graphformers.graph.shared_map import SharedMap
 from graphformers.graph.textgraph import TextGraph
 from graphformers.records import ELSEWHERE, checked
 
-logger = logging.getLogger(__name__)
-
 KIND = "vectors"
-VERSION = 1
-# Attempts to open a folder that is being replaced.
+VERSION = 2
+# The base of a store that was never compacted.
+FIRST_BASE = "base-0001"
+# Attempts to open a folder whose base is being replaced.
 TRIES = 20
+# Characters of a strange name in a message.
+SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,15 @@ class Raw:
         return floats if self.scales is None else floats * self.scales[:, None]
 
     def arrays(self) -> dict[str, Array]:
+        """By the names of their folders."""
         return {"vectors": self.numbers} | ({} if self.scales is None else {"scales": self.scales})
+
+    def rows(self) -> list[bytes]:
+        """The bytes of each vector, its scale in front."""
+        numbers = [row.tobytes() for row in self.numbers]
+        if self.scales is None:
+            return numbers
+        return [scale.tobytes() + row for scale, row in zip(self.scales, numbers, strict=True)]
 
 
 def to_precision(vectors: Array, precision: str) -> Raw:
@@ -81,37 +99,16 @@ def to_precision(vectors: Array, precision: str) -> Raw:
     return Raw(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
-@dataclass
-class Rows:
-    """Rows by node: those of the base, and those that the log has added or put in their place."""
+class HeldBase:
+    """Keeps a base from being removed as long as something refers to this object."""
 
-    base: ShardedRows
-    shape: tuple[int, ...]  # of a row
-    dtype: str
-    # The array and the row in it by node.
-    logged: dict[int, tuple[Array, int]] = field(default_factory=dict)
-
-    def take(self, nodes: Array) -> Array:
-        """(len(nodes), *shape) the rows of nodes."""
-        if len(nodes) and not self.logged:
-            return self.base.take(nodes)
-        listed = nodes.tolist()
-        is_logged = np.array([node in self.logged for node in listed], dtype=bool)
-        result = np.empty((len(nodes), *self.shape), dtype=self.dtype)
-        if not is_logged.all():
-            result[~is_logged] = self.base.take(nodes[~is_logged])
-        for place in np.flatnonzero(is_logged).tolist():
-            found, row = self.logged[listed[place]]
-            result[place] = found[row]
-        return result
-
-    def put(self, nodes: Array, rows: Array) -> None:
-        """Puts rows in the place of those of nodes."""
-        self.logged |= {node: (rows, row) for row, node in enumerate(nodes.tolist())}
-
-    def copy(self) -> "Rows":
-        """A copy, which later rows do not change."""
-        return replace(self, logged=self.logged.copy())
+    def __init__(self, folder: Path) -> None:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ArtifactError(f"{folder}: is being removed, another base replaced it") from error
 
 
 class VectorStore:
@@ -142,39 +139,64 @@ class VectorStore:
         self.artifact = artifact
         checked(artifact.manifest, artifact.settings, StoreSettings, "settings")
         self.settings: dict[str, Any] = artifact.settings
-        self.graph = EditedGraph(TextGraph.load(artifact.path / "graph"))
-        size = self.settings["shard_size"]
-        vectors = load_rows(artifact, "vectors", size)
-        if len(vectors) != self.graph.base.num_nodes:
+        self.base: str = self.settings["base"]
+        if not re.fullmatch(r"base-\d{4,}", self.base):
             raise ArtifactError(
-                f"{artifact.path}: {len(vectors):,} vectors, but "
-                f"{self.graph.base.num_nodes:,} nodes; embed the graph again"
+                f"{artifact.path / MANIFEST}: the base is {self.base[:SHOWN]!r}, expected one such "
+                f"as {FIRST_BASE}; embed the graph again"
             )
+        self._held = HeldBase(artifact.path / self.base)
+        base_graph = TextGraph.load(artifact.path / self.base / "graph")
+        size = self.settings["shard_size"]
+        self._base_vectors = load_rows(artifact, f"{self.base}/vectors", size)
+        if len(self._base_vectors) != base_graph.num_nodes:
+            raise ArtifactError(
+                f"{artifact.path}: {len(self._base_vectors):,} vectors, but "
+                f"{base_graph.num_nodes:,} nodes; embed the graph again"
+            )
+        self._base_scales = (
+            load_rows(artifact, f"{self.base}/scales", size) if self.precision == "int8" else None
+        )
         self.states = LayerStates.load(artifact)
-        # By their names in a record of the log.
-        self._rows = {"vectors": Rows(vectors, (self.size,), self.precision)}
-        if self.precision == "int8":
-            self._rows["scales"] = Rows(load_rows(artifact, "scales", size), (), "float32")
+        self._check_rows("vectors", self._base_vectors, self.precision, (self.size,))
+        if self._base_scales is not None:
+            self._check_rows("scales", self._base_scales, "float32", ())
         if self.states is not None:
             shape = tuple(self.settings["state_shape"])
-            self._rows["states"] = Rows(self.states.rows, shape, self.states.key.precision)
-        for name, rows in self._rows.items():
-            expected = np.dtype((rows.dtype, rows.shape))
-            if any(np.dtype((part.dtype, part.shape[1:])) != expected for part in rows.base.parts):
-                words = f"rows are not {rows.shape} of {rows.dtype}, as its manifest says"
-                raise ArtifactError(f"{artifact.path / name}: {words}; {ELSEWHERE}")
-        # End of the log when changes were last counted, and the changes.
-        self._seen: tuple[int, Array, Array] | None = None
-        self.log = ChangeLog(artifact.path, artifact.fingerprint)
-        for record in self.log.read():
-            self.absorb(record, self.graph)
+            self._check_rows("states", self.states.rows, self.states.key.precision, shape)
+        self.database = EditDatabase(artifact.path, self.base, artifact.fingerprint)
+        with paused_collection():
+            self.commit, edits, states = self.database.read()
+            self.graph = EditedGraph.restored(base_graph, edits.records, edits.pairs)
+            # The stored vectors of edited nodes, and the rows of their states in the database.
+            self._vectors: SharedMap[int, bytes] = SharedMap(
+                (node, data)
+                for node, data in edits.vectors.items()
+                if edits.records.get(node, self) is not None
+            )
+            self._states: SharedMap[int, int] = SharedMap(states.items())
+        row_bytes = self._row_type.itemsize
+        if any(len(data) != row_bytes for _, data in self._vectors.items()):
+            raise ArtifactError(
+                f"{self.database.path}: damaged, vectors of another size than {row_bytes} bytes"
+            )
+        self._changed = np.array(sorted(self._vectors), dtype=np.int64)
+        overtaken = np.union1d(self._changed, self.graph.removed_nodes)
+        self._overtaken = overtaken[overtaken < self.num_base]
+
+    def _check_rows(self, kind: str, rows: ShardedRows, dtype: str, shape: tuple[int, ...]) -> None:
+        expected = np.dtype((dtype, shape))
+        if any(np.dtype((part.dtype, part.shape[1:])) != expected for part in rows.parts):
+            raise ArtifactError(
+                f"{self.path / self.base / kind}: rows are not {shape} of {dtype}, as the manifest "
+                f"says; {ELSEWHERE}"
+            )
 
     @staticmethod
     def load(path: str | Path) -> "VectorStore":
-        """Maps a folder of vectors into memory and reads its log.
+        """Maps the base of a folder of vectors into memory and reads its edits.
 
-        Where a compaction replaces the folder meanwhile, it is opened again. An unfinished record
-        at the end of the log is ignored with a warning.
+        Where another base replaces it meanwhile, the folder is opened again.
 
         Args:
             path: The folder.
@@ -186,24 +208,22 @@ class VectorStore:
             ArtifactError: The folder is missing, damaged or of another kind.
         """
         path = named(path)
+
+        def current() -> tuple[object, object]:
+            return which_folder(path), which_folder(path / MANIFEST)
+
         for _ in range(TRIES):
-            before = which_folder(path)
+            before = current()
             try:
                 store = VectorStore(open_artifact(path, KIND, VERSION))
             except Exception:
-                if which_folder(path) == before:
+                if current() == before:
                     raise
                 continue
-            if which_folder(path) == before:
-                if store.log.unfinished:
-                    logger.warning(
-                        f"{store.log.path}: the last {store.log.unfinished:,} bytes are an "
-                        f"unfinished record and are ignored: "
-                        "a change that is being written, or one that was broken off"
-                    )
+            if current() == before:
                 return store
         raise ArtifactError(
-            f"{path}: another folder was put in its place again and again; try again later"
+            f"{path}: another base was put in its place again and again; try again later"
         )
 
     def __repr__(self) -> str:
@@ -324,7 +344,7 @@ class VectorStore:
             Ids, and their vectors (n, D) float32.
         """
         nodes = self.graph.nodes
-        size = self._rows["vectors"].base.size
+        size = self._base_vectors.size
         for start in range(0, len(nodes), size):
             part = nodes[start : start + size]
             yield self.graph.ids_of(part), self.raw(part).floats()
@@ -338,18 +358,45 @@ class VectorStore:
         Returns:
             Numbers and, for int8, the scale of each row.
         """
-        scales = self._rows.get("scales")
-        return Raw(
-            self._rows["vectors"].take(nodes), None if scales is None else scales.take(nodes)
-        )
+        found = self._vectors.get_all(nodes.tolist()) if len(self._vectors) else []
+        data = [row for row in found if row is not None]
+        if not data:
+            return self._raw_of_base(nodes)
+        in_base = np.array([row is None for row in found], dtype=bool)
+        rows = np.frombuffer(b"".join(data), dtype=self._row_type)
+        numbers = np.empty((len(nodes), self.size), dtype=self.precision)
+        numbers[~in_base] = rows["numbers"]
+        scales = None
+        if self._base_scales is not None:
+            scales = np.empty(len(nodes), dtype=np.float32)
+            scales[~in_base] = rows["scale"]
+        if in_base.any():
+            own = self._raw_of_base(nodes[in_base])
+            numbers[in_base] = own.numbers
+            if scales is not None:
+                scales[in_base] = own.scales
+        return Raw(numbers, scales)
+
+    def _raw_of_base(self, nodes: Array) -> Raw:
+        if not len(nodes):
+            scales = None if self._base_scales is None else np.zeros(0, dtype=np.float32)
+            return Raw(np.zeros((0, self.size), dtype=self.precision), scales)
+        scales = None if self._base_scales is None else self._base_scales.take(nodes)
+        return Raw(self._base_vectors.take(nodes), scales)
+
+    @property
+    def _row_type(self) -> np.dtype[Any]:
+        """How the vector of an edited node is stored."""
+        numbers = ("numbers", self.precision, (self.size,))
+        return np.dtype([("scale", "<f4"), numbers] if self.precision == "int8" else [numbers])
 
     @property
     def num_base(self) -> int:
-        """Number of vectors of the base, which never change; the log supersedes them."""
+        """Number of vectors of the base, which never change; edits supersede them."""
         return self.graph.base.num_nodes
 
     def base_vectors(self, nodes: Array) -> Array:
-        """Vectors of the base, without the log.
+        """Vectors of the base, without the edits.
 
         Args:
             nodes: Row numbers in the base.
@@ -357,37 +404,23 @@ class VectorStore:
         Returns:
             (len(nodes), D) float32.
         """
-        scales = self._rows.get("scales")
-        numbers = self._rows["vectors"].base.take(nodes)
-        return Raw(numbers, None if scales is None else scales.base.take(nodes)).floats()
+        return self._raw_of_base(nodes).floats()
 
     def changed_nodes(self) -> Array:
-        """The nodes whose vectors are in the log.
+        """The nodes whose vectors were computed since the base was written.
 
         Returns:
-            Row numbers, sorted.
+            Row numbers, sorted; the same array while they are the same.
         """
-        return self._changes()[0]
+        return self._changed
 
     def overtaken(self) -> Array:
-        """The base nodes whose base vectors are superseded: changed and removed nodes.
+        """The nodes of the base whose vectors count no more: changed and removed ones.
 
         Returns:
-            Row numbers, sorted.
+            Row numbers, sorted; the same array while they are the same.
         """
-        return self._changes()[1]
-
-    def _changes(self) -> tuple[Array, Array]:
-        if self._seen is None or self._seen[0] != self.log.end:
-            gone = self.graph.removed_nodes
-            logged = np.array(sorted(self._rows["vectors"].logged), dtype=np.int64)
-            overtaken = np.union1d(logged, gone)
-            self._seen = (
-                self.log.end,
-                np.setdiff1d(logged, gone),
-                overtaken[overtaken < self.num_base],
-            )
-        return self._seen[1:]
+        return self._overtaken
 
     def compared(self, nodes: Array) -> Array:
         """Vectors as they are compared: normalized if that is by cosine.
@@ -410,48 +443,69 @@ class VectorStore:
         Returns:
             (len(nodes), S, D).
         """
-        return self._rows["states"].take(nodes)
+        assert self.states is not None, "states were kept"
+        shape, dtype = tuple(self.settings["state_shape"]), self.states.key.precision
+        found = self._states.get_all(nodes.tolist()) if len(self._states) else []
+        rows = [row for row in found if row is not None]
+        if not rows:
+            return self.states.take(nodes) if len(nodes) else np.empty((0, *shape), dtype=dtype)
+        in_base = np.array([row is None for row in found], dtype=bool)
+        result = np.empty((len(nodes), *shape), dtype=dtype)
+        data = b"".join(self.database.states(rows))
+        result[~in_base] = np.frombuffer(data, dtype=dtype).reshape(-1, *shape)
+        if in_base.any():
+            result[in_base] = self.states.take(nodes[in_base])
+        return result
 
-    def absorb(self, record: Record, graph: EditedGraph) -> None:
-        """Applies a record of the log.
+    def followed_by(
+        self, commit: Commit, rows: EditRows, states: dict[int, int], graph: EditedGraph
+    ) -> "VectorStore":
+        """The version after a transaction.
 
         Args:
-            record: The record.
-            graph: The graph after the record.
-        """
-        if graph is self.graph:
-            replay(record, graph)
-        self.graph = graph
-        for name, rows in self._rows.items():
-            ids = record.content["states" if name == "states" else "vectors"]
-            if ids:
-                rows.put(graph.find_nodes(ids), record.arrays[name])
-
-    def copy(self) -> "VectorStore":
-        """A copy of this state, which later changes do not affect. Base and arrays are shared.
+            commit: The commit of the transaction.
+            rows: What it wrote.
+            states: The rows of the states it wrote, by node.
+            graph: The graph afterwards.
 
         Returns:
-            The copy.
+            A store that shares with this one what did not change.
         """
         other = copy.copy(self)
-        other._rows = {name: rows.copy() for name, rows in self._rows.items()}
-        other.log = copy.copy(self.log)
+        other.commit, other.graph = commit, graph
+        other._vectors, other._states = self._vectors.copy(), self._states.copy()
+        removed = [node for node, record in rows.records.items() if record is None]
+        for node, data in rows.vectors.items():
+            other._vectors[node] = data
+        for node, row in states.items():
+            other._states[node] = row
+        for node in removed:
+            other._vectors.pop(node)
+        other._vectors.forget_changes()
+        other._states.forget_changes()
+        gone = np.array(removed, dtype=np.int64)
+        added = np.setdiff1d(np.fromiter(rows.vectors, dtype=np.int64), gone)
+        other._changed = _without(_with(self._changed, added), gone)
+        overtaken = np.union1d(added, gone)
+        other._overtaken = _with(self._overtaken, overtaken[overtaken < self.num_base])
         return other
 
-    def is_same_vector(self, other: "VectorStore", nodes: Array) -> Array:
-        """Whether this store and its copy have the same logged vector of a node.
+    def changed_since(self, other: "VectorStore") -> tuple[Array, Array]:
+        """The nodes whose vectors differ from those of an earlier version with the same base.
+
+        Takes as long as there are such nodes, however many were changed before.
 
         Args:
-            other: The copy.
-            nodes: Row numbers.
+            other: The earlier version.
 
         Returns:
-            (len(nodes),) bool.
+            Row numbers of nodes with another vector, and of those that were removed, sorted.
         """
-        mine, theirs = self._rows["vectors"].logged, other._rows["vectors"].logged
-        return np.array(
-            [node in mine and mine[node] is theirs.get(node) for node in nodes.tolist()], dtype=bool
-        )
+        edited = set(self._vectors.differences(other._vectors))
+        gone = edited | set(self.graph.removed_since(other.graph))
+        edited = {node for node in edited if node in self._vectors}
+        nodes = (np.array(sorted(found), dtype=np.int64) for found in (edited, gone - edited))
+        return next(nodes), next(nodes)
 
     def export(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the vectors in a common format, by the name of the file.
@@ -472,39 +526,36 @@ class VectorStore:
         export_vectors(self, Path(path), force=force)
 
 
-def replay(record: Record, graph: EditedGraph) -> None:
-    """Applies the changes of a record to a graph."""
-    content = record.content
-    gone = graph.find_nodes(content["removed"])
-    for node in gone.tolist():
-        graph.remove_node(node)
-    if "nodes" in record.arrays:
-        graph.add_nodes(table_from(record.arrays["nodes"]))
-    ends = graph.find_ends(content["unlinked"]).tolist()
-    for (one, other), link in zip(ends, content["unlinked"], strict=True):
-        if len(link) == 2:
-            graph.unlink(one, other)
-        else:
-            graph.remove_links(one, other, link[2])
-    ends = graph.find_ends(content["linked"]).tolist()
-    for (one, other), link in zip(ends, content["linked"], strict=True):
-        graph.add_link(one, other, (link[0], link[1], link[2]))
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """Pauses Python's collection of cyclic garbage. Millions of new objects trigger it again and
+    again, which takes longer than making them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def table_bytes(table: pa.Table) -> Array:
-    """A table as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return np.frombuffer(sink.getvalue(), dtype=np.uint8)
+def _with(nodes: Array, more: Array) -> Array:
+    """Sorted nodes and more sorted ones; the same array if it has them."""
+    places = np.searchsorted(nodes, more)
+    known = places < len(nodes)
+    known[known] = nodes[places[known]] == more[known]
+    return nodes if known.all() else np.insert(nodes, places[~known], more[~known])
 
 
-def table_from(data: Array) -> pa.Table:
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all().combine_chunks()
+def _without(nodes: Array, gone: Array) -> Array:
+    """Sorted nodes without some; the same array if it has none of them."""
+    is_gone = np.isin(nodes, gone) if len(gone) else np.zeros(0, dtype=bool)
+    return nodes[~is_gone] if is_gone.any() else nodes
 
 
 class FolderLock:
-    """The lock of a folder of vectors, held on the folder itself, which a compaction replaces.
+    """The lock of a folder of vectors, held on the folder itself.
 
     Raises:
         ArtifactError: If another process has it.
@@ -522,11 +573,6 @@ class FolderLock:
                 f"{self.path}: is being changed by another process (an update or a server); try "
                 f"again later"
             )
-        self._handle = handle
-
-    def hand_over(self, handle: int) -> None:
-        """Moves the lock to the locked folder open under `handle`, which replaced the old one."""
-        self.release()
         self._handle = handle
 
     def check(self) -> None:

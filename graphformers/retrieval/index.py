@@ -199,7 +199,7 @@ class StoreIndex:
             return Hits(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32))
         hits = self.base.search(queries_QD, k, self._hidden(allowed), are_nodes=are_nodes)
         self._overlay = overlay = Overlay.of(self.store, self._unseen, self._overlay)
-        if not len(overlay.nodes_M):
+        if not overlay.num_rows:
             return hits
         return merge_hits(hits, overlay.search(queries_QD, k, allowed), k)
 

@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 
 from graphformers.arrays import Array
-from graphformers.artifact import sweep_drafts
-from graphformers.embedding import compaction
+from graphformers.embedding.compaction import sweep
 from graphformers.embedding.update import Updater, check_model, load_model
 from graphformers.embedding.vectors import VectorStore, locked
 from graphformers.errors import ArtifactError, GraphFormersError, UnknownIdError
@@ -31,7 +30,14 @@ from graphformers.retrieval.usearch_index import UsearchIndex
 from graphformers.serve.batching import Batcher
 from graphformers.serve.index_workers import IndexWorkers
 from graphformers.serve.settings import ServeSettings
-from graphformers.serve.writing import Answer, Group, NotFoundError, RefusedError, Write
+from graphformers.serve.writing import (
+    Answer,
+    NotFoundError,
+    RefusedError,
+    Write,
+    apply_write,
+    link_pairs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +116,8 @@ class Engine:
                 self._held.enter_context(locked(settings.vectors)) if self.is_writable else None
             )
             if self._lock is not None:
-                # A killed compaction leaves a draft.
-                sweep_drafts(settings.vectors)
+                # A killed compaction leaves a base.
+                sweep(self._lock.path)
             store = VectorStore.load(settings.vectors)
             if settings.model is None:
                 self.model = load_model(store, settings.device)
@@ -123,13 +129,12 @@ class Engine:
                 if self._lock is not None
                 else None
             )
-            state = store.copy()
-            self.view = View(state, open_index(state, settings.index))
+            self.view = View(store, open_index(store, settings.index))
         except BaseException:
             self._held.close()
             raise
         self._indexing: threading.Thread | None = None
-        # After a failed compaction, the size of the log from which on it is tried again.
+        # After a failed compaction, the size of the edits from which on it is tried again.
         self._patient = 0
         # One thread at a time uses the model, which uses all cores.
         self._modeling = threading.Lock()
@@ -169,6 +174,8 @@ class Engine:
             batcher.close()
         if self._indexing is not None:
             self._indexing.join()
+        if self._updater is not None:
+            self._updater.close()
         self._held.close()
 
     def _read(self, readings: list[Reading]) -> Sequence[EncodedText | Exception]:
@@ -197,58 +204,40 @@ class Engine:
         ]
 
     def _write(self, writes: list[Write]) -> Sequence[Answer | Exception]:
-        if self._updater is None:
-            raise ArtifactError(
-                f"{self.settings.vectors}: a compaction failed; start the server again"
-            )
-        answers: list[Answer | Exception | None] = [None] * len(writes)
-        waiting = list(range(len(writes)))
-        while waiting:
-            waiting = self._write_group(writes, waiting, answers)
-        assert all(answer is not None for answer in answers), "everybody is answered"
-        return [answer for answer in answers if answer is not None]
+        assert self._updater is not None, "a server that takes no changes refuses them before"
+        try:
+            with self._modeling:
+                answers = self._write_together(writes)
+        except (ArtifactError, OSError) as error:
+            # Such as a full disk; nothing was changed.
+            return [error] * len(writes)
+        except GraphFormersError as error:
+            # One by one, so that only the wrong one fails.
+            if len(writes) > 1:
+                return [answer for write in writes for answer in self._write([write])]
+            return [error]
+        with self._swapping:
+            store = self._updater.store
+            if store is not self.view.store:
+                self.view = View(store, self.view.index.on(store))
+        return answers
 
-    def _write_group(
-        self, writes: list[Write], waiting: list[int], answers: list[Answer | Exception | None]
-    ) -> list[int]:
-        """Writes as many changes as go together as one record, and answers them.
-
-        Returns:
-            The changes that have to wait.
-        """
+    def _write_together(self, writes: list[Write]) -> list[Answer | Exception]:
+        """Makes changes in their order, as one transaction; wrong ones are refused alone."""
         assert self._updater is not None
-        graph = self._updater.store.graph
-        group = Group(graph, [writes[i] for i in waiting])
-        taken: list[int] = []
-        later: list[int] = []
-        for i in waiting:
+        transaction = self._updater.transaction()
+        transaction.graph.look_up(link_pairs(transaction.graph, writes))
+        answers: list[Answer | Exception] = []
+        for write in writes:
             try:
-                answer = group.take(writes[i])
-            except GraphFormersError as error:
-                answers[i] = error
-                continue
-            (later if answer is None else taken).append(i)
-            answers[i] = answer
-        if taken:
-            try:
-                with self._modeling:
-                    self._updater.apply(group.changes(), compact=False)
-            except (GraphFormersError, OSError) as error:
-                # Such as a full disk; nothing was changed.
-                if len(taken) > 1 and not isinstance(error, ArtifactError | OSError):
-                    # One by one, so that only the wrong one fails.
-                    again = [i for one in taken for i in self._write_group(writes, [one], answers)]
-                    return again + later
-                for i in taken:
-                    answers[i] = error
-                return later
-            with self._swapping:
-                state = self._updater.store.copy()
-                self.view = View(state, self.view.index.on(state))
-        return later
+                answers.append(apply_write(write, transaction))
+            except (NotFoundError, RefusedError) as error:
+                answers.append(error)
+        transaction.commit()
+        return answers
 
     def _compact_if_due(self) -> None:
-        """Writes base and log as a new base if it is due. Reads continue, writes wait.
+        """Writes base and edits as a new base if it is due. Reads continue, writes wait.
 
         Until the new base has its own index, the old one is used, and vectors that it does not know
         are searched exactly.
@@ -256,30 +245,22 @@ class Engine:
         updater = self._updater
         if (
             updater is None
-            or self._lock is None
             or (self._indexing is not None and self._indexing.is_alive())
-            or updater.store.log.end < self._patient
-            or not compaction.is_due(updater.store, self.settings.compaction)
+            or updater.store.commit.bytes < self._patient
+            or not updater.is_compaction_due()
         ):
             return
-        logger.info(
-            f"{self.settings.vectors}: compacting {updater.store.log.end:,} bytes of changes …"
-        )
-        before = updater.store.copy()
+        before = updater.store
+        logger.info(f"{self.settings.vectors}: compacting {before.commit.bytes:,} bytes of edits …")
         try:
-            store = compaction.compact(updater.store, self._lock)
+            updater.compact()
         # Whatever the error is, waiting loses nothing.
         except Exception as error:
             logger.warning(f"{self.settings.vectors}: not compacted: {error}")
-            self._patient = 2 * updater.store.log.end
+            self._patient = 2 * before.commit.bytes
             return
-        # Should anything fail now, nothing may be written to the log of the old base.
-        self._updater = None
-        updater.store = store
         with self._swapping:
-            state = store.copy()
-            self.view = View(state, self.view.index.carried_over(before, state))
-        self._updater = updater
+            self.view = View(updater.store, self.view.index.carried_over(before, updater.store))
         if not self.view.index.is_exact:
             self._indexing = threading.Thread(target=self._index_anew, name="indexing", daemon=True)
             self._indexing.start()
@@ -315,7 +296,7 @@ class Engine:
             "max_tokens": self.model.config.max_tokens,
             "index": index.base.name,
             "recall_at_10": None if index.is_exact else index.base.recall,
-            "log_bytes": store.log.end,
+            "edit_bytes": store.commit.bytes,
             "writable": self.is_writable,
         }
 

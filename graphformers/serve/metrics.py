@@ -45,9 +45,9 @@ class Metrics:
             tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]
         ] = {}
         self._nodes = Gauge("graphformers_nodes", "Nodes that are served.", registry=self.registry)
-        self._log = Gauge(
-            "graphformers_log_bytes",
-            "Bytes of changes since the last compaction.",
+        self._edits = Gauge(
+            "graphformers_edit_bytes",
+            "Bytes of edits since the last compaction.",
             registry=self.registry,
         )
         self._waiting = Gauge(
@@ -69,7 +69,7 @@ class Metrics:
     def watch(self, engine: "Engine") -> None:
         """Takes what changes with every moment from the engine when it is asked for."""
         self._nodes.set_function(lambda: len(engine.view.store))
-        self._log.set_function(lambda: engine.view.store.log.end)
+        self._edits.set_function(lambda: engine.view.store.commit.bytes)
         for batcher in (engine.texts, engine.searches, engine.writes):
             waiting = self._waiting.labels(batcher.name)
             waiting.set_function(partial(getattr, batcher, "num_waiting"))

@@ -10,8 +10,8 @@ from graphformers.serve.engine import View, neighbors_of
 def describe(view: View, id: str, limit: int, start: int) -> dict[str, object]:
     """Text, columns and neighbours of a node."""
     node, graph = view.node(id), view.store.graph
-    names = [name for name in graph.record(node)[0].column_names if name not in ("id", "text")]
-    (text,), (columns,) = graph.texts_of(np.array([node])), graph.values_of(np.array([node]), names)
+    (text,) = graph.texts_of(np.array([node]))
+    (columns,) = graph.values_of(np.array([node]), graph.names_of(node))
     return {"id": id, "text": text, "columns": columns} | neighbors_of(
         view, node, limit, start=start
     )

@@ -98,7 +98,7 @@ class Map:
         store = self._engine.view.store
         if store.artifact.fingerprint != plane.base:
             return True
-        return store.log.end != plane.end and len(store.changed_nodes()) > STALE * max(
+        return store.commit.number != plane.end and len(store.changed_nodes()) > STALE * max(
             plane.nodes, 100
         )
 
@@ -147,7 +147,7 @@ def make_plane(view: View, most_points: int) -> Plane:
         mean_D,
         axes_D3,
         body,
-        store.log.end,
+        store.commit.number,
         len(everyone),
         store.artifact.fingerprint,
     )

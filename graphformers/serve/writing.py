@@ -1,23 +1,20 @@
-"""Writes of many clients as few records of the log: each record is one forward of the model and one
-wait for the disk.
+"""Changes that clients ask for over HTTP, as edits, and what is answered."""
 
-Writes that wait at the same time have no order among each other, so those that do not contradict
-each other are made one change of the graph. One that touches what another of the group touches
-waits for the next group.
-"""
-
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import pyarrow as pa
 
-from graphformers.embedding.changes import NO_NODES, Changes, too_many_types
-from graphformers.errors import GraphFormersError
-from graphformers.graph.edited import UNTYPED, EditedGraph
+from graphformers.embedding.edits import EditResult, Edits, Outcome, UnknownEndError
+from graphformers.embedding.update import Transaction
+from graphformers.errors import GraphFormersError, InputError
+from graphformers.graph.columns import OURS
+from graphformers.graph.edited import EditedGraph
 from graphformers.graph.protocol import Link
 
 Value = str | int | float | bool | None
+Answer = dict[str, object]
+# Arrow's type of a value in a column that no node has yet.
+NEW_COLUMN = {str: pa.large_string(), int: pa.int64(), float: pa.float64()}
 
 
 class NotFoundError(GraphFormersError):
@@ -39,9 +36,27 @@ class PutNode:
     columns: dict[str, Value] = field(default_factory=dict)
     neighbors: tuple[str, ...] = ()
 
-    @property
-    def ids(self) -> list[str]:
-        return [self.id, *self.neighbors]
+    def edits(self, graph: EditedGraph) -> Edits:
+        """The change as edits; values are of the types that the graph's columns hold."""
+        columns = {name: _column(graph, name, value) for name, value in self.columns.items()}
+        own = {
+            "id": pa.array([self.id], pa.large_string()),
+            "text": pa.array([self.text], pa.large_string()),
+        }
+        # A new column without a value says nothing.
+        said = {name: value for name, value in columns.items() if not pa.types.is_null(value.type)}
+        links: list[Link] = [(self.id, other, None) for other in dict.fromkeys(self.neighbors)]
+        return Edits(pa.table(own | said), tuple(links))
+
+    def answer(self, result: EditResult) -> Answer:
+        """What the client is told."""
+        return {
+            "id": self.id,
+            "is_new": result.nodes[0] is Outcome.NEW,
+            "new_links": result.links.count(Outcome.NEW),
+            # As the command line tells them: a typing error makes one.
+            "new_columns": sorted(result.new_columns),
+        }
 
 
 @dataclass(frozen=True)
@@ -50,9 +65,17 @@ class AddEdges:
 
     links: tuple[Link, ...]
 
-    @property
-    def ids(self) -> list[str]:
-        return [end for link in self.links for end in link[:2]]
+    def edits(self, graph: EditedGraph) -> Edits:
+        """The change as edits."""
+        return Edits(links=self.links)
+
+    def answer(self, result: EditResult) -> Answer:
+        """What the client is told."""
+        return {
+            "added": result.links.count(Outcome.NEW),
+            "already_there": result.links.count(Outcome.SAME),
+            "self_links": result.links.count(Outcome.SELF_LINK),
+        }
 
 
 @dataclass(frozen=True)
@@ -65,9 +88,17 @@ class RemoveEdge:
     other: str
     type: str | None = None
 
-    @property
-    def ids(self) -> list[str]:
-        return [self.one, self.other]
+    def edits(self, graph: EditedGraph) -> Edits:
+        """The change as edits."""
+        return Edits(unlinked=((self.one, self.other, self.type),))
+
+    def answer(self, result: EditResult) -> Answer:
+        """What the client is told."""
+        outcome = result.unlinked[0]
+        if outcome is not Outcome.REMOVED:
+            of_type = f" of type {self.type!r}" if outcome is Outcome.OTHERWISE else ""
+            raise NotFoundError(f"no link of {self.one!r} and {self.other!r}{of_type}")
+        return {"source": self.one, "target": self.other, "is_removed": True}
 
 
 @dataclass(frozen=True)
@@ -76,185 +107,60 @@ class DeleteNode:
 
     id: str
 
-    @property
-    def ids(self) -> list[str]:
-        return [self.id]
+    def edits(self, graph: EditedGraph) -> Edits:
+        """The change as edits."""
+        return Edits(removed=(self.id,))
+
+    def answer(self, result: EditResult) -> Answer:
+        """What the client is told."""
+        if result.removed[0] is Outcome.NOT_THERE:
+            raise NotFoundError(f"no node with the id {self.id!r}")
+        return {"id": self.id, "is_removed": True}
 
 
 Write = PutNode | AddEdges | RemoveEdge | DeleteNode
-Answer = dict[str, object]
 
 
-class Group:
-    """Writes that can be one change of a graph."""
+def link_pairs(graph: EditedGraph, writes: list[Write]) -> list[tuple[int, int]]:
+    """The linked nodes whose links are needed to apply changes."""
+    links: list[Link] = []
+    for write in writes:
+        if isinstance(write, AddEdges):
+            links += write.links
+        elif isinstance(write, RemoveEdge):
+            links.append((write.one, write.other, write.type))
+    return [
+        (one, other)
+        for one, other in graph.find_ends(links).tolist()
+        if min(one, other) >= 0 and graph.is_linked(one, other)
+    ]
 
-    def __init__(self, graph: EditedGraph, writes: Sequence[Write]) -> None:
-        self._graph = graph
-        self._asked = [
-            link for write in writes if isinstance(write, AddEdges) for link in write.links
-        ]
-        ids = list(dict.fromkeys(id for write in writes for id in write.ids))
-        self._known = {
-            id: node
-            for id, node in zip(ids, graph.find_nodes(ids).tolist(), strict=True)
-            if node >= 0
-        }
-        self._puts: dict[str, PutNode] = {}
-        self._types: pa.Schema | None = None
-        self._rows: list[pa.Table] = []
-        self._links: dict[Link, None] = {}
-        self._pairs: set[frozenset[str]] = set()  # which these link
-        self._unlinked: dict[frozenset[str], str | None] = {}  # and of which type
-        self._removed: set[str] = set()
-        self._ends: set[str] = set()
 
-    def take(self, write: Write) -> Answer | None:
-        """What to answer when the group is done; None where the write must wait. Raises where it is
-        wrong.
-        """
-        if self._removed.intersection(write.ids):
-            return None
-        if isinstance(write, PutNode):
-            return self._put(write)
-        if isinstance(write, DeleteNode):
-            return self._delete(write)
-        if isinstance(write, RemoveEdge):
-            return self._unlink(write)
-        if any(frozenset(link[:2]) in self._unlinked for link in write.links):
-            return None
-        if too_many_types(write.links, self._graph):
-            raise RefusedError(
-                "more types of links than a graph can hold; is the right field used as the type?"
-            )
-        self._require(write.ids)
-        added, loops = (
-            sum(self._link(link) for link in write.links),
-            sum(one == other for one, other, _ in write.links),
+def apply_write(write: Write, transaction: Transaction) -> Answer:
+    """Makes a change part of a transaction; returns what to answer when that is on disk.
+
+    Raises:
+        NotFoundError: Nothing was there to remove. Nothing changed.
+        RefusedError: The change does not fit the graph. Nothing changed.
+    """
+    try:
+        return write.answer(transaction.apply(write.edits(transaction.graph)))
+    except UnknownEndError as error:
+        raise RefusedError(f"no node with the id {error.end!r} to link to; put it first") from error
+    except InputError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _column(graph: EditedGraph, name: str, value: Value) -> pa.Array:
+    """A value with the type that the graph's column has, if there is one."""
+    if name in OURS:
+        raise RefusedError(
+            f"a column {name!r} given; the node's own {name} is given beside the columns"
         )
-        return {
-            "added": added,
-            "already_there": len(write.links) - added - loops,
-            "self_links": loops,
-        }
-
-    def changes(self) -> Changes:
-        nodes = pa.concat_tables(self._rows).combine_chunks() if self._rows else NO_NODES
-        unlinked = tuple(
-            (min(pair), max(pair), self._unlinked[pair])
-            for pair in sorted(self._unlinked, key=sorted)
-        )
-        return Changes(nodes, tuple(self._links), tuple(sorted(self._removed)), unlinked)
-
-    def _put(self, write: PutNode) -> Answer | None:
-        kinds = {name: self._graph.column_type(name) for name in sorted(write.columns)}
-        columns = {
-            name: self._column(name, write.columns[name], kind) for name, kind in kinds.items()
-        }
-        # says nothing
-        columns = {
-            name: column for name, column in columns.items() if not pa.types.is_null(column.type)
-        }
-        own = {
-            "id": pa.array([write.id], pa.large_string()),
-            "text": pa.array([write.text], pa.large_string()),
-        }
-        row = pa.table(own | columns)
-        self._require(id for id in write.neighbors if id != write.id)
-        if write.id in self._puts or (
-            self._types is not None and not row.schema.equals(self._types)
-        ):
-            return None
-        if any(frozenset((write.id, id)) in self._unlinked for id in write.neighbors):
-            return None
-        self._puts[write.id], self._types = write, row.schema
-        self._rows.append(row)
-        links = sum(self._link((write.id, id, None)) for id in dict.fromkeys(write.neighbors))
-        # as the command line tells them: a typing error makes one
-        new = [name for name in columns if kinds[name] is None]
-        return {
-            "id": write.id,
-            "is_new": write.id not in self._known,
-            "new_links": links,
-            "new_columns": new,
-        }
-
-    def _delete(self, write: DeleteNode) -> Answer | None:
-        if write.id in self._puts or write.id in self._ends:
-            return None
-        if write.id not in self._known:
-            raise NotFoundError(f"no node with the id {write.id!r}")
-        self._removed.add(write.id)
-        return {"id": write.id, "is_removed": True}
-
-    def _unlink(self, write: RemoveEdge) -> Answer | None:
-        pair = frozenset(write.ids)
-        if pair in self._pairs or pair in self._unlinked:
-            return None
-        if not self._is_linked(write.one, write.other):
-            raise NotFoundError(f"no link of {write.one!r} and {write.other!r}")
-        if write.type is not None:
-            (links,) = self._graph.links_between(
-                [(self._known[write.one], self._known[write.other])]
-            )
-            if write.type not in {link[2] or UNTYPED for link in links}:
-                raise NotFoundError(
-                    f"no link of {write.one!r} and {write.other!r} of type {write.type!r}"
-                )
-        self._unlinked[pair] = write.type
-        self._ends.update(pair)
-        return {"source": write.one, "target": write.other, "is_removed": True}
-
-    def _is_linked(self, one: str, other: str) -> bool:
-        return (
-            one in self._known
-            and other in self._known
-            and self._graph.is_linked(self._known[one], self._known[other])
-        )
-
-    @cached_property
-    def _there(self) -> set[Link]:
-        """Which of all the links asked for are there; looked up together, since each look reads all
-        links of the graph.
-        """
-        links = [link for link in self._asked if self._known.keys() >= set(link[:2])]
-        found = self._graph.has_links(links)
-        return {link for link, is_there in zip(links, found, strict=True) if is_there}
-
-    def _require(self, ids: Iterable[str]) -> None:
-        unknown = next((id for id in ids if id not in self._known and id not in self._puts), None)
-        if unknown is not None:
-            raise RefusedError(f"no node with the id {unknown!r} to link to; put it first")
-
-    def _link(self, link: Link) -> bool:
-        """Notes a link; False where it is there already, or of a node to itself. A linked pair
-        takes links of other types.
-        """
-        one, other = link[:2]
-        pair = frozenset((one, other))
-        self._ends.update(pair)
-        if one == other or link in self._links:
-            return False
-        is_linked = self._is_linked(one, other)
-        if link[2] is None and (is_linked or pair in self._pairs):
-            return False
-        if is_linked and link in self._there:
-            return False
-        self._links[link] = None
-        self._pairs.add(pair)
-        return True
-
-    def _column(self, name: str, value: Value, kind: pa.DataType | None) -> pa.Array:
-        """A value with the type `kind` that the graph's column has, if there is one."""
-        if name in ("id", "text"):
-            raise RefusedError(
-                f"a column {name!r} given; the node's own {name} is given beside the columns"
-            )
-        try:
-            if kind is not None:
-                return pa.array([value]).cast(kind)
-            return pa.array(
-                [value],
-                {str: pa.large_string(), int: pa.int64(), float: pa.float64()}.get(type(value)),
-            )
-        except (pa.ArrowException, OverflowError) as error:
-            raise RefusedError(f"the column {name!r}: {value!r} is no {kind or 'int64'}") from error
+    kind = graph.column_type(name)
+    try:
+        if kind is not None:
+            return pa.array([value]).cast(kind)
+        return pa.array([value], NEW_COLUMN.get(type(value)))
+    except (pa.ArrowException, OverflowError) as error:
+        raise RefusedError(f"the column {name!r}: {value!r} is no {kind or 'int64'}") from error

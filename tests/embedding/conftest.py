@@ -1,10 +1,15 @@
 """Small graphs and models, and folders of them."""
 
+import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from graphformers.embedding.database import TABLES
 from graphformers.embedding.vectors import VectorStore
 from graphformers.graph.textgraph import TextGraph
 from graphformers.model.encoder import GraphFormers
@@ -49,13 +54,38 @@ def farthest(store: VectorStore, model: GraphFormers, graph: TextGraph) -> float
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder but the notes on what was verified, which hold times."""
-    files = (
-        file
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and not file.name.startswith(".verified")
-    )
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+    """Every file of a folder but the notes on what was verified, which hold times, and the number
+    of acknowledged commits, which may lag behind. Databases are their rows: the order of their
+    pages depends on what was interrupted.
+    """
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        if not file.is_file() or file.name.startswith(".verified"):
+            continue
+        name = str(file.relative_to(folder))
+        if file.suffix == ".sqlite":
+            found[name] = repr(rows_of(file)).encode()
+        elif not name.startswith("edits-"):
+            found[name] = file.read_bytes()
+    return found
+
+
+def rows_of(database: Path) -> dict[str, list[object]]:
+    """All rows of a database by table."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        tables = ["store", "commits", *TABLES]
+        return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond a size, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def flip(file: Path, place: int) -> None:
@@ -64,4 +94,14 @@ def flip(file: Path, place: int) -> None:
     file.write_bytes(data)
 
 
-__all__ = ["EXACT", "MODELS", "bytes_of", "farthest", "flip", "make_model", "some_graph"]
+__all__ = [
+    "EXACT",
+    "MODELS",
+    "bytes_of",
+    "farthest",
+    "flip",
+    "limited_files",
+    "make_model",
+    "rows_of",
+    "some_graph",
+]

@@ -28,7 +28,7 @@ from graphformers.embedding.phases import Phases
 from graphformers.embedding.settings import EmbedSettings
 from graphformers.embedding.states import LayerStates, model_fingerprint
 from graphformers.embedding.update import update
-from graphformers.embedding.vectors import VectorStore
+from graphformers.embedding.vectors import FIRST_BASE, VectorStore
 from graphformers.errors import GraphFormersError
 from graphformers.files import write_whole
 from graphformers.graph.interop import build_graph
@@ -312,7 +312,7 @@ def test_finished_shards_are_not_computed_again(
     monkeypatch.setattr(Phases, "_run", fail_late)
     with pytest.raises(KeyboardInterrupt):
         embed(model, graph, tmp_path / "some.vectors", **EXACT)
-    shard = tmp_path / "some.vectors.embedding" / "folder" / "states" / "00001.npy"
+    shard = tmp_path / "some.vectors.embedding" / "folder" / FIRST_BASE / "states" / "00001.npy"
     flip(shard, 300)  # noticed, and made again
     embed(model, graph, tmp_path / "some.vectors", **EXACT)
     assert computed == [(1, [0, 1, 2]), (2, [0, 1, 2]), (1, [1]), (2, [2])]
@@ -334,7 +334,7 @@ def test_states_that_were_damaged_after_all_was_computed_are_made_again(
         patch.setattr(job, "publish_artifact", fail)
         with pytest.raises(GraphFormersError, match="the disk is full"):
             embed(model, graph, tmp_path / "some.vectors", **EXACT)
-    shard = tmp_path / "some.vectors.embedding" / "folder" / "states" / "00001.npy"
+    shard = tmp_path / "some.vectors.embedding" / "folder" / FIRST_BASE / "states" / "00001.npy"
     flip(shard, 300) if harm == "flipped" else shard.unlink()
     embed(model, graph, tmp_path / "some.vectors", **EXACT)
     assert bytes_of(tmp_path / "some.vectors") == bytes_of(whole.path)
@@ -374,7 +374,7 @@ def test_a_damaged_graph_in_unfinished_work_is_not_published(
     )
     whole = embed(model, graph, tmp_path / "whole.vectors", **EXACT)
     before = bytes_of(embed(model, some_graph(1), place, **EXACT).path) if older else {}
-    inside = tmp_path / "some.vectors.embedding" / "folder" / "graph" / "nodes.arrow"
+    inside = tmp_path / "some.vectors.embedding" / "folder" / FIRST_BASE / "graph" / "nodes.arrow"
 
     def elsewhere(*_: object) -> None:
         raise OSError(errno.EXDEV, "another disk")
@@ -543,14 +543,14 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["vectors", "states"])
 def test_a_flipped_byte_is_refused(kind: str, tmp_path: Path) -> None:
     store = embed(make_model(), some_graph(), tmp_path / "some.vectors", **EXACT)
-    flip(store.path / kind / "00002.npy", 500)
+    flip(store.path / FIRST_BASE / kind / "00002.npy", 500)
     with pytest.raises(
         GraphFormersError,
         match=rf"{kind}/00002.npy: damaged, its checksum is not the one in manifest.json",
     ):
         VectorStore.load(store.path)
     with pytest.raises(GraphFormersError, match="damaged"):
-        open_artifact(store.path, "vectors", 1).verify()
+        open_artifact(store.path, "vectors", 2).verify()
 
 
 def test_weights_that_are_no_numbers_are_said(tmp_path: Path) -> None:
@@ -712,7 +712,7 @@ def test_the_commands(
     assert "0 forwards" in run(*changes, "--device", "cpu")[0]
     assert json.loads(run("info", "some.vectors", "--json", "--verify")[0])["vectors"] == 60
     assert (
-        "of changes in its log, which is compacted automatically at 67.1 MB"
+        "of edits since then, which are compacted automatically at 67.1 MB"
         in run("info", "some.vectors")[0]
     )
     assert "60 vectors" in run("export", "some.vectors", "-o", "some.parquet")[0]
@@ -817,8 +817,9 @@ def test_a_kill_after_an_older_result_was_replaced_mixes_nothing(
 
 def test_vectors_of_another_number_than_nodes_are_refused(tmp_path: Path) -> None:
     store = embed(make_model(), some_graph(), tmp_path / "some.vectors")
-    shutil.rmtree(store.path / "graph")
-    make_graph(61, 100).save(store.path / "graph")
+    shutil.rmtree(store.path / FIRST_BASE / "graph")
+    make_graph(61, 100).save(tmp_path / "other.graph")
+    (tmp_path / "other.graph").rename(store.path / FIRST_BASE / "graph")
     with pytest.raises(GraphFormersError, match="60 vectors, but 61 nodes"):
         VectorStore(store.artifact)
 
@@ -833,11 +834,11 @@ def test_finished_shards_are_not_thrown_away_for_a_plan_that_cannot_be_read(
         with pytest.raises(RuntimeError):
             embed(make_model(), some_graph(), tmp_path / "some.vectors")
     work = tmp_path / "some.vectors.embedding"
-    kept = bytes_of(work / "folder" / "states")
+    kept = bytes_of(work / "folder" / FIRST_BASE / "states")
     (work / "plan.json").write_text("{")
     with pytest.raises(GraphFormersError, match=r"plan\.json: cannot be read .*; force=True"):
         embed(make_model(), some_graph(), tmp_path / "some.vectors")
-    assert bytes_of(work / "folder" / "states") == kept
+    assert bytes_of(work / "folder" / FIRST_BASE / "states") == kept
     embed(make_model(), some_graph(), tmp_path / "some.vectors", force=True)
 
 

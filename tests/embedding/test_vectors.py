@@ -9,7 +9,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from graphformers.embedding.job import embed
-from graphformers.embedding.log import ChangeLog, Record
 from graphformers.embedding.update import update
 from graphformers.embedding.vectors import VectorStore, to_precision
 from graphformers.errors import GraphFormersError
@@ -22,7 +21,7 @@ from tests.forked import Forked
 
 @pytest.fixture
 def store(tmp_path: Path) -> VectorStore:
-    """With changes in its log."""
+    """With edits."""
     model = make_model()
     base = embed(model, some_graph(), tmp_path / "some.vectors", **EXACT)
     update(
@@ -194,20 +193,6 @@ def test_an_export_to_a_link_or_a_folder(store: VectorStore, tmp_path: Path) -> 
         store.export(tmp_path / "out.npy", force=True)
 
 
-def test_a_log_of_nothing_but_zeros_is_an_unfinished_one(tmp_path: Path) -> None:
-    """As a power failure may leave one that was just begun."""
-    log = ChangeLog(tmp_path, "f" * 64)
-    log.path.write_bytes(bytes(500))
-    assert list(log.read()) == []
-    assert log.unfinished == 500
-    log.append(Record({"number": 1}, {}))
-    assert [record.content for record in ChangeLog(tmp_path, "f" * 64).read()] == [{"number": 1}]
-    for count in (40, 100):  # a part of the head, and all of it: what follows was whole
-        log.path.write_bytes(bytes(count) + log.path.read_bytes()[count:])
-        with pytest.raises(GraphFormersError, match="damaged at byte 0"):
-            list(ChangeLog(tmp_path, "f" * 64).read())
-
-
 def test_int8_is_within_half_a_step() -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 24)).astype(np.float32)
     vectors[7] = 0
@@ -231,24 +216,6 @@ def test_updates_keep_the_precision(precision: str, tmp_path: Path) -> None:
         ).max()
         < 0.02
     )
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    log = ChangeLog(tmp_path, "f" * 64)
-    arrays = {
-        "a": np.arange(6, dtype=np.float16).reshape(2, 3),
-        "none": np.zeros((0, 4), dtype=np.int8),
-    }
-    for number in range(3):
-        log.append(Record({"number": number, "text": "é\n"}, arrays))
-    found = list(ChangeLog(tmp_path, "f" * 64).read())
-    assert [record.content for record in found] == [
-        {"number": number, "text": "é\n"} for number in range(3)
-    ]
-    for record in found:
-        assert {name: (array.dtype, array.tolist()) for name, array in record.arrays.items()} == {
-            name: (array.dtype, array.tolist()) for name, array in arrays.items()
-        }
 
 
 def test_an_export_that_fails_leaves_the_old_one(store: VectorStore, tmp_path: Path) -> None:

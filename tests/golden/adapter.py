@@ -559,8 +559,8 @@ def update(model: Any, place: Path, changes: Facts) -> Facts:
 
 def compact(place: Path) -> None:
     """Writes base and changes as a new base."""
-    with locked(place) as lock, contextlib.redirect_stderr(io.StringIO()):
-        compaction.compact(VectorStore.load(place), lock)
+    with locked(place), contextlib.redirect_stderr(io.StringIO()):
+        compaction.compact(VectorStore.load(place))
 
 
 def store_facts(place: Path) -> Facts:

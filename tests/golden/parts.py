@@ -30,6 +30,7 @@ CHANGING = {
     "model",
     "fingerprint",
     "log_bytes",
+    "edit_bytes",
     "compacted_at",
     "unfinished_bytes",
     "size_bytes",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphformers.embedding.changes import gather_changes
+from graphformers.embedding.edit_input import read_edits
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.edited import EditedGraph
 from graphformers.graph.interop import build_graph, from_networkx, from_pyg, to_networkx, to_pyg
@@ -230,7 +230,7 @@ def test_attributes_that_are_no_times_are_noted() -> None:
 def test_an_update_refuses_times() -> None:
     with pytest.raises(GraphFormersError, match="an update does not keep the times of links"):
         graph = EditedGraph(make_graph(10, 20))
-        gather_changes(graph, settings=ImportSettings(columns={"time": "when"}))
+        read_edits(graph, settings=ImportSettings(columns={"time": "when"}))
 
 
 def test_the_best_try_counts() -> None:

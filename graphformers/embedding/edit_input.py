@@ -1,10 +1,9 @@
-"""Changes: what an update is given. New and changed nodes, new links, nodes and links to remove;
-from files or from Python.
+"""Reads edits from files or from Python: new and changed nodes, new links, nodes and links to
+remove.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from graphformers.arrays import Array, is_unicode, one_chunk
+from graphformers.arrays import is_unicode, one_chunk
+from graphformers.embedding.edits import NO_NODES, Edits, lost_ends
 from graphformers.errors import GraphFormersError, InputError
 from graphformers.graph.batches import EdgeBatch, MemoryTable, Table, TableBatch
-from graphformers.graph.builder import MAX_TYPES, NODE, GraphBuilder, node_table
+from graphformers.graph.builder import NODE, GraphBuilder, node_table
 from graphformers.graph.columns import (
     ColumnNames,
     as_strings,
@@ -39,7 +39,7 @@ from graphformers.graph.importers.tables import (
     node_batches,
     node_columns,
 )
-from graphformers.graph.problems import Place, Problems, format_place, skipping
+from graphformers.graph.problems import Place, Problems, format_place
 from graphformers.graph.protocol import Link, plain_ids
 from graphformers.graph.settings import (
     ImportSettings,
@@ -50,9 +50,6 @@ from graphformers.graph.settings import (
 from graphformers.memory import available_memory
 from graphformers.progress import amount
 
-NO_NODES = pa.table(
-    {"id": pa.array([], pa.large_string()), "text": pa.array([], pa.large_string())}
-)
 # bytes of memory for each byte of a list of ids, if these are short
 LIST_MEMORY = 16
 # what can be said of how files are read
@@ -60,89 +57,6 @@ READING = (*TABLES, *TEXT, "skip_bad", "keep_empty", *LIMITS)
 Nodes = str | Path | Mapping[str, str] | Sequence[Mapping[str, Any]] | Any  # or an Arrow table
 # or an Arrow table
 Links = str | Path | Sequence[Sequence[str | None]] | Sequence[Mapping[str, Any]] | Any
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What is to change. Nothing refers to the same thing twice with different meanings."""
-
-    # id, text and other columns: new nodes and changed ones
-    nodes: pa.Table = field(default_factory=lambda: NO_NODES)
-    links: tuple[Link, ...] = ()
-    removed: tuple[str, ...] = ()  # ids
-    # to be removed, either way: of that type, UNTYPED, or (None) whatever links a pair has
-    unlinked: tuple[Link, ...] = ()
-    where: tuple[Place, ...] = ()  # of each link, for messages
-    unread: tuple[str, ...] = ()  # columns of a file of links that mean nothing here
-    # rows that were left out, by what is wrong with them
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    # columns of a file of nodes that are not kept, as they were not at the import
-    dropped: tuple[str, ...] = ()
-
-    def check(self, graph: EditedGraph) -> None:
-        """Refuses what contradicts itself, and links to nodes that will not be there."""
-        given = self.nodes["id"].to_pylist()
-        both = sorted(set(given) & set(self.removed))
-        if both:
-            raise InputError(
-                f"the id {both[0]!r} is both to be removed and given as a node; make that two "
-                f"updates, one by one"
-            )
-        linked: dict[frozenset[str], set[str | None]] = {}
-        for link in self.links:
-            linked.setdefault(frozenset(link[:2]), set()).add(link[2])
-        again = next(
-            (
-                link
-                for link in self.unlinked
-                if _meet(linked.get(frozenset(link[:2]), set()), link[2])
-            ),
-            None,
-        )
-        if again is not None:
-            raise InputError(
-                f"the link of {again[0]!r} and {again[1]!r} is both given and to be removed; make "
-                f"that two updates"
-            )
-        if too_many_types(self.links, graph):
-            raise InputError(
-                f"more than {MAX_TYPES:,} types of links; is the right column used as the type?"
-            )
-        lost = lost_ends(self.links, graph, set(given), set(self.removed))
-        if lost:
-            i, end = lost[0]
-            place = self.where[i] if self.where else (Path("links"), f"row {i + 1}")
-            gone = ", which is to be removed" if end in self.removed else ""
-            advice = f" ({skipping()})" if self.where else ""
-            raise InputError(
-                f"{format_place(place)}: a link to {end!r}{gone}, expected the id of a node{advice}"
-            )
-
-
-def too_many_types(links: Iterable[Link], graph: EditedGraph) -> bool:
-    """Whether these links bring more types than a graph can number."""
-    given = {kind for _, _, kind in links if kind is not None}
-    if given <= set(graph.base.type_names):
-        return False
-    known = graph.link_types()
-    return not given <= known and len(given | known) > MAX_TYPES
-
-
-def lost_ends(
-    links: Sequence[Link], graph: EditedGraph, given: set[str], removed: set[str]
-) -> list[tuple[int, str]]:
-    """The ends of links that will be no nodes: the number of the link, and the id."""
-    return [
-        (i, end)
-        for i, (link, nodes) in enumerate(zip(links, graph.find_ends(links).tolist(), strict=True))
-        for end, node in zip(link[:2], nodes, strict=True)
-        if end in removed or (node < 0 and end not in given)
-    ]
-
-
-def _meet(kinds: set[str | None], kind: str | None) -> bool:
-    """Whether links of these types and one of that type may be the same; None is any."""
-    return bool(kinds) and (kind is None or None in kinds or kind in kinds)
 
 
 def _typed(builder: GraphBuilder, graph: EditedGraph) -> pa.Table:
@@ -352,7 +266,7 @@ def _parts(role: str, name: str, names: Collection[str] = ()) -> list[str]:
     return [part.strip() for part in name.split(",")] if role == "text" else [name]
 
 
-def gather_changes(
+def read_edits(
     graph: EditedGraph,
     nodes: Nodes | None = None,
     edges: Links | None = None,
@@ -360,9 +274,8 @@ def gather_changes(
     remove_edges: Links | None = None,
     settings: ImportSettings | None = None,
     **reading: object,
-) -> Changes:
-    """Changes from files (a path each) or from Python: dicts or a table of nodes, pairs of ids,
-    ids.
+) -> Edits:
+    """Edits from files (a path each) or from Python: dicts or a table of nodes, pairs of ids, ids.
 
     Nodes have an id and a text: {id: text}, a list of dicts or a table; with other columns, which
     may come without a text for nodes that are there. Links are (id, id) or (id, id, type), a list
@@ -391,20 +304,22 @@ def gather_changes(
     if isinstance(nodes, str | Path) and how.taken is not None:
         dropped = how.not_taken(table, found, input_path(nodes))
         table = table.drop_columns(dropped)
+    known, gone = {*table["id"].to_pylist()}, set(removed)
     if how.settings.skip_bad and where:
-        lost = {i for i, _ in lost_ends(links, graph, {*table["id"].to_pylist()}, set(removed))}
-        if lost:
-            how.problems.counts["edge to an unknown node"] += len(lost)
+        lost = {i for i, _ in lost_ends(links, graph, known, gone)}
+        for i in lost:
+            is_removed = not gone.isdisjoint(links[i][:2])
+            what = "edge to a removed node" if is_removed else "edge to an unknown node"
+            how.problems.counts[what] += 1
         kept = [i for i in range(len(links)) if i not in lost]
         links, where = [links[i] for i in kept], [where[i] for i in kept]
     # Links that nodes list to others outside the graph are normal.
-    known = {*table["id"].to_pylist()}
-    outside = {i for i, _ in lost_ends(listed.links, graph, known, set(removed))}
+    outside = {i for i, _ in lost_ends(listed.links, graph, known, gone)}
     kept = [i for i in range(len(listed.links)) if i not in outside]
     if where or not links:
         where = [*where, *(listed.where[i] for i in kept)]
     links = [*links, *(listed.links[i] for i in kept)]
-    return Changes(
+    return Edits(
         table,
         tuple(links),
         removed,
@@ -663,142 +578,3 @@ def _ids_in(path: Path, how: _Reading) -> list[str]:
             for id in as_strings(batch.columns[name]).to_pylist()
             if id
         ]
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What changes come to in a graph: only what is really new, and whose vectors it touches."""
-
-    graph: EditedGraph  # the graph afterwards
-    put: pa.Table  # nodes that are new or differ
-    linked: list[Link]
-    unlinked: "Unlinked"
-    removed: list[str]
-    reread: Array  # sorted numbers of nodes whose text is new
-    touched: Array  # sorted numbers of nodes whose neighbourhood may have changed
-
-    @property
-    def is_nothing(self) -> bool:
-        return not (len(self.put) or self.linked or self.unlinked.fulfilled or self.removed)
-
-
-def work_out(changes: Changes, before: EditedGraph) -> Effect:
-    """Tries changes on a copy of a graph: removals first, then nodes, then links that go, then
-    links that come.
-    """
-    changes.check(before)
-    nodes, graph = changes.nodes, before.copy()
-    touched: set[int] = set()
-    removed = [
-        (id, node)
-        for id, node in zip(
-            changes.removed, graph.find_nodes(changes.removed).tolist(), strict=True
-        )
-        if node >= 0
-    ]
-    for _, node in removed:
-        touched.update(graph.remove_node(node))
-    reread, different = [], []
-    numbers = graph.find_nodes(nodes["id"].to_pylist()).tolist()
-    known = [graph.fields(node) if node >= 0 else {} for node in numbers]
-    nodes = _completed(nodes, known, [graph.record(node)[0] for node in numbers if node >= 0])
-    given = {name: python_values(nodes[name]) for name in nodes.column_names}
-    for row, own in enumerate(known):
-        if any(_differ(own.get(name), values[row]) for name, values in given.items()):
-            different.append((row, own.get("text") == given["text"][row]))
-    put = nodes.take(pa.array([row for row, _ in different], pa.int64())).combine_chunks()
-    for node, (_, same_text) in zip(graph.add_nodes(put), different, strict=True):
-        if not same_text:
-            reread.append(node)
-    unlinked = _unlink(graph, changes.unlinked, touched)
-    linked = []
-    links = list(dict.fromkeys(changes.links))
-    ends = graph.find_ends(links).tolist()
-    for (one, other), link, is_there in zip(ends, links, graph.has_links(links), strict=True):
-        is_linked = graph.is_linked(one, other)
-        # without a type it says nothing more
-        if is_there or one == other or (is_linked and link[2] is None):
-            continue
-        graph.add_link(one, other, link)
-        linked.append(link)
-        if not is_linked:
-            touched.update((one, other))
-    for node in reread:
-        touched.add(node)
-        touched.update(graph.neighbors_of(node).tolist())
-    touched -= {node for _, node in removed}
-    arrays = [np.array(sorted(nodes), dtype=np.int64) for nodes in (reread, touched)]
-    return Effect(graph, put, linked, unlinked, [id for id, _ in removed], *arrays)
-
-
-def _differ(one: object, other: object) -> bool:
-    """Whether two values are different; what is no number is not different from itself here, also
-    inside of lists.
-    """
-    return bool(one != other) and repr(one) != repr(other)
-
-
-@dataclass
-class Unlinked:
-    """What removing links came to."""
-
-    parted: list[tuple[str, str]] = field(default_factory=list)  # pairs that have no links any more
-    # of pairs that have others: all of that type go, either way
-    cut: list[Link] = field(default_factory=list)
-    fulfilled: int = 0  # of what was asked for, and was there
-    number: int = 0  # of links that are gone
-    # asked for, of pairs that are linked, but not in that way
-    otherwise: list[Link] = field(default_factory=list)
-
-
-def _unlink(graph: EditedGraph, asked: Sequence[Link], touched: set[int]) -> Unlinked:
-    """Removes links from a graph; `touched` gets the nodes that lose a neighbour."""
-    found, by_pair = Unlinked(), dict[tuple[int, int], list[Link]]()
-    asked = list(dict.fromkeys(asked))
-    for link, (one, other) in zip(asked, graph.find_ends(asked).tolist(), strict=True):
-        if min(one, other) >= 0 and graph.is_linked(one, other):
-            by_pair.setdefault((min(one, other), max(one, other)), []).append(link)
-    have = graph.links_between(list(by_pair))
-    for ((one, other), links), own in zip(by_pair.items(), have, strict=True):
-        there = Counter(kind or UNTYPED for _, _, kind in own)
-        met = [link for link in links if link[2] is None or link[2] in there]
-        found.fulfilled += len(met)
-        found.otherwise += [link for link in links if link not in met]
-        gone = (
-            set(there)
-            if any(link[2] is None for link in met)
-            else {link[2] or UNTYPED for link in met}
-        )
-        found.number += sum(there[kind] for kind in gone)
-        ids = graph.ids_of(np.array([one, other]))
-        if met and gone == set(there):
-            graph.unlink(one, other)
-            found.parted.append((ids[0], ids[1]))
-            touched.update((one, other))
-            continue
-        for kind in sorted(gone):
-            graph.remove_links(one, other, kind)
-            found.cut.append((ids[0], ids[1], kind))
-    return found
-
-
-def _completed(nodes: pa.Table, known: list[dict[str, object]], tables: list[pa.Table]) -> pa.Table:
-    """What is not said of a node that is there stays: columns that are not given, or have no value.
-
-    `known` are the fields that nodes have, `tables` where they stand.
-    """
-    distinct = {id(table): table for table in tables}.values()
-    kinds = {
-        entry.name: entry.type
-        for table in distinct
-        for entry in table.schema
-        if not pa.types.is_null(entry.type)
-    }
-    for name, kind in kinds.items():
-        own = pa.array([fields.get(name) for fields in known], kind)
-        if name not in nodes.column_names:
-            nodes = nodes.append_column(name, own)
-        elif nodes[name].null_count:
-            place = nodes.column_names.index(name)
-            nodes = nodes.set_column(place, name, pc.coalesce(nodes[name].cast(own.type), own))
-    return nodes
