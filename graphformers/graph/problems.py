@@ -167,6 +167,7 @@ def skipping() -> str:
 
 
 def format_place(place: Place) -> str:
-    """A place as text: file:line."""
+    """A place as text: file:line. Bytes of a file's name that are not UTF-8 are escaped."""
     path, spot = place
-    return f"{path}:{spot}" if isinstance(spot, int) else f"{path}, {spot}"
+    name = str(path).encode("utf-8", "backslashreplace").decode()
+    return f"{name}:{spot}" if isinstance(spot, int) else f"{name}, {spot}"

@@ -56,11 +56,15 @@ def test_the_report_names_the_file_of_bad_rows(
     assert "left out 400 of 401 rows (100 %)" in caplog.messages[-1]
 
 
-def test_a_name_of_a_file_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
+def test_a_name_of_a_file_that_is_not_utf8_is_escaped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes = write_nodes(tmp_path / os.fsdecode(b"M\xfcller.csv"), 1, 1)
     file = tmp_path / "bad.jsonl"
     read_graph(nodes, skip_bad=True, bad_rows=file)
     assert json.loads(file.read_text(encoding="utf-8"))["file"] == str(nodes)
+    assert "M\\udcfcller.csv:3" in caplog.text
+    caplog.text.encode()
 
 
 def test_many_bad_rows_are_told_loudly(
