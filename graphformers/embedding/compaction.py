@@ -29,9 +29,7 @@ from graphformers.files import full_disk
 def is_due(store: VectorStore, settings: CompactionSettings) -> bool:
     """Whether the edits have grown too large, in bytes or in vectors."""
     most_changed = max(settings.least_changed, settings.changed_share * store.num_base)
-    return len(store.changed_nodes()) > most_changed or store.commit.bytes > most_bytes(
-        store, settings
-    )
+    return store.num_changed > most_changed or store.commit.bytes > most_bytes(store, settings)
 
 
 def most_bytes(store: VectorStore, settings: CompactionSettings) -> int:

@@ -18,7 +18,7 @@ import gc
 import os
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,8 @@ VERSION = 2
 FIRST_BASE = "base-0001"
 # Attempts to open a folder whose base is being replaced.
 TRIES = 20
+# Edits of a `NodeSet` from which on they are sorted in.
+MOST_PENDING = 1000
 # Characters of a strange name in a message.
 SHOWN = 40
 
@@ -180,9 +182,10 @@ class VectorStore:
             raise ArtifactError(
                 f"{self.database.path}: damaged, vectors of another size than {row_bytes} bytes"
             )
-        self._changed = np.array(sorted(self._vectors), dtype=np.int64)
-        overtaken = np.union1d(self._changed, self.graph.removed_nodes)
-        self._overtaken = overtaken[overtaken < self.num_base]
+        changed = np.array(sorted(self._vectors), dtype=np.int64)
+        overtaken = np.union1d(changed, self.graph.removed_nodes)
+        self._changed = NodeSet(changed)
+        self._overtaken = NodeSet(overtaken[overtaken < self.num_base])
 
     def _check_rows(self, kind: str, rows: ShardedRows, dtype: str, shape: tuple[int, ...]) -> None:
         expected = np.dtype((dtype, shape))
@@ -406,13 +409,18 @@ class VectorStore:
         """
         return self._raw_of_base(nodes).floats()
 
+    @property
+    def num_changed(self) -> int:
+        """Number of nodes whose vectors were computed since the base was written."""
+        return len(self._vectors)
+
     def changed_nodes(self) -> Array:
         """The nodes whose vectors were computed since the base was written.
 
         Returns:
             Row numbers, sorted; the same array while they are the same.
         """
-        return self._changed
+        return self._changed.sorted()
 
     def overtaken(self) -> Array:
         """The nodes of the base whose vectors count no more: changed and removed ones.
@@ -420,7 +428,7 @@ class VectorStore:
         Returns:
             Row numbers, sorted; the same array while they are the same.
         """
-        return self._overtaken
+        return self._overtaken.sorted()
 
     def compared(self, nodes: Array) -> Array:
         """Vectors as they are compared: normalized if that is by cosine.
@@ -483,11 +491,9 @@ class VectorStore:
             other._vectors.pop(node)
         other._vectors.forget_changes()
         other._states.forget_changes()
-        gone = np.array(removed, dtype=np.int64)
-        added = np.setdiff1d(np.fromiter(rows.vectors, dtype=np.int64), gone)
-        other._changed = _without(_with(self._changed, added), gone)
-        overtaken = np.union1d(added, gone)
-        other._overtaken = _with(self._overtaken, overtaken[overtaken < self.num_base])
+        other._changed = self._changed.edited(rows.vectors, removed)
+        overtaken = [node for node in (*rows.vectors, *removed) if node < self.num_base]
+        other._overtaken = self._overtaken.edited(overtaken)
         return other
 
     def changed_since(self, other: "VectorStore") -> tuple[Array, Array]:
@@ -524,6 +530,48 @@ class VectorStore:
         from graphformers.embedding.export import export_vectors
 
         export_vectors(self, Path(path), force=force)
+
+
+class NodeSet:
+    """Sorted row numbers, edited without copying all of them every time.
+
+    Args:
+        nodes: The row numbers, sorted.
+        pending: Row numbers that were added (True) and removed (False) since.
+    """
+
+    def __init__(self, nodes: Array, pending: Mapping[int, bool] | None = None) -> None:
+        self._nodes, self._pending = nodes, pending or {}
+
+    def edited(self, added: Iterable[int], removed: Iterable[int] = ()) -> "NodeSet":
+        """The set with some more and some less; this set if it is the same."""
+        wanted = dict.fromkeys(added, True) | dict.fromkeys(removed, False)
+        wanted = {node: there for node, there in wanted.items() if (node in self) != there}
+        if not wanted:
+            return self
+        other = NodeSet(self._nodes, {**self._pending, **wanted})
+        if len(other._pending) > MOST_PENDING:
+            other.sorted()
+        return other
+
+    def __contains__(self, node: int) -> bool:
+        is_there = self._pending.get(node)
+        if is_there is None:
+            place = int(np.searchsorted(self._nodes, node))
+            is_there = place < len(self._nodes) and bool(self._nodes[place] == node)
+        return is_there
+
+    def sorted(self) -> Array:
+        """The row numbers, sorted; the same array at every call."""
+        if self._pending:
+            added, removed = (
+                np.array(sorted(n for n, there in self._pending.items() if there == kind), np.int64)
+                for kind in (True, False)
+            )
+            # Twice is as good as once, should another thread do the same.
+            self._nodes = _without(_with(self._nodes, added), removed)
+            self._pending = {}
+        return self._nodes
 
 
 @contextmanager

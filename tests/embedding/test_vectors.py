@@ -4,13 +4,15 @@ import os
 import time
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from hypothesis import given
 
 from graphformers.embedding.job import embed
 from graphformers.embedding.update import update
-from graphformers.embedding.vectors import VectorStore, to_precision
+from graphformers.embedding.vectors import NodeSet, VectorStore, to_precision
 from graphformers.errors import GraphFormersError
 from graphformers.evaluation.external import read_vectors
 from graphformers.files import put_in_place
@@ -236,3 +238,27 @@ def test_a_store_is_an_array_of_its_vectors(tmp_path: Path) -> None:
         VectorStore("some.vectors")  # type: ignore[arg-type]
     with pytest.raises(GraphFormersError, match="expected one text or one vector"):
         search(store, ["one", "two"])  # type: ignore[arg-type]
+
+
+@given(
+    start=st.sets(st.integers(0, 30)),
+    steps=st.lists(
+        st.tuples(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.booleans()),
+        max_size=8,
+    ),
+)
+def test_a_set_of_nodes_and_its_versions(
+    start: set[int], steps: list[tuple[set[int], set[int], bool]]
+) -> None:
+    versions = [(NodeSet(np.array(sorted(start), dtype=np.int64)), start)]
+    for added, removed, is_asked in steps:
+        nodes, plain = versions[-1]
+        after = (plain | added) - removed
+        edited = nodes.edited(sorted(added), sorted(removed))
+        assert (edited is nodes) == (after == plain)
+        versions.append((edited, after))
+        if is_asked:
+            assert edited.sorted() is edited.sorted()
+    for nodes, plain in versions:
+        assert {node for node in range(31) if node in nodes} == plain
+        assert nodes.sorted().tolist() == sorted(plain)
