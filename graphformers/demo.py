@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,7 @@ def run_demo(
     steps: int = STEPS,
     questions: int = 1000,
     candidates: int | None = None,
+    packages: Sequence[str] = (),
     search: Callable[[Path, TextGraph, Path], DemoSearch] = embed_and_search,
 ) -> Demo:
     """Imports and splits a graph, trains and compares two models, embeds and searches.
@@ -222,6 +223,7 @@ def run_demo(
         steps: Training steps of each model.
         questions: Number of test questions.
         candidates: Candidates per question; by default as `split_links` chooses.
+        packages: Packages whose docstrings are read; by default the whole standard library.
         search: Embeds the graph with a model and searches; called with the folder of the model,
             the graph and the folder of all results.
 
@@ -235,7 +237,8 @@ def run_demo(
         graph = TextGraph.load(graph_folder)
     else:
         logger.info("reading the docstrings of Python's standard library …")
-        graph = read_graph([], settings=ImportSettings(format="python")).save(graph_folder)
+        settings = ImportSettings(format="python")
+        graph = read_graph(list(packages), settings=settings).save(graph_folder)
     split_folder = folder / "python.split"
     if _exists(split_folder):
         split = LinkSplit.load(split_folder, graph)
@@ -245,11 +248,11 @@ def run_demo(
         split = split.save(split_folder)
     count = split.test.candidates.shape[1]
     logger.info(f"{split}, {count} candidates per question")
-    settings = ComparisonSettings(
+    comparison = ComparisonSettings(
         split, folder / "report", BACKBONE, SETTINGS | {"max_steps": steps}, force=True
     )
-    found = compare(settings, methods=METHODS)
-    model = settings.model_folder(variant(METHODS[1]), settings.seeds[0])
+    found = compare(comparison, methods=METHODS)
+    model = comparison.model_folder(variant(METHODS[1]), comparison.seeds[0])
     return Demo(graph, split, found, model, search(model, graph, folder))
 
 

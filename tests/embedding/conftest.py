@@ -1,7 +1,9 @@
 """Small graphs and models, and folders of them."""
 
 import resource
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -71,10 +73,17 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def rows_of(database: Path) -> dict[str, list[object]]:
-    """All rows of a database by table."""
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        tables = ["store", "commits", *TABLES]
-        return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+    """All rows of a database by table.
+
+    They are read from a copy, since a WAL that a killed process left is only read by who may write.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for file in database.parent.glob(f"{database.name}*"):
+            shutil.copy(file, folder)
+        with closing(sqlite3.connect(Path(folder) / database.name)) as connection:
+            tables = ["store", "commits", *TABLES]
+            rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+    return rows
 
 
 @contextmanager
