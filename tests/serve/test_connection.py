@@ -81,19 +81,29 @@ def get(address: Address, path: str = "/") -> bytes:
 
 
 def test_who_says_nothing_makes_room() -> None:
-    with serving(connections=30, head_seconds=5.0) as address, ExitStack() as held:
-        silent = [
-            held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(60)
-        ]
+    with serving(connections=30, head_seconds=60.0) as address, ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection(address, timeout=20))]
         silent[0].sendall(b"GET /hea")
+        # Answered after the server has read what was sent before.
         assert get(address).endswith(b"ok")
-        # Those that came first went first, the others when their time was over.
+        silent += [
+            held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(59)
+        ]
+        assert get(address).endswith(b"ok")
+        # Those that came first went first, long before their time was over.
         assert [read(client) for client in silent[:30]] == [b""] * 30
         silent[-1].setblocking(False)
         with pytest.raises(BlockingIOError):
             silent[-1].recv(1)
-        silent[-1].settimeout(20)
-        assert [read(client) for client in silent[30:]] == [b""] * 30
+
+
+def test_who_says_nothing_goes_when_the_time_is_over() -> None:
+    with serving(connections=30, head_seconds=1.0) as address, ExitStack() as held:
+        silent = [
+            held.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)
+        ]
+        silent[0].sendall(b"GET /hea")
+        assert [read(client) for client in silent] == [b""] * 20
         assert get(address).endswith(b"ok")
 
 
